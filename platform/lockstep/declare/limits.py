@@ -1,0 +1,39 @@
+"""Bounds of a stream. Every bound has a default that is safe on a laptop and a reason for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from lockstep.errors import DeclarationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of a stream; passing one is a named error or an alarm, never a surprise.
+
+    Attributes:
+        batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
+            small Spark job and one commit, about 0.1 CPU seconds) under half a microsecond a
+            message; more only delays the rows.
+        message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
+            so 8 MiB leaves room for raised brokers; a range is read in memory.
+        topics: Most topics of the stream; a pattern that matches more is taken for a mistake.
+        holes: Most holes in one range before it ends early (each one is proven by a second read).
+        stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned;
+            below the time after which Dagster gives up on a cancelled run.
+        handover_timeout_seconds: How long a new run waits for a silent writer before it claims.
+    """
+
+    batch_messages: int = 200_000
+    message_bytes: int = 8 * 1024 * 1024
+    topics: int = 2_000
+    holes: int = 10_000
+    stop_timeout_seconds: float = 20.0
+    handover_timeout_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that lets nothing through."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise DeclarationError(f"Limits.{field.name}", value, "is not a positive number", "leave it out for the default")

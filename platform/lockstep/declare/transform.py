@@ -1,0 +1,93 @@
+"""The contract between a user's fold and the engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lockstep.declare.place import Place
+from lockstep.declare.record import Record
+
+M = TypeVar("M")
+S = TypeVar("S")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Opened(msgspec.Struct, Generic[S, R], frozen=True):
+    """A new state together with rows to emit, for a snapshot that has rows of its own.
+
+    Attributes:
+        state: The session's whole state.
+        rows: Rows emitted for the snapshot, in order.
+    """
+
+    state: S
+    rows: Iterable[R] = ()
+
+
+class Transform(ABC, Generic[M, S, R]):
+    """Folds messages of type M into a state of type S per session and emits rows of type R.
+
+    M is what the decoder makes of a record's value (a Struct, or a union of tagged Structs); S is
+    any type msgspec can encode, saved and recovered by lockstep; R is a Struct of columns.
+    A transform is deterministic: no clock, no random number, no order of a set may reach a row,
+    because a batch may run more than once and must give the same rows. An exception in any of
+    these methods is a verdict about the message, not a crash: state and rows of that message are
+    undone first.
+    """
+
+    @abstractmethod
+    def place(self, message: M, record: Record) -> Place:
+        """Say where the message belongs. Called first, once a message; must not change anything."""
+
+    @abstractmethod
+    def open(self, message: M, record: Record) -> S | Opened[S, R]:
+        """Make the session's whole state from a snapshot.
+
+        Under a class that lets updates of unknown sessions pass (`NoIntegrity`), the first update
+        of such a session comes here too.
+        """
+
+    @abstractmethod
+    def apply(self, state: S, message: M, record: Record) -> Iterable[R]:
+        """Change `state` in place and give the rows to emit, in order.
+
+        Raises:
+            Violation: When something the message states of the result (a checksum) does not hold.
+        """
+
+    def watermark(self, message: M, record: Record) -> int | None:
+        """Event time in microseconds up to which the partition is complete. Not run yet."""
+        raise _not_overridden("watermark")
+
+    def on_timer(self, state: S, deadline_us: int) -> Iterable[R]:
+        """Rows when the partition's watermark passes a timer of the session. Not run yet."""
+        raise _not_overridden("on_timer")
+
+    def on_late(self, state: S, message: M, record: Record) -> Iterable[R]:
+        """Rows for a message beyond the bound of lateness. Not run yet."""
+        raise _not_overridden("on_late")
+
+    def on_end(self, state: S) -> Iterable[R]:
+        """Rows when a session ends. Not run yet."""
+        raise _not_overridden("on_end")
+
+    def migrate(self, old: Mapping[str, object]) -> S:
+        """Make today's state of one that an older release of the stream wrote. Not run yet."""
+        raise _not_overridden("migrate")
+
+
+LATER_HOOKS = ("watermark", "on_timer", "on_late", "on_end", "migrate")
+"""Part of the contract, not run yet: a stream whose transform overrides one is refused."""
+
+
+def overridden_hooks(transform: type) -> tuple[str, ...]:
+    """Names of the later hooks that this class of transform overrides."""
+    return tuple(name for name in LATER_HOOKS if getattr(transform, name) is not getattr(Transform, name))
+
+
+def _not_overridden(hook: str) -> TypeError:
+    return TypeError(f"Transform.{hook} has no default; lockstep calls it only where it is overridden")

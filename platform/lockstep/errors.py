@@ -1,0 +1,161 @@
+"""Every error lockstep raises, in one tree.
+
+LockstepError                 something a person must know; `next_step` says what to do
+|- DeclarationError           a stream is declared wrong: field, value, what would be right
+|- NotYet                     declared for a later release: refused, so that nobody relies on it
+|- SettingsError              the settings file or environment is wrong
+|- EnvironmentProblem         Java, jars, disk or network of this machine
+|- KafkaError                 Kafka could not be read; never means "no topics"
+|- TableError                 the table, its log or a side table is not as the head says
+|  `- CommitUnknown           a commit's answer was lost; only a new claim decides
+|- StateError                 a state file is missing, damaged or of another type
+|- Fenced                     a newer writer holds the table: this run may not commit
+|- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
+`- IntegrityLost              the promise of the stream's class cannot be kept any more
+`- Violation                  raised by a fold: what it checked does not hold
+
+Errors carry their parts as attributes, so that callers never parse a message, and the next
+command to run, so that readers never search for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.integrity.finding import Finding
+
+
+class LockstepError(Exception):
+    """Base of all errors of lockstep.
+
+    Attributes:
+        problem: What is wrong, in one sentence.
+        next_step: What to do, usually a command.
+    """
+
+    def __init__(self, problem: str, *, next_step: str) -> None:
+        super().__init__(problem, next_step)
+        self.problem = problem
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  next: {self.next_step}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark sends errors from workers to the driver: rebuild from parts, not from arguments.
+        return (_rebuilt, (type(self), dict(self.__dict__)))
+
+
+class DeclarationError(LockstepError):
+    """A declaration is wrong.
+
+    Attributes:
+        field: The declared field, for example `Stream.topics.pattern`.
+        value: The value that was given.
+    """
+
+    def __init__(self, field: str, value: object, problem: str, next_step: str) -> None:
+        super().__init__(f"{field} = {value!r}: {problem}", next_step=next_step)
+        self.field = field
+        self.value = value
+
+
+class NotYet(DeclarationError):
+    """Part of the contract, but not built yet: refused when declared."""
+
+    def __init__(self, field: str, value: object, instead: str) -> None:
+        super().__init__(field, value, "is declared but does not run yet", instead)
+
+
+class SettingsError(LockstepError):
+    """A setting is missing or wrong; the message names its key, value and origin."""
+
+
+class EnvironmentProblem(LockstepError):
+    """This machine lacks something: Java, a jar, disk space, network."""
+
+
+class KafkaError(LockstepError):
+    """Kafka could not be read. Callers retry; nobody may conclude that there are no topics."""
+
+
+class TableError(LockstepError):
+    """The table is not what its head says, or belongs to another stream or writer."""
+
+
+class CommitUnknown(TableError):
+    """The store did not answer whether a commit landed. The run ends; the next claim decides."""
+
+
+class StateError(LockstepError):
+    """A durable state file cannot be used."""
+
+
+class Fenced(LockstepError):
+    """Another run has claimed the table with a higher epoch.
+
+    Attributes:
+        mine: The epoch of this run.
+        holder: The epoch that holds the table.
+    """
+
+    def __init__(self, mine: int, holder: int) -> None:
+        super().__init__(
+            f"writer epoch {mine} is fenced: epoch {holder} holds the table",
+            next_step="nothing to do: the newer run goes on from the last committed batch",
+        )
+        self.mine = mine
+        self.holder = holder
+
+
+class StreamHalted(LockstepError):
+    """A halted stream was asked to run.
+
+    Attributes:
+        stream: The stream's name.
+        findings: The evidence that halted it.
+    """
+
+    def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
+        shown = "\n".join(f"  {finding}" for finding in findings)
+        super().__init__(f"stream {stream} is halted:\n{shown}", next_step=resume_command(stream, findings))
+        self.stream = stream
+        self.findings = findings
+
+
+class IntegrityLost(StreamHalted):
+    """Integrity was lost outside of lockstep; what came before is committed, and so is the halt."""
+
+
+class Violation(LockstepError):
+    """Raised by a user's fold when what it verifies does not hold (for example a checksum).
+
+    Attributes:
+        expected: What the fold computed.
+        found: What the message said.
+    """
+
+    def __init__(self, expected: object, found: object, what: str = "checksum") -> None:
+        super().__init__(
+            f"{what}: expected {expected}, found {found}",
+            next_step="`lockstep status STREAM` shows the halt and the command to resume",
+        )
+        self.expected = expected
+        self.found = found
+        self.what = what
+
+
+def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
+    """The command that resumes a stream after its cause was understood."""
+    if not findings:
+        return f"lockstep resume {stream}"
+    first = findings[0]
+    lost = f"{first.topic}/{first.partition}@{first.offset}-{first.until}"
+    return f"find the cause, then: lockstep resume {stream} --accept-loss {lost} --why '...'"
+
+
+def _rebuilt(kind: type[LockstepError], parts: dict[str, object]) -> LockstepError:
+    error = kind.__new__(kind, parts["problem"], parts["next_step"])
+    error.__dict__.update(parts)
+    return error

@@ -1,0 +1,1 @@
+"""Ready transforms, so that the usual stream needs no logic of its own."""

@@ -1,0 +1,57 @@
+"""TableFold: the state is a table of rows; snapshots set it, updates change rows of it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from lockstep.declare.record import Record
+from lockstep.declare.transform import M, R, Transform
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
+    """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
+
+    A user says where a message belongs (`place`), which rows it carries (`changes`) and what an
+    output row looks like (`emit`). Updates that carry only some columns of a row also say how to
+    `merge` them. A row that an update leaves as it was emits nothing; neither does a snapshot,
+    which sets the table.
+    """
+
+    @abstractmethod
+    def changes(self, message: M) -> Iterable[tuple[K, V | None]]:
+        """The rows of a message as (key, new row), in order; None removes a row."""
+
+    @abstractmethod
+    def emit(self, message: M, key: K, new: V | None, previous: V | None) -> R:
+        """The output row of one changed row; `previous` is None when it is new, `new` when removed."""
+
+    def merge(self, previous: V | None, change: V) -> V:
+        """The new row from the previous one and what the update says of it; by default all of it."""
+        del previous
+        return change
+
+    def open(self, message: M, record: Record) -> dict[K, V]:
+        """Set the table from a snapshot."""
+        del record
+        return {key: self.merge(None, row) for key, row in self.changes(message) if row is not None}
+
+    def apply(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
+        """Change the table and emit what changed."""
+        del record
+        emitted: list[R] = []
+        for key, change in self.changes(message):
+            previous = state.get(key)
+            if change is None:
+                if state.pop(key, None) is not None:
+                    emitted.append(self.emit(message, key, None, previous))
+                continue
+            new = self.merge(previous, change)
+            if new != previous:
+                state[key] = new
+                emitted.append(self.emit(message, key, new, previous))
+        return emitted

@@ -1,0 +1,1 @@
+"""The five integrity classes as pure gates: no Spark, no Kafka, no clock."""

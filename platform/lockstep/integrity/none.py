@@ -1,0 +1,49 @@
+"""NoIntegrity: best effort, and a count of everything it noticed.
+
+Promises: delivery to the table exactly once; nothing about the producer.
+Refuses: nothing but a transform that raises.
+Costs: one comparison a message where the producer numbers them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lockstep.declare.place import Place
+from lockstep.declare.record import Record
+from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
+
+
+class _Counting:
+    """Accepts everything; compares numbers where there are any. The state is the last number."""
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        number = place.sequence
+        if number is None:
+            return True, ACCEPT
+        if state is None or state is True or number == state + 1:  # type: ignore[operator]  # an int here
+            return number, ACCEPT
+        last = int(state)  # type: ignore[arg-type]  # an int here
+        if number > last:
+            return number, noticed("gap", last + 1, number)
+        return last, noticed("repeat" if number == last else "sequence goes back", last + 1, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoIntegrity(IntegrityClass):
+    """Best effort: undecodable messages and holes are counted, unknown sessions pass."""
+
+    undecodable: ClassVar[Judgement] = Judgement.GAP
+    unproven_hole: ClassVar[Judgement] = Judgement.GAP
+    passes_unknown_sessions: ClassVar[bool] = True
+
+    def gate(self) -> Gate:
+        """See `IntegrityClass.gate`."""
+        return _Counting()
+
+    def promise(self) -> str:
+        """See `IntegrityClass.promise`."""
+        return "none: best effort, everything noticed is counted"

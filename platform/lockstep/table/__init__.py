@@ -1,0 +1,1 @@
+"""The Delta log as the commit point: commit protocol, ledger, side tables, files, schema."""
