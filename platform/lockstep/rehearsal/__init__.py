@@ -1,0 +1,1 @@
+"""Things to rehearse with: a real Kafka of one's own, recorded and made messages, a producer."""
