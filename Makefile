@@ -1,0 +1,36 @@
+# The one entry to the project. Every target sets up what it needs; a second run has nothing to set up.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# What the checkers read; a folder counts once it exists.
+CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-all check lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## Make .venv from requirements.lock (every other target does this first)
+	@PYTHON="$(PYTHON)" sh tools/setup.sh
+
+test: setup ## The tests that guard each change
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup ## Every test
+	@$(BIN)/python -m pytest
+
+check: setup ## Lint, format, types, and the house rules
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy $(CODE)
+	@$(BIN)/basedpyright
+	@$(BIN)/python -m pytest -q tests/house
+
+lock: setup ## Renew requirements.lock from pyproject.toml (for maintainers)
+	@UV_CUSTOM_COMPILE_COMMAND="make lock" UV_SYSTEM_CERTS=1 $$(ls -d .tools/uv-*/bin/uv) pip compile --quiet \
+		--universal --generate-hashes --extra dev --output-file requirements.lock pyproject.toml
+
+clean: ## Remove what make made here (the caches in your home folder stay)
+	@rm -rf .venv .tools .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse

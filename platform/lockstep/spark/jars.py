@@ -1,0 +1,167 @@
+"""The jars that Spark and the rehearsal's Kafka load: fetched once, checked before any JVM sees them.
+
+`jars.lock` is a flat list, so Apache Ivy (which ships inside pyspark) has nothing to resolve: seconds instead
+of minutes, and no version that nobody chose. The list's hash names the folder in the user's cache, so that
+two versions of lockstep never share one, and every jar is hashed again on each start: a mirror or a disk that
+changed a jar is found out before it can run.
+
+    python -m lockstep.spark.jars          fetch what is missing
+    python -m lockstep.spark.jars --lock   write the hashes anew (maintainers, after changing a version)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.spark.ivy import fetch
+
+LOCK = Path(__file__).with_name("jars.lock")
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of the lock.
+
+    Attributes:
+        group: What loads it: `delta` (Spark) or `kafka` (the rehearsal's broker).
+        organisation: The publisher, for example `io.delta`.
+        artifact: The name, for example `delta-storage`.
+        version: The exact version.
+        sha256: The hash of the file, in hexadecimal.
+    """
+
+    group: str
+    organisation: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file in the cache."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        """Organisation, artifact and version, as Maven writes them."""
+        return f"{self.organisation}:{self.artifact}:{self.version}"
+
+
+def resolve(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
+    """The checked jars of a group, from the cache or the network.
+
+    1. Look into the cache. 2. Fetch into a folder of our own. 3. Check. 4. Publish it by one rename; if
+    another process was faster, its folder stands. 5. Check what a JVM is about to load.
+
+    Args:
+        group: `delta` or `kafka`.
+        lock: The list of jars.
+
+    Raises:
+        EnvironmentProblem: No network, no Java, or a jar whose hash is not the lock's.
+    """
+    jars = read_lock(lock, group)
+    folder = cache_folder(jars)
+    if not folder.exists():  # 1
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{group}-", dir=folder.parent) as draft:
+            fetched = fetch([jar.coordinates for jar in jars], Path(draft), what=f"{group} jars")  # 2
+            check(jars, fetched)  # 3
+            _publish(fetched, folder)  # 4
+    return check(jars, folder)  # 5
+
+
+def read_lock(lock: Path, group: str) -> tuple[Jar, ...]:
+    """The jars of one group, in the lock's order.
+
+    Raises:
+        EnvironmentProblem: The lock names no such group.
+    """
+    jars = tuple(jar for jar in parse_lock(lock.read_text()) if jar.group == group)
+    if not jars:
+        raise EnvironmentProblem(f"{lock} lists no jars of group {group!r}", next_step="reinstall lockstep")
+    return jars
+
+
+def parse_lock(text: str) -> tuple[Jar, ...]:
+    """All jars of a lock's text; empty lines and those with # in front are skipped."""
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple(_jar(group, coordinates, sha256) for group, coordinates, sha256 in lines)
+
+
+def cache_folder(jars: tuple[Jar, ...]) -> Path:
+    """Where these jars lie in the user's cache; any change of the list gives another folder."""
+    listed = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
+    digest = hashlib.sha256(listed.encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "lockstep" / "jars" / f"{jars[0].group}-{digest}"
+
+
+def check(jars: tuple[Jar, ...], folder: Path) -> tuple[Path, ...]:
+    """The paths of the jars in `folder`, each with the hash that the lock demands.
+
+    Raises:
+        EnvironmentProblem: Names the first jar that is missing or another, with both hashes.
+    """
+    for jar in jars:
+        found = sha256_of(folder / jar.file_name)
+        if found != jar.sha256:
+            raise EnvironmentProblem(
+                f"jar {jar.coordinates} is not the locked one: expected SHA-256 {jar.sha256}, found {found}",
+                next_step=f"do not load it; remove {folder}, find out who changed it, then run again",
+            )
+    return tuple(folder / jar.file_name for jar in jars)
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal, or `no file`."""
+    if not path.is_file():
+        return "no file"
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def relock(lock: Path = LOCK) -> None:
+    """Fetch every listed jar unchecked and write the hashes found; a person reviews the difference."""
+    text = lock.read_text()
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    jars = parse_lock(text)
+    with tempfile.TemporaryDirectory() as draft:
+        folder = fetch([jar.coordinates for jar in jars], Path(draft), what="jars")
+        hashed = [replace(jar, sha256=sha256_of(folder / jar.file_name)) for jar in jars]
+    lines = [f"{jar.group} {jar.coordinates} {jar.sha256}" for jar in hashed]
+    lock.write_text("\n".join([*head, *lines]) + "\n")
+
+
+def _jar(group: str, coordinates: str, sha256: str) -> Jar:
+    organisation, artifact, version = coordinates.split(":")
+    return Jar(group, organisation, artifact, version, sha256)
+
+
+def _publish(fetched: Path, folder: Path) -> None:
+    try:
+        fetched.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        shutil.rmtree(fetched)
+
+
+def main() -> None:
+    """Fetch all groups, or write the lock anew."""
+    if sys.argv[1:] == ["--lock"]:
+        relock()
+        return
+    for group in ("delta", "kafka"):
+        sys.stdout.write(f"{cache_folder(read_lock(LOCK, group))}: {len(resolve(group))} jars\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Finds the Java that Spark and Kafka run on, and says what is wrong with it.
+
+The setup script runs this file before anything is installed, so it imports the standard library only and
+meets the rest of lockstep inside `require_java`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Spark 4.2 and Kafka 4.1 support these two long-term releases; others start, and fail later.
+SUPPORTED_RELEASES = (17, 21)
+
+# Spark 4.2 does not start without this module, which cut-down runtimes (those in Python wheels) leave out.
+VECTOR_MODULE = "jdk.incubator.vector"
+
+# A virtual machine answers in a tenth of a second; a hung wrapper script must not hang the set-up.
+ANSWER_SECONDS_MAX = 30
+
+
+@dataclass(frozen=True)
+class JavaProblem:
+    """Why this machine's Java does not do.
+
+    Attributes:
+        what: What is wrong, in part of a sentence.
+        next_step: What to install or set.
+    """
+
+    what: str
+    next_step: str
+
+
+INSTALL = (
+    "install a full Java 17 or 21 (Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME at one"
+)
+
+
+def find_java(environment: Mapping[str, str]) -> Path | None:
+    """The java command that Spark would take: JAVA_HOME first, then PATH."""
+    home = environment.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+    return Path(found) if found and os.access(found, os.X_OK) else None
+
+
+def java_release(banner: str) -> int | None:
+    """The feature release in what `java -version` prints: 17 for "17.0.15", 8 for "1.8.0_402"."""
+    match = re.search(r'version "(?:1\.)?(\d+)', banner)
+    return int(match.group(1)) if match else None
+
+
+def java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
+    """What is wrong with the Java of `environment`, or None if Spark and Kafka run on it."""
+    java = find_java(environment)
+    if java is None:
+        where = f"JAVA_HOME ({environment['JAVA_HOME']})" if environment.get("JAVA_HOME") else "PATH"
+        return JavaProblem(f"no Java found in {where}", INSTALL)
+    release = java_release(_banner(java, "--add-modules", VECTOR_MODULE))
+    if release in SUPPORTED_RELEASES:
+        return None
+    release = java_release(_banner(java))
+    if release in SUPPORTED_RELEASES:
+        return JavaProblem(f"{java} is a cut-down Java without the module {VECTOR_MODULE}", INSTALL)
+    return JavaProblem(f"{java} is Java {release or 'of an unknown release'}, not 17 or 21", INSTALL)
+
+
+def require_java() -> Path:
+    """The java command of this machine.
+
+    Raises:
+        EnvironmentProblem: There is none, or Spark and Kafka do not run on it.
+    """
+    from lockstep.errors import EnvironmentProblem
+
+    problem = java_problem(os.environ)
+    java = find_java(os.environ)
+    if problem is not None or java is None:
+        problem = problem or JavaProblem("Java vanished while it was checked", INSTALL)
+        raise EnvironmentProblem(problem.what, next_step=problem.next_step)
+    return java
+
+
+def _banner(java: Path, *options: str) -> str:
+    command = [str(java), *options, "-version"]
+    try:
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS_MAX
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return said.stderr

@@ -1,0 +1,254 @@
+"""Makes `.venv`: what requirements.lock says, checked by hash, and this project itself on top.
+
+Runs on a bare Python of the system, before anything is installed: standard library only. A finished
+environment carries a stamp with the hash of all it was made from, so that the next run has nothing to do; an
+environment without a stamp is half made and is built anew. Every failure is one line with its remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / ".made-from"
+TOOLS = ROOT / ".tools"
+LOCK = ROOT / "requirements.lock"
+UV_PIN = ROOT / "tools" / "uv-requirements.txt"
+JAVA = ROOT / "platform" / "lockstep" / "spark" / "java.py"
+
+# The environment takes 1.7 GB, and the downloads' cache lies beside it while they are unpacked.
+FREE_BYTES_MIN = 2_500_000_000
+
+# Said once every so many seconds where no terminal can show a running clock (CI logs).
+QUIET_NOTE_SECONDS = 10
+
+# What a failed installer says, and what it means here. First match wins.
+CAUSES = (
+    (r"No space left|os error 28", "the disk is full", "free 2.5 GB, then run the same command again"),
+    (
+        r"dns error|failed to lookup|error sending|Failed to fetch|timed out|name resolution|certificate",
+        "the package registry could not be reached",
+        "check the network (behind a mirror: set PIP_INDEX_URL), then run the same command again",
+    ),
+    (
+        r"hash",
+        "a package is not what the lock says",
+        "do not use it; run again, and report it if it stays so",
+    ),
+)
+
+
+# How much of an unknown failure is shown: enough for a build's own error, not its whole trace.
+UNKNOWN_LINES_MAX = 12
+
+
+class ProblemError(Exception):
+    """Setup cannot go on; the text is one line: what is wrong, and what to do."""
+
+
+def main() -> int:
+    """Set up, or say in one line why not."""
+    try:
+        check_java()
+        with one_at_a_time():
+            set_up()
+    except ProblemError as problem:
+        print(f"setup: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nsetup: stopped; nothing half-made is left", file=sys.stderr)
+        return 130
+    return 0
+
+
+def set_up() -> None:
+    """Make the environment unless its stamp says that it is made.
+
+    1. Stop if the stamp fits. 2. Check the space. 3. Remove what is half made. 4. Install the lock.
+    5. Install this project. 6. Stamp. Whatever interrupts 4 or 5 leaves nothing behind.
+    """
+    made_from = fingerprint()
+    if stamped() == made_from:  # 1
+        return
+    check_space()  # 2
+    if not stamped().startswith(f"{ROOT} "):  # 3
+        shutil.rmtree(VENV, ignore_errors=True)
+    try:
+        STAMP.unlink(missing_ok=True)
+        uv = find_uv()
+        if not VENV.exists():
+            run("making .venv", [uv, "venv", "--quiet", "--python", sys.executable, str(VENV)])
+        install_lock(uv)  # 4
+        install_project(uv)  # 5
+        STAMP.write_text(made_from)  # 6
+    finally:
+        if not STAMP.exists():
+            shutil.rmtree(VENV, ignore_errors=True)
+
+
+def fingerprint() -> str:
+    """What the environment is made from, and where: the scripts in a venv name their interpreter."""
+    digest = hashlib.sha256()
+    for part in (LOCK, ROOT / "pyproject.toml"):
+        digest.update(part.read_bytes())
+    return f"{ROOT} {digest.hexdigest()}"
+
+
+def stamped() -> str:
+    """The stamp of a finished environment whose interpreter is still there, else an empty text."""
+    alive = os.access(VENV / "bin" / "python", os.X_OK)
+    return STAMP.read_text() if alive and STAMP.exists() else ""
+
+
+def install_lock(uv: str) -> None:
+    """Make the environment equal to the lock: nothing missing, nothing else."""
+    command = [uv, "pip", "sync", "--require-hashes", "--python", str(VENV), str(LOCK)]
+    run("installing the locked packages (600 MB to download the first time)", command)
+
+
+def install_project(uv: str) -> None:
+    """Install lockstep as editable; its builder comes from the lock, so nothing is downloaded here."""
+    options = ["--no-deps", "--no-build-isolation", "--python", str(VENV)]
+    run("installing lockstep itself", [uv, "pip", "install", *options, "--editable", str(ROOT)])
+
+
+def find_uv() -> str:
+    """The uv on PATH if it is the pinned one, else the pinned one in the project's own folder."""
+    version = re.findall(r"^uv==(\S+)", UV_PIN.read_text(), flags=re.MULTILINE)[0]
+    folder = TOOLS / f"uv-{version}"
+    for found in (shutil.which("uv"), str(folder / "bin" / "uv")):
+        if found and os.access(found, os.X_OK) and uv_version(found) == version:
+            return found
+    return fetch_uv(folder)
+
+
+def uv_version(uv: str) -> str:
+    """What `uv --version` says, without the name."""
+    said = subprocess.run([uv, "--version"], capture_output=True, text=True, check=False)
+    return (said.stdout.split() or ["", ""])[1]
+
+
+def fetch_uv(folder: Path) -> str:
+    """Let pip put the pinned uv into `folder`, whole or not at all."""
+    draft = TOOLS / f"draft-{os.getpid()}"
+    options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:"]
+    try:
+        run(
+            "fetching uv, the installer",
+            [*pip(draft), "install", *options, "--target", str(draft / "uv"), "-r", str(UV_PIN)],
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        (draft / "uv").rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return str(folder / "bin" / "uv")
+
+
+def pip(draft: Path) -> list[str]:
+    """The command that runs pip: this Python's own, or the one that the standard library carries."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if not importlib.util.find_spec("ensurepip"):
+        release = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise ProblemError(
+            f"Python {release} comes without pip; install it (Debian: apt install python{release}-venv)"
+        )
+    run("making room for pip", [sys.executable, "-m", "venv", str(draft / "venv")])
+    return [str(draft / "venv" / "bin" / "python"), "-m", "pip"]
+
+
+def check_java() -> None:
+    """Stop unless there is a Java that Spark and Kafka run on; the rule is the product's own."""
+    problem = runpy.run_path(str(JAVA))["java_problem"](os.environ)
+    if problem is not None:
+        raise ProblemError(f"{problem.what}; {problem.next_step}")
+
+
+def check_space() -> None:
+    """Stop before a download that cannot fit."""
+    for folder in (ROOT, Path.home()):
+        free = shutil.disk_usage(folder).free
+        if free < FREE_BYTES_MIN:
+            found, needed = f"{free / 1e9:.1f} GB", f"{FREE_BYTES_MIN / 1e9:.1f} GB"
+            raise ProblemError(
+                f"{folder} has {found} free and {needed} are needed; free some, then run again"
+            )
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Hold the folder's lock, so that two `make` at once do not build over each other."""
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / "lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def run(doing: str, command: list[str]) -> None:
+    """Run one step, showing that it lives; its output is read for a cause, and shown, only if it fails."""
+    environment = installer_environment()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
+    ) as process:
+        done = threading.Event()
+        clock = threading.Thread(target=show_clock, args=(doing, done), daemon=True)
+        clock.start()
+        try:
+            output = process.stdout.read() if process.stdout else ""
+        finally:
+            done.set()
+            clock.join()
+    if process.returncode:
+        raise ProblemError(explain(doing, output))
+
+
+def installer_environment() -> dict[str, str]:
+    """The environment of uv and pip: the system's certificates, and pip's mirror for uv too."""
+    environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NO_CONFIG": "1", "UV_LINK_MODE": "hardlink"}
+    environment.pop("VIRTUAL_ENV", None)
+    if mirror := os.environ.get("PIP_INDEX_URL"):
+        environment.setdefault("UV_DEFAULT_INDEX", mirror)
+    return environment
+
+
+def show_clock(doing: str, done: threading.Event) -> None:
+    """Say what is being done, and for how long, until `done`."""
+    begun = time.monotonic()
+    terminal = sys.stderr.isatty()
+    while not done.wait(1 if terminal else QUIET_NOTE_SECONDS):
+        elapsed = f"setup: {doing} ... {time.monotonic() - begun:.0f} s"
+        print(
+            f"\r{elapsed}" if terminal else elapsed, end="" if terminal else "\n", file=sys.stderr, flush=True
+        )
+    ended = f"setup: {doing}: {time.monotonic() - begun:.0f} s    "
+    print(f"\r{ended}" if terminal else ended.rstrip(), file=sys.stderr)
+
+
+def explain(doing: str, output: str) -> str:
+    """One line from an installer's output: the known cause with its remedy, else its own last lines."""
+    for pattern, what, remedy in CAUSES:
+        if re.search(pattern, output, flags=re.IGNORECASE):
+            return f"{doing}: {what}; {remedy}"
+    tail = "\n".join(output.strip().splitlines()[-UNKNOWN_LINES_MAX:])
+    return f"{doing} failed, and what it said is not a known cause:\n{tail}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
