@@ -1,0 +1,170 @@
+"""Put recorded or generated messages into a Kafka topic, in order and once.
+
+Why a producer of our own: a test that must find every loss may not lose, repeat or reorder a
+message itself. So it is idempotent, waits for every acknowledgement, and fails on the first
+message that was not taken.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lockstep.errors import KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# The broker may have just started; a local one answers in well under a second after that.
+ANSWER_TIMEOUT_S = 30.0
+# librdkafka gives a message up after this time; the wait for all of them is a little longer.
+DELIVERY_TIMEOUT_MS = 60_000
+FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_MS / 1_000 + 5
+# Critical only: whatever fails is raised here, and a broker that is not up yet makes the client
+# write a warning 20 times a second.
+LOG_LEVEL = 2
+
+# The client's own errors (not the broker's) have names with an underscore.
+_NO_ANSWER = (ClientError._TIMED_OUT, ClientError._MSG_TIMED_OUT, ClientError._TRANSPORT)  # noqa: SLF001
+
+
+class Outgoing(Protocol):
+    """A message to produce; `Recorded` is one."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The message key, None for none."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The message value, None for a tombstone."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The create time, ms since 1970 UTC."""
+
+
+def produce(bootstrap_servers: str, topic: str, messages: Iterable[Outgoing], partitions: int = 1) -> int:
+    """Write messages to a topic, in their order within each key, and wait until all are taken.
+
+    The topic is made with this many partitions when it is missing; an existing one stays as it is.
+
+    Returns:
+        The number of messages written.
+
+    Raises:
+        KafkaError: The topic could not be made, or a message was refused or not acknowledged.
+    """
+    create_topic(bootstrap_servers, topic, partitions)
+    delivery = _Delivery(bootstrap_servers, topic)
+    for message in messages:
+        delivery.send(message)
+    return delivery.finish()
+
+
+def create_topic(bootstrap_servers: str, topic: str, partitions: int = 1) -> bool:
+    """Make a topic that keeps its messages for ever, unless it exists.
+
+    For ever, because recorded messages carry their old receive time: with the usual seven days of
+    retention the broker deletes them within minutes.
+
+    Returns:
+        Whether the topic was made now.
+
+    Raises:
+        KafkaError: The broker refused or did not answer.
+    """
+    wanted = NewTopic(
+        topic, num_partitions=partitions, config={"retention.ms": "-1", "retention.bytes": "-1"}
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": LOG_LEVEL})
+    try:
+        admin.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)[topic].result(ANSWER_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == ClientError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise _failed(bootstrap_servers, f"topic {topic} could not be made", error.args[0]) from error
+    except TimeoutError as error:
+        raise _failed(bootstrap_servers, f"topic {topic} could not be made", None) from error
+    return True
+
+
+class _Delivery:
+    """One run of a producer: counts what the broker took and remembers the first refusal."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._taken = 0
+        self._sent = 0
+        self._refusal: ClientError | None = None
+        self._producer = Producer(_settings(bootstrap_servers))
+
+    def send(self, message: Outgoing) -> None:
+        """Hand one message to the client; waits while its queue is full."""
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        while not self._queued(message):
+            self._check(late=time.monotonic() > deadline)
+        self._sent += 1
+        self._producer.poll(0)
+        self._check(late=False)
+
+    def finish(self) -> int:
+        """Wait for every acknowledgement."""
+        self._producer.flush(FLUSH_TIMEOUT_S)
+        self._check(late=self._taken < self._sent)
+        return self._taken
+
+    def _queued(self, message: Outgoing) -> bool:
+        try:
+            self._producer.produce(
+                self._topic,
+                value=message.value,
+                key=message.key,
+                timestamp=message.timestamp_ms,
+                on_delivery=self._delivered,
+            )
+        except BufferError:
+            self._producer.poll(1.0)
+            return False
+        except KafkaException as error:
+            self._refusal = error.args[0]  # refused before it was sent, for example for its size
+            return False
+        return True
+
+    def _delivered(self, error: ClientError | None, message: Message) -> None:
+        del message
+        if error is None:
+            self._taken += 1
+        elif self._refusal is None:
+            self._refusal = error
+
+    def _check(self, *, late: bool) -> None:
+        if self._refusal is None and not late:
+            return
+        written = f"topic {self._topic}: only {self._taken} messages written"
+        raise _failed(self._bootstrap_servers, written, self._refusal)
+
+
+def _settings(bootstrap_servers: str) -> dict[str, str | int | bool]:
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "enable.idempotence": True,  # acks=all, and order kept over retries
+        "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
+        "compression.type": "zstd",
+        "linger.ms": 20,
+        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "log_level": LOG_LEVEL,
+    }
+
+
+def _failed(bootstrap_servers: str, problem: str, cause: ClientError | None) -> KafkaError:
+    if cause is None or cause.code() in _NO_ANSWER:
+        next_step = f"see that Kafka runs and can be reached at {bootstrap_servers}"
+        return KafkaError(f"{problem}: no answer in time", next_step=next_step)
+    return KafkaError(f"{problem}: {cause.str()}", next_step="mend what Kafka refused, then produce again")
