@@ -1,4 +1,4 @@
-"""The evidence of a lost promise: what was expected, what was found, and exactly where."""
+"""Evidence of the log and of lost promises: what was expected, what was found, and exactly where."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ class Finding(msgspec.Struct, frozen=True):
             where += f", session {self.session!r}"
         compared = f": expected {self.expected}, found {self.found}" if self.expected is not None else ""
         return f"{self.cause} at {where}{compared}{f' ({self.detail})' if self.detail else ''}"
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """Offsets inside a range that held no message, with the proven cause.
+
+    Attributes:
+        start: First missing offset.
+        until: First offset after them.
+        cause: "marker" (a transaction's control record), "aborted", or "unproven".
+    """
+
+    start: int
+    until: int
+    cause: str

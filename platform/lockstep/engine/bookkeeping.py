@@ -1,0 +1,147 @@
+"""From facts to ledger rows and from ledger rows to positions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from lockstep.engine.facts import RangeFacts, event_time
+from lockstep.engine.plan import Position
+from lockstep.kafka.audit import Key
+from lockstep.kafka.discovery import ClusterView, Ends
+from lockstep.state.address import SectionRef
+from lockstep.table.ledger import LedgerRow
+
+NO_ENDS = Ends(start=-1, stable_end=-1, high_watermark=-1)
+
+
+class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What all ledger rows of a batch share."""
+
+    generation: int
+    batch: int
+    epoch: int
+    committed_at: datetime
+    batch_seconds: float
+    restart_cause: str | None
+
+
+def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) -> LedgerRow:
+    """The row of a partition that was worked on."""
+    quiet = quiet_row(identity, facts.range.position, ends)
+    counts = facts.counts
+    return msgspec.structs.replace(
+        quiet,
+        until=facts.until,
+        messages=counts.messages,
+        rows=facts.rows,
+        accepted_without_row=counts.without_rows,
+        skipped=counts.skipped,
+        repeats=counts.repeats,
+        gaps=counts.gaps,
+        dropped=counts.dropped,
+        holes=list(facts.holes),
+        leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
+        first_event_time=event_time(facts.first_event_time_us),
+        last_event_time=event_time(facts.last_event_time_us),
+        newest_timestamp=event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
+        cpu_seconds=facts.cpu_seconds,
+        state_bytes=facts.state_bytes,
+        **_state_columns(facts.state),
+    )
+
+
+def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) -> LedgerRow:
+    """The row of a partition that stays where it is: part of a full set of positions."""
+    seen = ends or NO_ENDS
+    return LedgerRow(
+        generation=identity.generation,
+        batch=identity.batch,
+        epoch=identity.epoch,
+        committed_at=identity.committed_at,
+        topic_id=position.topic_id,
+        topic=position.topic,
+        partition=position.partition,
+        start=position.next_offset,
+        until=position.next_offset,
+        stable_end=seen.stable_end,
+        high_watermark=seen.high_watermark,
+        messages=0,
+        rows=0,
+        accepted_without_row=0,
+        skipped=0,
+        repeats=0,
+        gaps=0,
+        dropped=0,
+        holes=[],
+        leader_epoch=position.leader_epoch,
+        first_event_time=None,
+        last_event_time=None,
+        newest_timestamp=None,
+        batch_seconds=identity.batch_seconds,
+        cpu_seconds=0.0,
+        state_bytes=0,
+        restart_cause=identity.restart_cause,
+        **_state_columns(position.state),
+    )
+
+
+def advanced(position: Position, facts: RangeFacts) -> Position:
+    """The position after a batch."""
+    return msgspec.structs.replace(
+        position,
+        next_offset=facts.until,
+        state=facts.state,
+        leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
+    )
+
+
+def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
+    """The position that a ledger row leaves."""
+    section = None
+    if row.state_file is not None and row.state_start is not None and row.state_length is not None:
+        section = SectionRef(file=row.state_file, start=row.state_start, length=row.state_length)
+    return Position(
+        topic=row.topic,
+        topic_id=row.topic_id,
+        partition=row.partition,
+        next_offset=row.until,
+        leader_epoch=row.leader_epoch,
+        state=section,
+        deletes_only=deletes_only,
+    )
+
+
+def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, Position]:
+    """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset."""
+    found: dict[Key, Position] = {}
+    for topic in view.topics.values():
+        for partition in range(topic.partitions):
+            key = (topic.topic_id, partition)
+            row, ends = known.get(key), view.ends.get(key)
+            if row is not None:
+                found[key] = position_of(row, deletes_only=topic.deletes_only)
+            elif ends is not None:
+                found[key] = Position(
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    partition=partition,
+                    next_offset=ends.start,
+                    deletes_only=topic.deletes_only,
+                )
+    return found
+
+
+def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:
+    """Offsets between the positions and the high watermarks."""
+    return sum(max(0, ends[p.key].high_watermark - p.next_offset) for p in positions if p.key in ends)
+
+
+def _state_columns(section: SectionRef | None) -> dict[str, object]:
+    if section is None:
+        return {"state_file": None, "state_start": None, "state_length": None}
+    return {"state_file": section.file, "state_start": section.start, "state_length": section.length}
+
+

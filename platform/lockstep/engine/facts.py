@@ -1,0 +1,115 @@
+"""What travels between driver and tasks: jobs out, facts back. Nothing else does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from lockstep.engine.plan import PlannedRange
+from lockstep.integrity.finding import Finding, Hole
+from lockstep.state.address import SectionRef
+from lockstep.table.files import DataFile
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What all tasks of a run share.
+
+    Attributes:
+        stream: The declaration, pickled by name.
+        kafka: Settings of the reading consumer.
+        table: Folder of the output table.
+        state: Folder of the durable state files.
+        hot: Folder on the executor for the hot copy of state.
+    """
+
+    stream: bytes
+    kafka: dict[str, str | int | float | bool]
+    table: Path
+    state: Path
+    hot: Path
+
+
+class BinTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of one task in one batch."""
+
+    generation: int
+    commit_hour: str
+    ranges: tuple[PlannedRange, ...]
+
+
+class Counts(msgspec.Struct):
+    """Messages of a range by what became of them; they add up to `messages`.
+
+    Attributes:
+        messages: Read.
+        with_rows: Accepted, gave rows.
+        without_rows: Accepted, gave none.
+        skipped: Of kind SKIP.
+        dropped: Neither applied nor kept (undecodable under NoIntegrity).
+        repeats: Of the accepted: noticed as repeated or going back.
+        gaps: Of the accepted: noticed as following a gap.
+    """
+
+    messages: int = 0
+    with_rows: int = 0
+    without_rows: int = 0
+    skipped: int = 0
+    dropped: int = 0
+    repeats: int = 0
+    gaps: int = 0
+
+
+class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task did with one range.
+
+    Attributes:
+        range: The range as planned.
+        until: First offset not processed; the planned one, or earlier.
+        counts: Messages by what became of them.
+        rows: Rows written.
+        holes: Offsets without messages, each with its cause.
+        leader_epoch: Leader epoch of the last record.
+        first_event_time_us: Smallest event time.
+        last_event_time_us: Largest event time.
+        newest_timestamp_ms: Kafka's timestamp of the last record.
+        state: The section of its newest state change.
+        state_bytes: Bytes written for its state.
+        cpu_seconds: CPU time of fold and state, its share of the reading left out.
+        finding: The violation at `until`, where the range stopped for one.
+        trouble: Why the range ended early without a violation.
+    """
+
+    range: PlannedRange
+    until: int
+    counts: Counts
+    rows: int
+    holes: tuple[Hole, ...]
+    leader_epoch: int | None
+    first_event_time_us: int | None
+    last_event_time_us: int | None
+    newest_timestamp_ms: int | None
+    state: SectionRef | None
+    state_bytes: int
+    cpu_seconds: float
+    finding: Finding | None = None
+    trouble: str | None = None
+
+
+class BinFacts(msgspec.Struct, frozen=True):
+    """What a task did: its ranges and the files it wrote, synced and named by nobody yet."""
+
+    ranges: tuple[RangeFacts, ...]
+    files: tuple[DataFile, ...]
+    cpu_seconds: float
+
+
+def event_time(microseconds: int | None) -> datetime | None:
+    """Microseconds since 1970 as a time; None stays None, and so does what no calendar holds."""
+    if microseconds is None:
+        return None
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None

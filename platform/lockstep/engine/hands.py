@@ -1,0 +1,46 @@
+"""What a run is given to work with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from lockstep.declare.stream import Stream
+from lockstep.declare.triggers import Trigger
+from lockstep.engine.progress import BatchReport
+from lockstep.engine.runner import Runner
+from lockstep.kafka.discovery import Discovery
+from lockstep.table.layout import StreamFolders
+
+AnyStream = Stream[object, object, msgspec.Struct]
+"""A stream whose types do not matter to the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What a run is given to work with.
+
+    Attributes:
+        stream: The declaration.
+        trigger: The trigger in force: the stream's own, or the run's.
+        folders: Where the stream's tables lie.
+        discovery: Questions to Kafka.
+        runner: Runs the bins of a batch.
+        cores: Bins at most.
+        stop: Set by whoever wants the run to end at the next batch boundary.
+        report: Called after each committed batch.
+        cause: Why this run started, for the ledger.
+    """
+
+    stream: AnyStream
+    trigger: Trigger
+    folders: StreamFolders
+    discovery: Discovery
+    runner: Runner
+    cores: int
+    stop: threading.Event
+    report: Callable[[BatchReport], None]
+    cause: str

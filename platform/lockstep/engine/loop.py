@@ -1,0 +1,84 @@
+"""The driver's loop: one batch after another, until the trigger ends, a stop, or a newer writer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from enum import Enum
+
+from lockstep.declare.triggers import AvailableNow, Every
+from lockstep.engine.batches import Batches
+from lockstep.engine.hands import Hands
+from lockstep.engine.liveness import Heartbeat
+from lockstep.engine.start import Claimed
+from lockstep.errors import Fenced
+
+LOG = logging.getLogger("lockstep")
+
+LOOK_SECONDS = 0.2
+"""How soon a stop or a successor's request is seen while waiting; a look costs one stat()."""
+IDLE_SECONDS = 1.0
+"""Pause of a run that has nothing to read but may not end: a partition is without leader."""
+
+
+class Outcome(Enum):
+    """How a run ended, when it did not end in an error."""
+
+    ENDED = "all that was available is committed"
+    STOPPED = "stopped"
+    HANDED_OVER = "handed over"
+    FENCED = "fenced"
+
+
+def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
+    """Work batch after batch.
+
+    1. Audit and plan.
+    2. Run the bins, ask Kafka again, commit, report.
+    3. Look for a stop and for a successor, until the next batch is due.
+
+    Raises:
+        IntegrityLost: The promise cannot be kept; what came before and the halt are committed.
+    """
+    with Heartbeat(hands.folders.control, claimed.writer.epoch) as heartbeat, _helper() as helper:
+        try:
+            batches = Batches(hands, claimed, helper)
+            while True:
+                began = time.monotonic()
+                plan = batches.plan()
+                if plan is not None:
+                    batches.work(plan)
+                elif isinstance(hands.trigger, AvailableNow) and batches.done():
+                    return Outcome.ENDED
+                backlog = plan is not None and plan.backlog > 0
+                outcome = _look(hands, heartbeat, began, backlog=backlog)
+                if outcome is not None:
+                    return outcome
+        except Fenced as fenced:
+            LOG.warning("%s", fenced.problem)
+            return Outcome.FENCED
+
+
+def _look(hands: Hands, heartbeat: Heartbeat, began: float, *, backlog: bool) -> Outcome | None:
+    """Wait until the next batch is due; say how the run ends if it is to end."""
+    pace = hands.trigger.seconds if isinstance(hands.trigger, Every) else IDLE_SECONDS
+    due = began if backlog else began + pace
+    while True:
+        if hands.stop.is_set():
+            return Outcome.STOPPED
+        if heartbeat.asked_to_hand_over():
+            return Outcome.HANDED_OVER
+        left = due - time.monotonic()
+        if left <= 0:
+            return None
+        hands.stop.wait(min(left, LOOK_SECONDS))
+
+
+@contextmanager
+def _helper() -> Iterator[ThreadPoolExecutor]:
+    """One thread beside the loop: side commits under the next batch's fold, log checkpoints."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="side") as helper:
+        yield helper

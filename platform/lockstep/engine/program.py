@@ -1,0 +1,72 @@
+"""A declared stream made ready to run in a worker: bound functions, looked up once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import cast
+
+import msgspec
+
+from lockstep.declare.place import Place
+from lockstep.declare.record import Record
+from lockstep.declare.stream import Stream
+from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.verdict import GateState, Verdict
+from lockstep.state.schema import StateSchema
+from lockstep.table.rows import RowsBuilder
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What the fold calls.
+
+    Attributes:
+        decode: A record's value to a typed message.
+        place: The message's place.
+        open: A new state from a snapshot.
+        apply: A state and an update to rows.
+        check: The gate.
+        integrity: The class, for its verdicts on what the gate never sees.
+        state: How states are encoded.
+        rows: How rows become Arrow.
+        row_type: What the transform must emit.
+        message_bytes_max: Larger messages are undecodable.
+        holes_max: A range with more holes ends early.
+    """
+
+    decode: Callable[[bytes], object]
+    place: Callable[[object, Record], Place]
+    open: Callable[[object, Record], object]
+    apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
+    check: Callable[[GateState, Place, Record], tuple[GateState, Verdict]]
+    integrity: IntegrityClass
+    state: StateSchema
+    rows: RowsBuilder
+    row_type: type[msgspec.Struct]
+    message_bytes_max: int
+    holes_max: int
+
+
+@lru_cache(maxsize=8)
+def shipped_program(stream: bytes) -> Program:
+    """The program of a pickled declaration; kept in the worker, because building costs milliseconds."""
+    return program(cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream)))  # noqa: S301  # our own driver's
+
+
+def program(stream: Stream[object, object, msgspec.Struct]) -> Program:
+    """The program of a declaration."""
+    transform, types = stream.transform, stream.types
+    return Program(
+        decode=stream.decoder.build(types.message),
+        place=transform.place,
+        open=transform.open,
+        apply=transform.apply,
+        check=stream.integrity.gate().check,
+        integrity=stream.integrity,
+        state=StateSchema(types.state),
+        rows=RowsBuilder(types.row),
+        row_type=types.row,
+        message_bytes_max=stream.limits.message_bytes,
+        holes_max=stream.limits.holes,
+    )

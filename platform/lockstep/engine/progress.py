@@ -1,0 +1,81 @@
+"""What a run reports while it works: numbers of a window of batches, for people and plots."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from lockstep.engine.facts import RangeFacts
+
+
+class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed batch.
+
+    Attributes:
+        batch: Its number.
+        messages: Messages read.
+        rows: Rows written.
+        skipped: Messages of kind SKIP.
+        dropped: Undecodable messages that the class lets pass.
+        holes: Offsets without messages.
+        topics: Topics subscribed.
+        lag_messages: Messages behind the high watermarks after the batch.
+        freshness_seconds: Age of the newest committed message; None without messages.
+        batch_seconds: Wall time from plan to commit.
+        cpu_seconds: CPU time of the tasks.
+        state_bytes: Bytes of state written.
+        epoch: Epoch of the writer.
+        commit_seconds: Wall time of the commit alone.
+    """
+
+    batch: int
+    messages: int
+    rows: int
+    skipped: int
+    dropped: int
+    holes: int
+    topics: int
+    lag_messages: int
+    freshness_seconds: float | None
+    batch_seconds: float
+    cpu_seconds: float
+    state_bytes: int
+    epoch: int
+    commit_seconds: float
+
+
+class Window(msgspec.Struct):
+    """Sums over the batches since the last report."""
+
+    reports: list[BatchReport] = []
+
+    def summary(self) -> dict[str, float]:
+        """The window as numbers that a UI can plot; names end in their unit."""
+        last = self.reports[-1]
+        messages = sum(report.messages for report in self.reports)
+        fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
+        cpu = sum(report.cpu_seconds for report in self.reports)
+        numbers = {
+            "batch": float(last.batch),
+            "batches": float(len(self.reports)),
+            "messages": float(messages),
+            "rows": float(sum(report.rows for report in self.reports)),
+            "lag_messages": float(last.lag_messages),
+            "topics": float(last.topics),
+            "epoch": float(last.epoch),
+            "state_bytes": float(sum(report.state_bytes for report in self.reports)),
+            "batch_seconds_mean": sum(report.batch_seconds for report in self.reports) / len(self.reports),
+        }
+        if fresh:
+            numbers["freshness_p50_seconds"] = fresh[len(fresh) // 2]
+            numbers["freshness_p99_seconds"] = fresh[min(len(fresh) - 1, len(fresh) * 99 // 100)]
+        if messages:
+            numbers["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
+        return numbers
+
+
+def freshness_seconds(facts: list[RangeFacts]) -> float | None:
+    """Age of the newest message of a batch, by Kafka's timestamp; None when none has one."""
+    newest = max((item.newest_timestamp_ms or 0 for item in facts), default=0)
+    return max(0.0, time.time() - newest / 1000) if newest > 0 else None

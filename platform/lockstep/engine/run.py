@@ -1,0 +1,94 @@
+"""Runs a stream: from settings to an outcome."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.declare.triggers import Trigger
+from lockstep.engine.facts import Job
+from lockstep.engine.hands import AnyStream, Hands
+from lockstep.engine.loop import Outcome, run_batches
+from lockstep.engine.progress import BatchReport
+from lockstep.engine.runner import spark_runner
+from lockstep.engine.start import Approach
+from lockstep.kafka.client import admin_client, reader_configuration
+from lockstep.kafka.discovery import Discovery
+from lockstep.settings import Settings
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def run_stream(
+    stream: AnyStream,
+    settings: Settings,
+    *,
+    spark: Callable[[], SparkContext],
+    stop: threading.Event,
+    trigger: Trigger | None = None,
+    report: Callable[[BatchReport], None] = lambda _: None,
+    cause: str = "started by hand",
+) -> Outcome:
+    """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
+
+    1. Ask Kafka for the cluster's id; open or create the tables; refuse a halted stream.
+    2. Start Spark, while the writer before is looked for; a handover then costs one batch.
+    3. Claim, and work batch after batch.
+
+    Args:
+        stream: The declaration.
+        settings: Where Kafka and the tables are.
+        spark: Starts Spark, or gives the one that runs.
+        stop: Set it from any thread to end the run at the next batch boundary.
+        trigger: Instead of the stream's own.
+        report: Called after each committed batch, on the run's thread.
+        cause: Why the run was started; kept in the ledger.
+
+    Raises:
+        StreamHalted: The stream waits for an operator.
+        IntegrityLost: Integrity was lost; what came before and the halt are committed.
+        KafkaError: Kafka does not answer.
+        TableError: The table is not as its head says.
+    """
+    discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    folders = StreamFolders(stream.name, settings.table_root)
+    approach = Approach(stream, folders, discovery.cluster_id())
+    context = spark()
+    claimed = approach.claim(cancelled=stop.is_set)
+    hands = Hands(
+        stream=stream,
+        trigger=trigger or stream.trigger,
+        folders=folders,
+        discovery=discovery,
+        runner=spark_runner(context, job_of(stream, settings, folders, approach.output.table_id)),
+        cores=context.defaultParallelism,
+        stop=stop,
+        report=report,
+        cause=cause,
+    )
+    return run_batches(hands, claimed)
+
+
+def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders, table_id: str) -> Job:
+    """What the tasks of a run share."""
+    return Job(
+        stream=stream.shipped(),
+        kafka=reader_configuration(settings.kafka),
+        table=folders.table,
+        state=folders.state,
+        hot=settings.local_root / "state" / table_id,
+    )
+
+
+def import_roots(stream: AnyStream) -> tuple[Path, ...]:
+    """Folders that executors need on their import path to load the stream's module."""
+    module = sys.modules[type(stream.transform).__module__]
+    if module.__file__ is None:
+        return ()
+    levels = len(module.__name__.split("."))
+    return (Path(module.__file__).absolute().parents[levels - 1],)

@@ -1,0 +1,127 @@
+"""How a run becomes the writer: find the old one, claim, bring side tables forward, read positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from lockstep.engine.hands import AnyStream
+from lockstep.engine.liveness import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
+from lockstep.errors import LockstepError, StreamHalted
+from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.audit import Key, compacted
+from lockstep.kafka.discovery import ClusterView
+from lockstep.table import demands, side
+from lockstep.table.commit import Landed, OutputLog
+from lockstep.table.create import open_tables
+from lockstep.table.head import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.schema import table_schema
+
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim gives to the loop.
+
+    Attributes:
+        writer: Identity of the writer.
+        head: The head after the claim.
+        output: Handle on the output table.
+        known: Newest ledger row of every partition ever read.
+        takeover: How the writer before was found.
+        side_forwarded: The ledger had to be brought forward: the run before died in between.
+    """
+
+    writer: demands.Writer
+    head: Head
+    output: OutputLog
+    known: dict[Key, LedgerRow]
+    takeover: Takeover
+    side_forwarded: bool
+
+
+class Approach:
+    """Looks for a living writer while the Spark session starts, so that a restart waits only once."""
+
+    def __init__(self, stream: AnyStream, folders: StreamFolders, cluster_id: str) -> None:
+        self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
+        self.output = open_tables(folders, table_schema(stream.types.row), cluster_id)
+        self.head = self.output.base().head
+        refuse_halted(self.head)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")
+        self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
+
+    def claim(self, cancelled: Callable[[], bool]) -> Claimed:
+        """Become the writer.
+
+        1. A living writer is asked to hand over; a dead one is not waited for.
+        2. Claim: compare-and-swap of the epoch that was seen.
+        3. Bring the ledger forward, if the run before died between the two commits.
+        4. Read the positions.
+
+        Raises:
+            Fenced: Another run claimed in the same moment.
+            StreamHalted: The stream waits for an operator.
+        """
+        takeover = self._approach(cancelled)
+        landed = self._claim()
+        forwarded = side.forward(self._folders.ledger, landed.head.ledger, landed.head.batch)
+        return Claimed(
+            writer=demands.Writer(epoch=landed.head.epoch, generation=landed.head.generation),
+            head=landed.head,
+            output=self.output,
+            known=positions(self._folders.ledger, landed.head),
+            takeover=takeover,
+            side_forwarded=forwarded,
+        )
+
+    def _approach(self, cancelled: Callable[[], bool]) -> Takeover:
+        lives = self._lives.result()
+        self._pool.shutdown()
+        if self.head.epoch == 0:
+            return Takeover.FIRST
+        if lives:
+            return ask_to_hand_over(self._folders.control, self.head.epoch, self._timeout, cancelled)
+        last = pulse(self._folders.control, self.head.epoch)
+        return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
+
+    def _claim(self) -> Landed:
+        return self.output.commit(demands.claim(self.head.epoch, self.output.table_id, refuse_halted))
+
+
+def refuse_halted(head: Head) -> None:
+    """A halted stream goes on only after an operator resumed it.
+
+    Raises:
+        StreamHalted: With the evidence that was committed with the halt.
+    """
+    if head.desired is Desired.HALTED:
+        raise StreamHalted(head.stream, head.findings)
+
+
+def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:
+    """Refuse topics that the stream's class or limits cannot bear.
+
+    Raises:
+        LockstepError: Names the topics and what to change.
+    """
+    if len(view.topics) > stream.limits.topics:
+        raise LockstepError(
+            f"pattern {stream.topics.pattern!r} matches {len(view.topics)} topics, the limit is {stream.limits.topics}",
+            next_step="correct the pattern, or raise Limits(topics=...) if all of them are meant",
+        )
+    unfit = compacted(view)
+    if unfit and _needs_every_message(stream.integrity):
+        raise LockstepError(
+            f"topics {', '.join(unfit)} are compacted: messages in the middle may be gone, which this class cannot bear",
+            next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
+        )
+
+
+def _needs_every_message(integrity: IntegrityClass) -> bool:
+    return integrity.unproven_hole is Judgement.VIOLATION
+

@@ -1,0 +1,108 @@
+"""Compares what the ledger knows with what the cluster shows now. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from lockstep.integrity.finding import Finding
+from lockstep.kafka.discovery import ClusterView, Ends, Topic
+
+Key = tuple[str, int]
+"""(topic id, partition)."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the ledger says of a partition: its topic and the next offset to read."""
+
+    topic: str
+    next_offset: int
+
+
+def audit(known: Mapping[Key, Known], view: ClusterView) -> tuple[Finding, ...]:
+    """Every difference that means lost or replaced messages, sorted by topic and partition.
+
+    Args:
+        known: Partitions of the subscribed topics, by (topic id, partition).
+        view: The cluster now.
+    """
+    findings: list[Finding] = []
+    for (topic_id, partition), position in known.items():
+        topic = view.topics.get(position.topic)
+        finding = _topic_changed(topic_id, partition, position, topic) or _offsets_moved(
+            topic_id, partition, position, view.ends.get((topic_id, partition))
+        )
+        if finding is not None:
+            findings.append(finding)
+    findings += _grown(known, view)
+    return tuple(sorted(findings, key=lambda finding: (finding.topic, finding.partition, finding.cause)))
+
+
+def compacted(view: ClusterView) -> tuple[str, ...]:
+    """Topics whose cleanup policy may remove messages in the middle."""
+    return tuple(sorted(topic.name for topic in view.topics.values() if not topic.deletes_only))
+
+
+def replaced(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]:
+    """Topics that are not the same life any more as when the batch was planned."""
+    return tuple(
+        sorted(
+            name
+            for name, topic in before.topics.items()
+            if name not in after or after[name].topic_id != topic.topic_id
+        )
+    )
+
+
+def _topic_changed(topic_id: str, partition: int, position: Known, topic: Topic | None) -> Finding | None:
+    if topic is None:
+        return _finding("topic gone", position, topic_id, partition, found="no such topic")
+    if topic.topic_id != topic_id:
+        return _finding("topic re-created", position, topic_id, partition, found=f"topic id {topic.topic_id}")
+    return None
+
+
+def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | None) -> Finding | None:
+    if ends is None:
+        return None  # no leader at the moment: unavailable, not lost
+    if ends.start > position.next_offset:
+        return _finding("expired unread", position, topic_id, partition, found=f"log start {ends.start}", until=ends.start)
+    if ends.high_watermark < position.next_offset:
+        return _finding("log truncated", position, topic_id, partition, found=f"log end {ends.high_watermark}")
+    return None
+
+
+def _grown(known: Mapping[Key, Known], view: ClusterView) -> list[Finding]:
+    counts: dict[str, int] = {}
+    for topic_id, _ in known:
+        counts[topic_id] = counts.get(topic_id, 0) + 1
+    return [
+        Finding(
+            cause="partitions grew",
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=counts[topic.topic_id],
+            offset=0,
+            until=0,
+            expected=f"{counts[topic.topic_id]} partitions",
+            found=f"{topic.partitions} partitions",
+            detail="sessions may have moved to another partition, where their order cannot be known",
+        )
+        for topic in view.topics.values()
+        if topic.topic_id in counts and topic.partitions > counts[topic.topic_id]
+    ]
+
+
+def _finding(cause: str, position: Known, topic_id: str, partition: int, *, found: str, until: int | None = None) -> Finding:
+    expected = f"topic id {topic_id}" if "topic" in cause else f"offset {position.next_offset}"
+    return Finding(
+        cause=cause,
+        topic=position.topic,
+        topic_id=topic_id,
+        partition=partition,
+        offset=position.next_offset,
+        until=until if until is not None else position.next_offset,
+        expected=expected,
+        found=found,
+    )

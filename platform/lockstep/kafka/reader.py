@@ -1,0 +1,204 @@
+"""Reads offset ranges of many partitions at once, each in offset order.
+
+All ranges are assigned together: one after another, each assignment would wait for a fetch of its
+own (a second each, measured). Offsets of a partition only ever rise, so a run of messages has no
+hole exactly when its length says so: no look at each message is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError as ClientError, KafkaException, Message, TopicPartition
+
+MESSAGES_A_CALL = 10_000
+POLL_SECONDS = 0.5
+SILENCE_SECONDS_MAX = 30.0
+"""Without a message for so long the partitions that are left count as unavailable in this batch."""
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Offsets [start, until) of one partition.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        start: First offset to read.
+        until: First offset not to read.
+        leader_epoch: Epoch of the last record read before `start`, so that a log that was cut and
+            grew again is seen.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    leader_epoch: int | None = None
+
+
+class Run(msgspec.Struct):
+    """Messages of one range, in offset order, next to those given before.
+
+    Attributes:
+        index: Which of the ranges.
+        messages: The messages; empty when only offsets without messages were passed.
+        gaps: (start, until) of offsets in front of, between or behind these messages that held none.
+        reached: First offset not covered any more.
+    """
+
+    index: int
+    messages: list[Message]
+    gaps: list[tuple[int, int]]
+    reached: int
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A range that could not be read on.
+
+    Attributes:
+        index: Which of the ranges.
+        reason: The client's words.
+    """
+
+    index: int
+    reason: str
+
+
+def read(consumer: Consumer, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+    """Read all ranges to their ends; the runs of a range come in order.
+
+    The caller may send nothing back, but may stop iterating: the assignment is dropped either way.
+    """
+    reading = _Reading(consumer, ranges)
+    try:
+        yield from reading.runs()
+    finally:
+        consumer.unassign()
+
+
+class _Reading:
+    """One pass over the ranges of a bin."""
+
+    def __init__(self, consumer: Consumer, ranges: Sequence[Range]) -> None:
+        self._consumer, self._ranges = consumer, ranges
+        self._next = [item.start for item in ranges]
+        self._open = {(item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until}
+        self._alive = set(self._open.values())
+
+    def runs(self) -> Iterator[Run | Unreadable]:
+        """All runs until every range is done or Kafka stays silent."""
+        if not self._open:
+            return
+        self._consumer.assign([_assigned(self._ranges[index]) for index in self._alive])
+        silent_since = time.monotonic()
+        while self._open:
+            messages = self._consumer.consume(min(MESSAGES_A_CALL, self._left()), POLL_SECONDS)
+            if messages:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
+                yield from self._give_up("no message and no end of the partition for 30 seconds")
+                return
+            yield from self._sorted(messages)
+
+    def _left(self) -> int:
+        """Asking for more than is left would wait for messages that nobody wants."""
+        return max(1, sum(self._ranges[index].until - self._next[index] for index in self._alive))
+
+    def _sorted(self, messages: list[Message]) -> Iterator[Run | Unreadable]:
+        by_range: dict[int, list[Message]] = {}
+        ends: list[tuple[int, int]] = []
+        known = self._open
+        for message in messages:
+            index = known.get((message.topic(), message.partition()))  # type: ignore[arg-type]  # set on every message
+            if index is None:
+                continue  # over-fetched after its range was done
+            error = message.error()
+            if error is None:
+                found = by_range.get(index)
+                if found is None:
+                    by_range[index] = [message]
+                else:
+                    found.append(message)
+            elif error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
+                ends.append((index, int(message.offset() or 0)))
+            elif not error.retriable():
+                self._finish(index)
+                yield Unreadable(index, error.str())
+        for index, found in by_range.items():
+            if index in self._alive:
+                yield self._run(index, found)
+        for index, position in ends:
+            yield from self._end(index, position)
+
+    def _run(self, index: int, messages: list[Message]) -> Run:
+        start, until = self._next[index], self._ranges[index].until
+        past = _offset(messages[-1]) >= until - 1
+        if past:
+            messages = _before(messages, until)
+        gaps = _gaps(messages, start, until if past else None)
+        self._next[index] = until if past else _offset(messages[-1]) + 1
+        if past:
+            self._finish(index)
+        return Run(index=index, messages=messages, gaps=gaps, reached=self._next[index])
+
+    def _end(self, index: int, position: int) -> Iterator[Run]:
+        """The partition ends at `position`: what lies before it and held no message is a gap."""
+        if index not in self._alive or position <= self._next[index]:
+            return
+        reached = min(position, self._ranges[index].until)
+        gap = (self._next[index], reached)
+        self._next[index] = reached
+        if reached == self._ranges[index].until:
+            self._finish(index)
+        yield Run(index=index, messages=[], gaps=[gap], reached=reached)
+
+    def _finish(self, index: int) -> None:
+        done = self._ranges[index]
+        del self._open[done.topic, done.partition]
+        self._alive.discard(index)
+        if self._open:
+            try:
+                self._consumer.incremental_unassign([TopicPartition(done.topic, done.partition)])
+            except KafkaException:
+                return  # only saves fetching: what still comes is dropped
+
+    def _give_up(self, reason: str) -> Iterator[Unreadable]:
+        for index in sorted(self._alive):
+            yield Unreadable(index, reason)
+        self._open = {}
+
+
+def _assigned(item: Range) -> TopicPartition:
+    if item.leader_epoch is None or item.leader_epoch < 0:
+        return TopicPartition(item.topic, item.partition, item.start)
+    return TopicPartition(item.topic, item.partition, item.start, leader_epoch=item.leader_epoch)
+
+
+def _offset(message: Message) -> int:
+    return message.offset()  # type: ignore[return-value]  # always set on a consumed message
+
+
+def _before(messages: list[Message], until: int) -> list[Message]:
+    """Drop what was fetched past the end of the range."""
+    keep = len(messages)
+    while keep and _offset(messages[keep - 1]) >= until:
+        keep -= 1
+    return messages[:keep] if keep < len(messages) else messages
+
+
+def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[int, int]]:
+    """Offsets without a message between `start`, the messages, and `until` where it is reached."""
+    end = until if until is not None else _offset(messages[-1]) + 1
+    if end - start == len(messages):
+        return []
+    gaps, expected = [], start
+    for message in messages:
+        offset = _offset(message)
+        if offset > expected:
+            gaps.append((expected, offset))
+        expected = offset + 1
+    if end > expected:
+        gaps.append((expected, end))
+    return gaps

@@ -1,0 +1,138 @@
+"""Settings of this installation: the user's Kafka, table root, Spark. One typed file, environment overrides.
+
+Read from `lockstep.toml` in the working folder (or the file that LOCKSTEP_SETTINGS names), then
+from the environment: `LOCKSTEP_TABLE_ROOT`, `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`, ... Streams
+declare what they are; settings say where they run.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError as SourceError,
+    TomlConfigSettingsSource,
+)
+
+from lockstep.errors import SettingsError
+
+ALLOWED_OPTIONS = ("security.protocol", "client.rack", "client.dns.lookup", "broker.address.family")
+ALLOWED_FAMILIES = ("sasl.", "ssl.", "socket.", "reconnect.", "metadata.", "topic.metadata.")
+"""What passes through to librdkafka: how to reach a cluster. How to read it is lockstep's own."""
+REFUSED_OPTIONS = ("sasl.oauthbearer.config", "ssl.engine.location", "ssl.providers")
+"""Would load code, or reach hosts that nobody named."""
+
+
+def _reach_only(options: dict[str, str]) -> dict[str, str]:
+    for name in options:
+        allowed = name in ALLOWED_OPTIONS or name.startswith(ALLOWED_FAMILIES)
+        if not allowed or name in REFUSED_OPTIONS:
+            known = ", ".join((*ALLOWED_OPTIONS, *(f"{family}*" for family in ALLOWED_FAMILIES)))
+            raise ValueError(f"option {name!r} is not passed through; allowed: {known}")
+    return options
+
+
+def _servers(value: str) -> str:
+    for server in value.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{server.strip()!r} is not host:port")
+    return value
+
+
+class KafkaSettings(BaseModel):
+    """How to reach Kafka.
+
+    Attributes:
+        bootstrap_servers: host:port, separated by commas.
+        options: librdkafka options for TLS, SASL, rack and sockets.
+        timeout_seconds: How long one question to the cluster may take.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap_servers: Annotated[str, AfterValidator(_servers)] = "127.0.0.1:9092"
+    options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
+    timeout_seconds: float = 15.0
+
+
+class SparkSettings(BaseModel):
+    """Which Spark runs the tasks.
+
+    Attributes:
+        master: A classic Spark master. `local[N,3]` gives a killed worker another attempt, which
+            plain `local[N]` does not.
+        driver_memory: Heap of the driver's JVM.
+        options: Further Spark properties.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master: str = f"local[{os.cpu_count() or 2},3]"
+    driver_memory: str = "1g"
+    options: dict[str, str] = {}
+
+
+class Settings(BaseSettings):
+    """All settings of this installation.
+
+    Attributes:
+        kafka: How to reach Kafka.
+        spark: Which Spark runs the tasks.
+        table_root: Folder that holds `<stream>/table` and its companions.
+        local_root: Folder of an executor for the hot copy of state; may be lost at any time.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="LOCKSTEP_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+    )
+
+    kafka: KafkaSettings = KafkaSettings()
+    spark: SparkSettings = SparkSettings()
+    table_root: Path = Path("var/tables")
+    local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then the environment, then the file."""
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+
+
+def settings_file() -> Path:
+    """The settings file in force."""
+    return Path(os.environ.get("LOCKSTEP_SETTINGS", "lockstep.toml"))
+
+
+def load_settings() -> Settings:
+    """Read the settings.
+
+    Raises:
+        SettingsError: Names each wrong key with its value.
+    """
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False))
+        raise SettingsError(f"settings are wrong: {problems}", next_step=_where()) from error
+    except (SourceError, ValueError) as error:
+        raise SettingsError(f"settings cannot be read: {error}", next_step=_where()) from error
+    return settings.model_copy(update={"table_root": settings.table_root.absolute()})
+
+
+def _where() -> str:
+    return f"correct {settings_file()} or the LOCKSTEP_* variables of the environment"

@@ -1,0 +1,218 @@
+"""The one commit point: compare-and-swap on the output table's log.
+
+The order of the steps in `commit` is the protocol; each was found necessary by racing writers
+against each other and killing them (design: the commit of a batch).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import RemoveAction
+
+from lockstep.errors import CommitUnknown, TableError
+from lockstep.table import log
+from lockstep.table.files import DataFile
+from lockstep.table.head import Head
+
+MOST_ATTEMPTS = 200
+"""Losing this often in a row to harmless commits means that somebody commits in a loop."""
+OLDEST_FILE_SECONDS = 36 * 3600
+"""Half of the 3 days after which vacuum may delete a file that no version names."""
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class CommitKind(Enum):
+    """The kinds of commit that lockstep makes to an output table."""
+
+    CREATE = "create"
+    CLAIM = "claim"
+    BATCH = "batch"
+    HALT = "halt"
+    RESUME = "resume"
+    CLOSE = "close"
+    COMPACTION = "compaction"
+
+
+class Base(msgspec.Struct, frozen=True):
+    """The version a commit builds on, and the head as of there."""
+
+    version: int
+    head: Head
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """What is to be committed.
+
+    Attributes:
+        kind: The kind of commit.
+        next_head: The head after it, made from each base anew; checks what the kind demands of
+            the base and raises where it does not hold. Pure.
+        adds: Files to add.
+        removes: Files to remove (compaction only).
+        batch: Batch number, for kinds that are batches.
+        epoch: New epoch, for claims.
+    """
+
+    kind: CommitKind
+    next_head: Callable[[Base], Head]
+    adds: tuple[DataFile, ...] = ()
+    removes: tuple[RemoveAction, ...] = ()
+    batch: int | None = None
+    epoch: int | None = None
+    metadata: Mapping[str, str] = {}
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """A commit that is in the log."""
+
+    version: int
+    head: Head
+
+
+class OutputLog:
+    """A handle on the output table of a stream; one per thread that commits."""
+
+    def __init__(self, table: Path) -> None:
+        self.folder = table
+        self._handle = DeltaTable(table, without_files=True)
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self._handle.metadata().id)
+
+    def base(self) -> Base:
+        """The newest version and its head.
+
+        Raises:
+            TableError: When an entry of somebody else's lies after the newest of ours.
+        """
+        self._handle.update_incremental()
+        version = self._handle.version()
+        ours = self._handle.transaction_version(log.VERSION) or 0
+        for foreign in range(ours + 1, version + 1):
+            raise _foreign(self.folder, log.read_entry(self.folder, foreign), foreign)
+        entry = log.read_entry(self.folder, ours)
+        if entry is None or entry.head is None:
+            raise _unreadable(self.folder, ours)
+        return Base(version=version, head=entry.head)
+
+    def commit(self, proposal: Proposal) -> Landed:
+        """Commit a proposal at exactly the version after its base, or not at all.
+
+        1. Refresh and read the head on this base, at every attempt.
+        2. Check on the base what the kind demands, and that each named file is there.
+        3. Write the entry, without retries: a true compare-and-swap.
+        4. After any exception read the entry: the token decides what happened.
+        5. Lost to something harmless: again from 1. What may not be lost to fails in 2.
+        6. Sync the entry and the log folder.
+
+        Raises:
+            Fenced: A newer writer has claimed the table.
+            TableError: The base is not as the kind demands.
+            CommitUnknown: Nobody can tell now whether it landed.
+        """
+        token = uuid.uuid4().hex
+        for _ in range(MOST_ATTEMPTS):
+            base = self.base()
+            head = proposal.next_head(base)
+            _check_files(self.folder, proposal.adds)
+            if self._write(base, head, proposal, token):
+                self._sync(base.version + 1)
+                return Landed(version=base.version + 1, head=head)
+        raise TableError(
+            f"{self.folder}: lost {MOST_ATTEMPTS} races in a row",
+            next_step="look for a process that commits in a loop: `lockstep status`",
+        )
+
+    def _write(self, base: Base, head: Head, proposal: Proposal, token: str) -> bool:
+        try:
+            self._handle.create_write_transaction(
+                [*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
+                mode="append",
+                schema=self._handle.schema(),
+                partition_by=["commit_hour"],
+                commit_properties=_properties(base, head, proposal, token),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except (DeltaError, OSError) as error:
+            entry = log.read_entry(self.folder, base.version + 1)
+            if entry is None:
+                raise _unknown(self.folder, base.version + 1) from error
+            return entry.token == token
+        return True
+
+    def _sync(self, version: int) -> None:
+        log.sync(log.entry_path(self.folder, version))
+        log.sync(self.folder / "_delta_log")
+
+
+def checkpoint(table: Path) -> None:
+    """Write a log checkpoint with a handle of its own, so that later opens and commits stay fast."""
+    DeltaTable(table).create_checkpoint()
+
+
+def _properties(base: Base, head: Head, proposal: Proposal, token: str) -> CommitProperties:
+    transactions = {log.VERSION: base.version + 1}
+    if proposal.batch is not None:
+        transactions[log.BATCH] = proposal.batch
+    if proposal.epoch is not None:
+        transactions[log.EPOCH] = proposal.epoch
+    user = {"kind": proposal.kind.value, "batch": head.batch, "epoch": head.epoch}
+    metadata = {
+        log.KIND: proposal.kind.value,
+        log.TOKEN: token,
+        log.HEAD: head.encode(),
+        "userMetadata": msgspec.json.encode(user).decode(),
+        **proposal.metadata,
+    }
+    return CommitProperties(
+        custom_metadata=metadata,
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+    )
+
+
+def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
+    """A file deleted meanwhile (by a vacuum, by hand) must not be named: readers would fail for ever."""
+    for file in files:
+        try:
+            status = (table / file.path).stat()
+        except FileNotFoundError:
+            raise _bad_file(table, file, "is missing") from None
+        if status.st_size != file.size:
+            raise _bad_file(table, file, f"has {status.st_size} bytes, not {file.size}")
+        if time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
+            raise _bad_file(table, file, "is older than half the retention, a vacuum may delete it")
+
+
+def _bad_file(table: Path, file: DataFile, problem: str) -> TableError:
+    return TableError(f"{table / file.path} {problem}; nothing was committed", next_step="start the stream again")
+
+
+def _foreign(table: Path, entry: log.Entry | None, version: int) -> TableError:
+    what = f"{entry.operation} by {entry.author}" if entry else "an unreadable entry"
+    return TableError(
+        f"{table}: version {version} is {what}, not a commit of lockstep; only lockstep writes this table",
+        next_step=f"find out who wrote version {version}; the stream stays stopped until that is undone",
+    )
+
+
+def _unreadable(table: Path, version: int) -> TableError:
+    path = log.entry_path(table, version)
+    return TableError(f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log")
+
+
+def _unknown(table: Path, version: int) -> CommitUnknown:
+    return CommitUnknown(
+        f"{table}: nobody answered whether version {version} was written",
+        next_step="start the stream again: the next claim finds out",
+    )

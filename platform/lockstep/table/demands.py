@@ -1,0 +1,129 @@
+"""What each kind of commit demands of its base, and the head it leaves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lockstep.errors import Fenced, TableError
+from lockstep.integrity.finding import Finding
+from lockstep.table.commit import Base, Proposal, CommitKind
+from lockstep.table.files import DataFile
+from lockstep.table.head import Desired, Head, SideFile
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """The identity under which a run commits batches."""
+
+    epoch: int
+    generation: int
+
+
+class Replan(TableError):
+    """The batch was planned for an hour that has been closed meanwhile: plan it again."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch ready to commit.
+
+    Attributes:
+        number: Batch number; one more than the last.
+        commit_hour: The hour fixed when it was planned.
+        files: Data files, already synced.
+        ledger: Its ledger file, already synced.
+        full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
+        findings: Evidence; not empty makes this commit the halt.
+    """
+
+    number: int
+    commit_hour: str
+    files: tuple[DataFile, ...]
+    ledger: SideFile
+    full_ledger_at: float | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def claim(named_epoch: int, table_id: str, check: Callable[[Head], None]) -> Proposal:
+    """A claim: replaces the epoch it names, and no other.
+
+    Args:
+        named_epoch: The epoch that this claim replaces.
+        table_id: Delta's id of the output table.
+        check: Refuses a head that this run may not take over (halted, another stream).
+    """
+
+    def next_head(base: Base) -> Head:
+        check(base.head)
+        if base.head.epoch != named_epoch:
+            raise Fenced(named_epoch + 1, base.head.epoch)
+        return msgspec.structs.replace(
+            base.head, epoch=named_epoch + 1, table_id=table_id, desired=Desired.RUNNING, reason="claimed"
+        )
+
+    return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
+
+
+def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> Proposal:
+    """A batch (or a halt, when it has findings) of the writer that holds the table."""
+
+    def next_head(base: Base) -> Head:
+        head = base.head
+        _same_writer(head, writer)
+        if head.batch != planned.number - 1:
+            raise TableError(
+                f"batch {planned.number} does not follow the last committed batch {head.batch}",
+                next_step="start the stream again: it goes on from the ledger",
+            )
+        if planned.commit_hour <= head.closed_hour or planned.commit_hour < head.hour:
+            raise Replan(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
+        full = planned.full_ledger_at is not None
+        return msgspec.structs.replace(
+            head,
+            batch=planned.number,
+            batch_version=base.version + 1,
+            hour=planned.commit_hour,
+            desired=Desired.HALTED if planned.findings else Desired.RUNNING,
+            reason=str(planned.findings[0]) if planned.findings else "running",
+            findings=planned.findings,
+            ledger=planned.ledger,
+            full_ledger_batch=planned.number if full else head.full_ledger_batch,
+            full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
+        )
+
+    usual = CommitKind.HALT if planned.findings else CommitKind.BATCH
+    return Proposal(kind=kind or usual, next_head=next_head, adds=planned.files, batch=planned.number)
+
+
+def close(hour: str) -> Proposal:
+    """Close an hour, so that nothing can be committed into it any more."""
+
+    def next_head(base: Base) -> Head:
+        return msgspec.structs.replace(base.head, closed_hour=max(hour, base.head.closed_hour))
+
+    return Proposal(kind=CommitKind.CLOSE, next_head=next_head)
+
+
+def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
+    """Record what is wanted of the stream from now on; by the writer of this epoch."""
+
+    def next_head(base: Base) -> Head:
+        _same_writer(base.head, writer)
+        return msgspec.structs.replace(base.head, desired=desired, reason=reason)
+
+    return Proposal(kind=CommitKind.CLOSE, next_head=next_head)
+
+
+def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
+    """The head of commits that change files only, after a check on the base."""
+
+    def next_head(base: Base) -> Head:
+        check(base.head)
+        return base.head
+
+    return next_head
+
+
+def _same_writer(head: Head, writer: Writer) -> None:
+    if head.epoch != writer.epoch or head.generation != writer.generation:
+        raise Fenced(writer.epoch, head.epoch)

@@ -1,0 +1,104 @@
+"""Parquet files of a table: written once under a name of their own, synced, then named by a commit."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
+
+from lockstep.table.log import sync
+from lockstep.table.statistics import file_statistics
+
+ROW_GROUP_ROWS = 1_000_000
+"""Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A finished file that a commit may name.
+
+    Attributes:
+        path: Relative to its table.
+        size: Bytes.
+        rows: Number of rows.
+        statistics: Delta statistics as JSON.
+        commit_hour: Value of the partition column; None for tables without partitions.
+    """
+
+    path: str
+    size: int
+    rows: int
+    statistics: str
+    commit_hour: str | None = None
+
+    def action(self, *, data_change: bool = True) -> AddAction:
+        """The action that adds the file to its table."""
+        hours = {} if self.commit_hour is None else {"commit_hour": self.commit_hour}
+        return AddAction(self.path, self.size, hours, int(time.time() * 1000), data_change, self.statistics)
+
+
+class DataFileWriter:
+    """Writes one Parquet file. The name ends in a uuid drawn here and is created exclusively.
+
+    A name made of epoch, batch and attempt would not do: attempts start again with each Spark job,
+    so a worker thought dead could overwrite a committed file.
+    """
+
+    def __init__(self, table: Path, schema: pa.Schema, *, commit_hour: str | None, prefix: str) -> None:
+        folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
+        self._table, self._commit_hour, self._schema = table, commit_hour, schema
+        self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
+        self._full = table / self._path
+        self._full.parent.mkdir(parents=True, exist_ok=True)
+        self._sink = self._full.open("xb")
+        strings = [field.name for field in schema if pa.types.is_string(field.type)]
+        self._parquet = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", compression_level=1, use_dictionary=strings or False
+        )
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows as one row group."""
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        self._parquet.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+    def finish(self) -> DataFile:
+        """Close and sync the file and its folder, then say what was written."""
+        self._parquet.close()
+        self._sink.flush()
+        os.fsync(self._sink.fileno())
+        self._sink.close()
+        sync(self._full.parent)
+        metadata = pq.read_metadata(self._full)
+        return DataFile(
+            path=self._path,
+            size=self._full.stat().st_size,
+            rows=metadata.num_rows,
+            statistics=file_statistics(metadata, self._schema),
+            commit_hour=self._commit_hour,
+        )
+
+    def abandon(self) -> None:
+        """Remove the file: nothing refers to it."""
+        self._parquet.close()
+        self._sink.close()
+        self._full.unlink(missing_ok=True)
+
+    def __enter__(self) -> DataFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._sink.closed:
+            self.abandon()
+
+
+def write_file(table: Path, rows: pa.Table, *, prefix: str, commit_hour: str | None = None) -> DataFile:
+    """Write a whole table of rows as one file."""
+    with DataFileWriter(table, rows.schema, commit_hour=commit_hour, prefix=prefix) as writer:
+        writer.write(rows)
+        return writer.finish()

@@ -1,0 +1,94 @@
+"""The head: all that a start needs to know, repeated by every commit of lockstep."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from lockstep.integrity.finding import Finding
+
+FIRST_GENERATION = 1
+
+
+class Desired(Enum):
+    """What is wanted of the stream."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    HELD = "held"
+    HALTED = "halted"
+
+
+class SideFile(msgspec.Struct, frozen=True):
+    """A file of a side table, named by the output commit and committed to its own table after.
+
+    Attributes:
+        path: Relative to the side table.
+        size: Bytes.
+        rows: Number of rows.
+        statistics: Delta statistics of the file, as JSON.
+    """
+
+    path: str
+    size: int
+    rows: int
+    statistics: str
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """A generation that ended: its batches are valid up to `last_batch`."""
+
+    generation: int
+    last_batch: int
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """State of a stream as of one commit.
+
+    Attributes:
+        stream: Name of the stream that owns the table.
+        cluster_id: Id of the Kafka cluster it reads.
+        table_id: Delta's id of the output table; empty until the first claim.
+        generation: The lineage of batches now going on.
+        lineage: Generations that ended.
+        epoch: Epoch of the writer that may commit.
+        batch: Number of the last batch.
+        batch_version: Version of the output table at which that batch was committed.
+        hour: Commit hour of the last batch, "YYYY-MM-DDTHH" UTC.
+        closed_hour: Newest hour into which nothing can be committed any more.
+        desired: What is wanted of the stream.
+        reason: Why, in a few words.
+        findings: The evidence, while halted.
+        ledger: The ledger file of the last batch.
+        full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
+        full_ledger_at: When that was, in seconds since 1970 (UTC).
+        rewind_floor: Oldest batch that a rewind may go back to.
+    """
+
+    stream: str
+    cluster_id: str
+    table_id: str = ""
+    generation: int = FIRST_GENERATION
+    lineage: tuple[Lineage, ...] = ()
+    epoch: int = 0
+    batch: int = 0
+    batch_version: int = 0
+    hour: str = ""
+    closed_hour: str = ""
+    desired: Desired = Desired.STOPPED
+    reason: str = "created"
+    findings: tuple[Finding, ...] = ()
+    ledger: SideFile | None = None
+    full_ledger_batch: int = 0
+    full_ledger_at: float = 0.0
+    rewind_floor: int = 0
+
+    def encode(self) -> str:
+        """As JSON, for the commit's metadata."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> Head:
+        """From a commit's metadata."""
+        return msgspec.json.decode(text, type=Head)

@@ -1,0 +1,39 @@
+"""Where the parts of a stream lie under the table root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class StreamFolders(msgspec.Struct, frozen=True):
+    """The folders of one stream; each table in its own, because vacuum deletes foreign files.
+
+    Attributes:
+        stream: Name of the stream.
+        root: The table root that holds all streams.
+    """
+
+    stream: str
+    root: Path
+
+    @property
+    def table(self) -> Path:
+        """The output table."""
+        return self.root / self.stream / "table"
+
+    @property
+    def ledger(self) -> Path:
+        """The side table that says what was read."""
+        return self.root / self.stream / "ledger"
+
+    @property
+    def state(self) -> Path:
+        """Durable state files, referenced by ledger rows."""
+        return self.root / self.stream / "state"
+
+    @property
+    def control(self) -> Path:
+        """Liveness counters and request files between runs."""
+        return self.root / self.stream / "control"

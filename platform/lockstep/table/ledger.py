@@ -1,0 +1,90 @@
+"""The ledger: one row per topic-partition and batch. An ordinary table: lag, audits and proofs are SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lockstep.integrity.finding import Hole
+from lockstep.table.files import write_file
+from lockstep.table.head import Head, SideFile
+from lockstep.table.schema import row_schema
+
+
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one batch did with one partition. `start` and `until` are offsets: [start, until).
+
+    Counts are of messages, but `rows`; `accepted_without_row` counts accepted messages that
+    emitted none; `skipped` those of kind SKIP. Times are UTC. `state_*` names the section of the
+    durable state file that holds the newest change of the partition's state.
+    """
+
+    generation: int
+    batch: int
+    epoch: int
+    committed_at: datetime
+    topic_id: str
+    topic: str
+    partition: int
+    start: int
+    until: int
+    stable_end: int
+    high_watermark: int
+    messages: int
+    rows: int
+    accepted_without_row: int
+    skipped: int
+    repeats: int
+    gaps: int
+    dropped: int
+    holes: list[Hole]
+    leader_epoch: int | None
+    first_event_time: datetime | None
+    last_event_time: datetime | None
+    newest_timestamp: datetime | None
+    batch_seconds: float
+    cpu_seconds: float
+    state_file: str | None
+    state_start: int | None
+    state_length: int | None
+    state_bytes: int
+    restart_cause: str | None = None
+    accepted_loss: str | None = None
+
+
+SCHEMA = row_schema(LedgerRow)
+
+
+def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
+    """Write the ledger file of a batch, synced and not yet committed."""
+    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _holes(row) for row in rows], schema=SCHEMA)
+    file = write_file(ledger, table, prefix="ledger")
+    return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
+
+
+def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
+    """The rows of all batches from `first_batch` on, in order of batch, topic and partition."""
+    filters = [("batch", ">=", first_batch)] if first_batch else None
+    table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
+    order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
+    return msgspec.convert(table.sort_by(order).to_pylist(), list[LedgerRow])
+
+
+def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
+    """The newest ledger row of every partition, by (topic id, partition)."""
+    rows = read_ledger(ledger, first_batch=head.full_ledger_batch) if head.batch else []
+    return {(row.topic_id, row.partition): row for row in rows if row.batch <= head.batch}
+
+
+def now() -> datetime:
+    """The time, for columns that people read; no decision is taken by it."""
+    return datetime.now(UTC)
+
+
+def _holes(row: LedgerRow) -> dict[str, object]:
+    return {"holes": [msgspec.structs.asdict(hole) for hole in row.holes]}

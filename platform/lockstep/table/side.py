@@ -1,0 +1,80 @@
+"""Side tables: committed right after the output table, from the file that its head names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+
+from lockstep.errors import CommitUnknown, TableError
+from lockstep.table import log
+from lockstep.table.head import SideFile
+
+MOST_ATTEMPTS = 20
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+def forward(side: Path, file: SideFile | None, batch: int) -> bool:
+    """Bring a side table up to a batch; True when something was missing.
+
+    Only the last batch can be missing, because a batch is not committed before the side tables
+    hold the one before it. Safe to call by several processes at once.
+
+    Raises:
+        TableError: When more than the last batch is missing, the file is gone, or it is ahead.
+    """
+    if file is None:
+        return False
+    handle = DeltaTable(side, without_files=True)
+    for _ in range(MOST_ATTEMPTS):
+        handle.update_incremental()
+        held = handle.transaction_version(log.BATCH) or 0
+        if held == batch:
+            return False
+        if held != batch - 1:
+            raise _apart(side, held, batch)
+        _check(side, file)
+        if _write(handle, side, file, batch):
+            return True
+    raise CommitUnknown(f"{side}: batch {batch} could not be committed", next_step="start the stream again")
+
+
+def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> bool:
+    version = handle.version() + 1
+    try:
+        handle.create_write_transaction(
+            [AddAction(file.path, file.size, {}, int(time.time() * 1000), True, file.statistics)],
+            mode="append",
+            schema=handle.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata={log.KIND: "side"},
+                max_commit_retries=0,
+                app_transactions=[Transaction(log.BATCH, batch)],
+            ),
+            post_commithook_properties=_NO_HOOKS,
+        )
+    except (DeltaError, OSError):
+        # Whoever won wrote the same file for the same batch, or the next look says what is missing.
+        return False
+    log.sync(log.entry_path(side, version))
+    log.sync(side / "_delta_log")
+    return True
+
+
+def _check(side: Path, file: SideFile) -> None:
+    path = side / file.path
+    if not path.exists() or path.stat().st_size != file.size:
+        raise TableError(
+            f"{path} is named by the last batch but is missing or has another size",
+            next_step="restore the file from a copy; the output table itself is whole",
+        )
+
+
+def _apart(side: Path, held: int, batch: int) -> TableError:
+    return TableError(
+        f"{side} holds batch {held}, the output table batch {batch}: they differ by more than the last batch",
+        next_step="restore the side table; nothing is written until both agree",
+    )
