@@ -14,7 +14,7 @@ import pytest
 from lockstep.rehearsal.recordings import (
     Kind,
     Recorded,
-    RecordingUnreadable,
+    RecordingError,
     Sent,
     as_received,
     as_sent,
@@ -124,7 +124,7 @@ def test_a_message_keeps_its_bytes_its_session_and_its_receive_time(recordings: 
 def test_a_line_that_is_no_recorded_message_is_refused_with_its_place(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "spot_x_20240808.gz"
     path.write_bytes(gzip.compress(b'5 {"lastUpdateId":1}\n' + line))
-    with pytest.raises(RecordingUnreadable, match="line 2: not a recorded message") as refusal:
+    with pytest.raises(RecordingError, match="line 2: not a recorded message") as refusal:
         as_sent([path])
     assert (path, 2) == (refusal.value.path, refusal.value.line)
 
@@ -132,7 +132,7 @@ def test_a_line_that_is_no_recorded_message_is_refused_with_its_place(line: byte
 def test_a_second_snapshot_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "spot_x_20240808.gz"
     path.write_bytes(gzip.compress(b'5 {"lastUpdateId":1}\n' * 2))
-    with pytest.raises(RecordingUnreadable, match="2 snapshots in one recording"):
+    with pytest.raises(RecordingError, match="2 snapshots in one recording"):
         as_sent([path])
 
 

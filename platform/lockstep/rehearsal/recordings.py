@@ -89,7 +89,7 @@ class Sent(msgspec.Struct, frozen=True):
     tickers: tuple[Recorded, ...]
 
 
-class RecordingUnreadable(LockstepError):
+class RecordingError(LockstepError):
     """A file is not a recording of this kind.
 
     Attributes:
@@ -136,7 +136,7 @@ def as_received(paths: Sequence[Path]) -> tuple[Recorded, ...]:
     """Snapshot and differences in the order in which they came, tickers left out.
 
     Raises:
-        RecordingUnreadable: A line is not of a recording.
+        RecordingError: A line is not of a recording.
     """
     return tuple(message for message in _read(paths) if message.kind is not Kind.TICKER)
 
@@ -147,14 +147,12 @@ def as_sent(paths: Sequence[Path]) -> Sent:
     Without a snapshot in the files every difference is kept: it goes on where another file ended.
 
     Raises:
-        RecordingUnreadable: A line is not of a recording, or there is more than one snapshot.
+        RecordingError: A line is not of a recording, or there is more than one snapshot.
     """
     messages = tuple(_read(paths))
     snapshots = tuple(message for message in messages if message.kind is Kind.SNAPSHOT)
     if len(snapshots) > 1:
-        raise RecordingUnreadable(
-            paths[-1], 0, f"{len(snapshots)} snapshots in one recording, at most 1 is known"
-        )
+        raise RecordingError(paths[-1], 0, f"{len(snapshots)} snapshots in one recording, at most 1 is known")
     differences = [message for message in messages if message.kind is Kind.DIFFERENCE]
     stale = tuple(each for each in differences if any(is_stale(each, known) for known in snapshots))
     kept = [each for each in differences if not any(is_stale(each, known) for known in snapshots)]
@@ -184,7 +182,7 @@ def _parsed(path: Path, number: int, book: str, line: bytes) -> Recorded | None:
     try:
         return _recorded(book, int(received), value)
     except (ValueError, KeyError) as error:  # msgspec.DecodeError is a ValueError
-        raise RecordingUnreadable(path, number, f"not a recorded message: {error!r}") from error
+        raise RecordingError(path, number, f"not a recorded message: {error!r}") from error
 
 
 def _recorded(book: str, received_ns: int, value: bytes) -> Recorded | None:
