@@ -34,19 +34,6 @@ class Message(KafkaMessage):
     def offset(self) -> int | None: ...  # type: ignore[empty-body]  # a protocol in all but name
 
 
-class Stopped(msgspec.Struct, frozen=True):
-    """Where and why a range stopped.
-
-    Attributes:
-        finding: The violation; its offset is the first one not processed.
-        touched: The fold had begun to change state, so that the range must be folded again up to
-            the offset: a fold that raised half-way leaves no state that anybody could trust.
-    """
-
-    finding: Finding
-    touched: bool
-
-
 class RangeFold:
     """The fold of one range of one partition."""
 
@@ -56,7 +43,7 @@ class RangeFold:
         self.batches: list[pa.RecordBatch] = []
         self.rows_written = 0
         self.event_time_us: tuple[int, int] | None = None
-        self.stopped: Stopped | None = None
+        self.stopped: Finding | None = None
         self._rows: list[msgspec.Struct] = []
         self._proofs: list[_Origin] = []
 
@@ -89,9 +76,7 @@ class RangeFold:
                 if kind is SKIP:
                     self.counts.skipped += 1
                     continue
-                entry = entries.get(session)
-                if entry is None:
-                    entry = load(session)
+                entry = entries.get(session) or load(session) or Entry(None, None)
                 gate, verdict = check(entry.gate, place, record)
                 if verdict is not ACCEPT and self._judged(verdict, record, session):
                     break
@@ -100,7 +85,7 @@ class RangeFold:
                     take(apply(entry.state, body, record))
                 else:
                     self._set_state(entry, body, place, record)
-                entry.gate = None if kind is END else gate
+                entry.gate = gate
                 prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us))
                 if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                     self._flush()
@@ -112,24 +97,25 @@ class RangeFold:
         try:
             self._flush()
         except RowRefused as error:
-            self._stop(_finding(self._position, error.offset, "transform raised", detail=str(error)), touched=True)
+            self._raised(error, None)
 
     def _set_state(self, entry: Entry, body: object, place: Place, record: Record) -> None:
         """Snapshots, first updates under a class that lets them pass, and ends."""
         if place.kind is END:
-            entry.state = None
+            self._state.remove(place.session)
             return
         opened = self._program.open(body, record)
         if isinstance(opened, Opened):
             self._rows.extend(opened.rows)
             opened = opened.state
         entry.state = opened
+        self._state.entries[place.session] = entry
 
     def _judged(self, verdict: Verdict, record: Record, session: str) -> bool:
         """Count an accepted message that was remarked on; stop at a violation."""
         if verdict.judgement is not Judgement.ACCEPT:
             shown = {"session": session, "expected": verdict.expected, "found": verdict.found}
-            self._stop(_finding(self._position, record.offset, verdict.cause, **shown), touched=False)
+            self.stopped = _finding(self._position, record.offset, verdict.cause, **shown)
             return True
         if verdict.cause == "gap":
             self.counts.gaps += 1
@@ -145,7 +131,7 @@ class RangeFold:
         finding = _finding(
             self._position, record.offset, "undecodable", session=key, expected="a message of the stream", found=problem
         )
-        self._stop(finding, touched=False)
+        self.stopped = finding
         return True
 
     def _raised(self, error: Exception, record: Record | None) -> None:
@@ -155,10 +141,7 @@ class RangeFold:
             finding = _finding(self._position, offset, error.what, expected=str(error.expected), found=str(error.found))
         else:
             finding = _finding(self._position, offset, "transform raised", detail=f"{type(error).__name__}: {error}")
-        self._stop(finding, touched=True)
-
-    def _stop(self, finding: Finding, *, touched: bool) -> None:
-        self.stopped = Stopped(finding, touched)
+        self.stopped = finding
 
     def _flush(self) -> None:
         proofs, rows = self._proofs, self._rows

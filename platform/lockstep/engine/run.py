@@ -65,7 +65,7 @@ def run_stream(
         trigger=trigger or stream.trigger,
         folders=folders,
         discovery=discovery,
-        runner=spark_runner(context, job_of(stream, settings, folders, approach.output.table_id)),
+        runner=spark_runner(context, job_of(stream, settings, folders)),
         cores=context.defaultParallelism,
         stop=stop,
         report=report,
@@ -74,14 +74,14 @@ def run_stream(
     return run_batches(hands, claimed)
 
 
-def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders, table_id: str) -> Job:
+def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job:
     """What the tasks of a run share."""
     return Job(
         stream=stream.shipped(),
         kafka=reader_configuration(settings.kafka),
         table=folders.table,
         state=folders.state,
-        hot=settings.local_root / "state" / table_id,
+        hot=settings.local_root / "state",
     )
 
 

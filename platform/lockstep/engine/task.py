@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -17,7 +18,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer
 
 from lockstep.engine.facts import BinFacts, BinTask, Job, RangeFacts
-from lockstep.engine.fold import RangeFold, Stopped
+from lockstep.engine.fold import RangeFold
 from lockstep.engine.plan import PlannedRange
 from lockstep.engine.program import Program, shipped_program
 from lockstep.integrity.finding import Finding, Hole
@@ -25,8 +26,9 @@ from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.client import consumer
 from lockstep.kafka.holes import explain
 from lockstep.kafka.reader import Range, Run, read
-from lockstep.state.address import StateAddress
+from lockstep.state.address import SectionRef, StateAddress
 from lockstep.state.durable import StateFileWriter
+from lockstep.state.hotfolder import HotFolder
 from lockstep.state.store import PartitionState
 from lockstep.table.files import DataFile, DataFileWriter
 
@@ -58,8 +60,8 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
 
     1. Open the state of each range.
     2. Read all ranges at once and fold what comes, range by range in offset order.
-    3. Prove the holes; cut a range at the first that cannot be proven.
-    4. Fold cut ranges again up to the cut, so that no half-applied message is left.
+    3. Prove the holes.
+    4. Fold a range with a violation again, up to it: no half-applied message is left.
     5. Write the rows, in order of topic id, partition and offset, and the changed state.
     6. Say what was done.
     """
@@ -68,9 +70,10 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
     gc.freeze()  # nothing that lives now is garbage soon: keep the collector off it while folding
     try:
         with ExitStack() as stack:
-            works = [_opened(job, task, planned, program, stack) for planned in task.ranges]
+            opener = _Opener(job, task.generation, program, HotFolder(job.hot, job.state), stack)
+            works = [opener.open(planned) for planned in task.ranges]
             _read_and_fold(job, works)
-            works = [_proven(job, task, work, program, stack) for work in works]
+            works = [_proven(job, work, opener) for work in works]
             files = _write_rows(job, task, works, program)
             facts = _save_states(job, works)
     finally:
@@ -84,18 +87,30 @@ def _kept_consumer(configuration: bytes) -> Consumer:
     return consumer(msgspec.msgpack.decode(configuration))
 
 
-def _opened(job: Job, task: BinTask, planned: PlannedRange, program: Program, stack: ExitStack) -> _Work:
-    position = planned.position
-    address = StateAddress(
-        generation=task.generation,
-        topic_id=position.topic_id,
-        partition=position.partition,
-        next_offset=position.next_offset,
-        section=position.state,
-    )
-    state = stack.enter_context(PartitionState.open(address, durable=job.state, hot=job.hot, schema=program.state))
-    fold = RangeFold(program, position, state)
-    return _Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
+@dataclass(frozen=True)
+class _Opener:
+    """Opens the state and the fold of a range; closed with the task."""
+
+    job: Job
+    generation: int
+    program: Program
+    hot: HotFolder
+    stack: ExitStack
+
+    def open(self, planned: PlannedRange) -> _Work:
+        """A range, ready to fold."""
+        position = planned.position
+        address = StateAddress(
+            generation=self.generation,
+            topic_id=position.topic_id,
+            partition=position.partition,
+            next_offset=position.next_offset,
+            section=position.state,
+        )
+        opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
+        state = self.stack.enter_context(opened)
+        fold = RangeFold(self.program, position, state)
+        return _Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
 
 
 def _read_and_fold(job: Job, works: list[_Work]) -> None:
@@ -122,33 +137,31 @@ def _fold_run(work: _Work, run: Run) -> None:
     work.cpu_seconds += time.process_time() - started
 
 
-def _proven(job: Job, task: BinTask, work: _Work, program: Program, stack: ExitStack) -> _Work:
+def _proven(job: Job, work: _Work, opener: _Opener) -> _Work:
     """Steps 3 and 4: the range as it may be committed."""
-    position, stopped = work.planned.position, work.fold.stopped
-    work.holes = explain(
-        job.kafka, position.topic, position.partition, work.gaps, deletes_only=position.deletes_only
-    )
-    cut = _first_stop(work, program, stopped)
+    position = work.planned.position
+    work.holes = explain(job.kafka, position.topic, position.partition, work.gaps, deletes_only=position.deletes_only)
+    cut = _first_stop(work, opener.program)
     if cut is None:
         return work
-    again = msgspec.structs.replace(work.planned, until=cut.finding.offset)
     work.state.close()
-    folded = _opened(job, task, again, program, stack)
-    _read_and_fold(job, [folded])
-    if folded.fold.stopped is not None:
-        raise AssertionError(f"the fold is not deterministic: {folded.fold.stopped.finding}")
-    folded.holes = [hole for hole in work.holes if hole.until <= cut.finding.offset]
-    folded.planned, folded.finding = work.planned, cut.finding
-    return folded
+    again = opener.open(msgspec.structs.replace(work.planned, until=cut.offset))
+    _read_and_fold(job, [again])
+    if again.fold.stopped is not None:
+        raise AssertionError(f"the fold is not deterministic: {again.fold.stopped}")
+    again.holes = [hole for hole in work.holes if hole.until <= cut.offset]
+    again.planned, again.finding = work.planned, cut
+    return again
 
 
-def _first_stop(work: _Work, program: Program, stopped: Stopped | None) -> Stopped | None:
+def _first_stop(work: _Work, program: Program) -> Finding | None:
     """The earlier of the fold's stop and the first hole that nothing explains."""
+    stopped = work.fold.stopped
     if program.integrity.unproven_hole is not Judgement.VIOLATION:
         return stopped
     for hole in work.holes:
-        if hole.cause == "unproven" and (stopped is None or hole.start < stopped.finding.offset):
-            return Stopped(_hole_finding(work, hole), touched=True)
+        if hole.cause == "unproven" and (stopped is None or hole.start < stopped.offset):
+            return _hole_finding(work, hole)
     return stopped
 
 
@@ -179,20 +192,19 @@ def _write_rows(job: Job, task: BinTask, works: list[_Work], program: Program) -
 def _save_states(job: Job, works: list[_Work]) -> tuple[RangeFacts, ...]:
     """All changed states in one durable file, synced; then the hot copies take the changes."""
     facts = []
-    with StateFileWriter(job.state) as writer:
+    with StateFileWriter.open(job.state) as writer:
         for work in works:
             started = time.process_time()
-            saved = work.state.save(writer, next_offset=work.reached)
+            saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-            facts.append(_facts(work, saved))
-        writer.finish()
+            facts.append(_facts(work, saved.section))
     for work in works:
         work.state.keep()
     return tuple(facts)
 
 
-def _facts(work: _Work, saved: object) -> RangeFacts:
-    fold = work.fold
+def _facts(work: _Work, section: SectionRef | None) -> RangeFacts:
+    fold, changed = work.fold, section != work.planned.position.state
     low, high = fold.event_time_us or (None, None)
     return RangeFacts(
         range=work.planned,
@@ -204,8 +216,8 @@ def _facts(work: _Work, saved: object) -> RangeFacts:
         first_event_time_us=low,
         last_event_time_us=high,
         newest_timestamp_ms=work.newest_timestamp_ms,
-        state=work.planned.position.state,
-        state_bytes=0,
+        state=section,
+        state_bytes=section.length if section is not None and changed else 0,
         cpu_seconds=work.cpu_seconds,
         finding=work.finding,
         trouble=work.trouble,

@@ -5,6 +5,7 @@ Jars come from a checked cache, never from `--packages` at run time.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,6 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
         "spark.executorEnv.PYTHONPATH": python_path,
         # Halves the fixed cost of a Python task (measured).
         "spark.python.unix.domain.socket.enabled": "true",
@@ -60,6 +59,8 @@ def start_session(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
     from pyspark.sql import SparkSession  # noqa: PLC0415  # heavy; only runs pay for it
 
     require_java()
+    # Workers run this very interpreter; a cluster whose environment lies elsewhere names its own.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = {key: value for key, value in spark_properties(settings, import_roots=import_roots).items() if value}
     running = SparkSession.getActiveSession()
     if running is not None:

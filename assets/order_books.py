@@ -1,0 +1,79 @@
+"""Order books of an exchange: a snapshot of each market, then differences linked by the exchange's ids.
+
+Every changed price level becomes a row with its new and its previous quantity. Prices and
+quantities stay the decimal text that the exchange sent: nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lockstep import Kind, Link, Linked, Place, Record, Stream, Strict, TableFold, Topics
+
+Level = tuple[str, str]
+"""(price, quantity) as sent; quantity zero removes the level."""
+
+
+class Difference(msgspec.Struct):
+    """A depth update: ids `U` to `u`; futures also name the `u` of the update before as `pu`."""
+
+    E: int
+    U: int
+    u: int
+    b: list[Level]
+    a: list[Level]
+    pu: int | None = None
+
+
+class BookMessage(msgspec.Struct):
+    """What the exchange sends of one market: a snapshot (`lastUpdateId`) or a difference (`data`)."""
+
+    data: Difference | None = None
+    lastUpdateId: int = 0  # noqa: N815  # the exchange's own name
+    bids: list[Level] = []
+    asks: list[Level] = []
+
+
+class LevelChange(msgspec.Struct, frozen=True):
+    """One changed price level; a quantity is null where there is no such level."""
+
+    side: str
+    price: str
+    quantity: str | None
+    previous_quantity: str | None
+
+
+class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
+    """The book of one market: quantity by (side, price)."""
+
+    def place(self, message: BookMessage, record: Record) -> Place:
+        """The market is the key; snapshots are linked to differences by the exchange's ids."""
+        session = (record.key or b"").decode()
+        difference = message.data
+        if difference is None:
+            return Place(session, Kind.SNAPSHOT, link=Link(last=message.lastUpdateId))
+        link = Link(last=difference.u, first=difference.U, previous=difference.pu)
+        return Place(session, link=link, event_time_us=difference.E * 1000)
+
+    def changes(self, message: BookMessage) -> Iterable[tuple[tuple[str, str], str | None]]:
+        """Bids, then asks, in the order of the message."""
+        book = message.data
+        bids, asks = (book.b, book.a) if book is not None else (message.bids, message.asks)
+        for side, levels in (("bid", bids), ("ask", asks)):
+            for price, quantity in levels:
+                yield (side, price), quantity if quantity.strip("0.") else None
+
+    def emit(self, message: BookMessage, key: tuple[str, str], new: str | None, previous: str | None) -> LevelChange:
+        """One row for a changed level."""
+        return LevelChange(side=key[0], price=key[1], quantity=new, previous_quantity=previous)
+
+
+order_books = Stream(
+    name="order_books",
+    topics=Topics(pattern=r"order_books\..+"),
+    transform=OrderBook(),
+    integrity=Strict(evidence=Linked()),
+    description="Every change of every price level, from the exchange's own snapshots and differences.",
+)
