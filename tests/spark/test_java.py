@@ -1,0 +1,70 @@
+"""Java is found as Spark finds it, and what is wrong with it is said in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.spark.java import INSTALL, JavaProblem, java_problem, java_release, require_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("banner", "release"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_402"', 8),
+        ("Error: could not find java.dll", None),
+    ],
+)
+def test_the_release_is_read_from_the_banner(banner: str, release: int | None) -> None:
+    assert java_release(banner) == release
+
+
+def test_no_java_on_path_is_said(tmp_path: Path) -> None:
+    assert java_problem({"PATH": str(tmp_path)}) == JavaProblem("no Java found in PATH", INSTALL)
+
+
+def test_an_empty_java_home_is_named(tmp_path: Path) -> None:
+    expected = JavaProblem(f"no Java found in JAVA_HOME ({tmp_path})", INSTALL)
+    assert java_problem({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"}) == expected
+
+
+def test_an_old_java_is_named_with_its_release(tmp_path: Path) -> None:
+    java = a_java_that_says(tmp_path, 'java version "1.8.0_402"')
+    expected = JavaProblem(f"{java} is Java 8, not 17 or 21", INSTALL)
+    assert java_problem({"PATH": str(tmp_path)}) == expected
+
+
+def test_a_cut_down_java_is_refused_before_spark_fails_on_it(tmp_path: Path) -> None:
+    java = a_java_that_says(tmp_path, 'openjdk version "17.0.15"', unless="--add-modules")
+    expected = JavaProblem(f"{java} is a cut-down Java without the module jdk.incubator.vector", INSTALL)
+    assert java_problem({"PATH": str(tmp_path)}) == expected
+
+
+def test_java_home_goes_before_path(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    a_java_that_says(tmp_path / "bin", 'openjdk version "21.0.1"')
+    assert java_problem({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"}) is None
+
+
+def test_a_missing_java_raises_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentProblem) as raised:
+        require_java()
+    assert raised.value.next_step == INSTALL
+
+
+def a_java_that_says(folder: Path, banner: str, unless: str = "no such option") -> Path:
+    """A command `java` that prints a banner as Java does, on stderr, unless an option is given."""
+    java = folder / "java"
+    refusal = f"case \"$*\" in *'{unless}'*) exit 1;; esac"
+    java.write_text(f"#!/bin/sh\n{refusal}\necho '{banner}' >&2\n")
+    java.chmod(0o755)
+    return java
