@@ -39,21 +39,26 @@ FREE_BYTES_MIN = 2_500_000_000
 # Said once every so many seconds where no terminal can show a running clock (CI logs).
 QUIET_NOTE_SECONDS = 10
 
-# What a failed installer says, and what it means here. First match wins.
+# How uv and pip say that nobody answered; pip also takes a registry that is silent for one that is empty.
+UNREACHABLE = (
+    "dns error|failed to lookup|name resolution|error sending|Failed to fetch|Failed to establish"
+    "|Connection refused|timed out|certificate|No matching distribution"
+)
+
+# What a failed installer says, what it means here and what to do. First match wins.
 CAUSES = (
-    (r"No space left|os error 28", "the disk is full", "free 2.5 GB, then run the same command again"),
+    ("No space left|os error 28", "the disk is full", "free 2.5 GB, then run the same command again"),
     (
-        r"dns error|failed to lookup|error sending|Failed to fetch|timed out|name resolution|certificate",
+        UNREACHABLE,
         "the package registry could not be reached",
         "check the network (behind a mirror: set PIP_INDEX_URL), then run the same command again",
     ),
     (
-        r"hash",
+        "hash mismatch|do not match the hashes",
         "a package is not what the lock says",
         "do not use it; run again, and report it if it stays so",
     ),
 )
-
 
 # How much of an unknown failure is shown: enough for a build's own error, not its whole trace.
 UNKNOWN_LINES_MAX = 12
@@ -148,7 +153,7 @@ def uv_version(uv: str) -> str:
 def fetch_uv(folder: Path) -> str:
     """Let pip put the pinned uv into `folder`, whole or not at all."""
     draft = TOOLS / f"draft-{os.getpid()}"
-    options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:"]
+    options = ["--disable-pip-version-check", "--require-hashes", "--only-binary=:all:"]
     try:
         run(
             "fetching uv, the installer",
@@ -167,9 +172,7 @@ def pip(draft: Path) -> list[str]:
         return [sys.executable, "-m", "pip"]
     if not importlib.util.find_spec("ensurepip"):
         release = f"{sys.version_info.major}.{sys.version_info.minor}"
-        raise ProblemError(
-            f"Python {release} comes without pip; install it (Debian: apt install python{release}-venv)"
-        )
+        raise ProblemError(f"Python {release} comes without pip; install it (Debian: apt install python{release}-venv)")
     run("making room for pip", [sys.executable, "-m", "venv", str(draft / "venv")])
     return [str(draft / "venv" / "bin" / "python"), "-m", "pip"]
 
@@ -187,9 +190,7 @@ def check_space() -> None:
         free = shutil.disk_usage(folder).free
         if free < FREE_BYTES_MIN:
             found, needed = f"{free / 1e9:.1f} GB", f"{FREE_BYTES_MIN / 1e9:.1f} GB"
-            raise ProblemError(
-                f"{folder} has {found} free and {needed} are needed; free some, then run again"
-            )
+            raise ProblemError(f"{folder} has {found} free and {needed} are needed; free some, then run again")
 
 
 @contextlib.contextmanager
@@ -234,9 +235,7 @@ def show_clock(doing: str, done: threading.Event) -> None:
     terminal = sys.stderr.isatty()
     while not done.wait(1 if terminal else QUIET_NOTE_SECONDS):
         elapsed = f"setup: {doing} ... {time.monotonic() - begun:.0f} s"
-        print(
-            f"\r{elapsed}" if terminal else elapsed, end="" if terminal else "\n", file=sys.stderr, flush=True
-        )
+        print(f"\r{elapsed}" if terminal else elapsed, end="" if terminal else "\n", file=sys.stderr, flush=True)
     ended = f"setup: {doing}: {time.monotonic() - begun:.0f} s    "
     print(f"\r{ended}" if terminal else ended.rstrip(), file=sys.stderr)
 

@@ -1,0 +1,74 @@
+"""What may not stand in a repository that others clone: secrets, one machine's paths, a registry's host."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Each pattern is split, so that this file does not contain what it looks for.
+FORBIDDEN = {
+    "private key": r"-----BEGIN [A-Z ]*PRIVATE " + r"KEY-----",
+    "access key": r"\b(?:AKIA|ASIA)" + r"[0-9A-Z]{16}\b",
+    "token": r"\b(?:gh[pousr]_|glpat-|xox[abprs]-)" + r"[0-9A-Za-z-]{16,}",
+    "written password": r"(?i)\b(?:password|secret|api_key)\s*=\s*" + r"[\"'][^\"'{}<>$ ]{8,}[\"']",
+    "password in an address": r"[a-z]+://[^\s/:@\"'{}]+:" + r"[^\s/@\"'{}]+@",
+    "path of one machine": r"(?<![\w.$~}])/(?:root|home/\w+|Users/\w+|work/(?:main|shared)|tmp/proto)" + r"/",
+    "registry host": r"(?:files\.python"
+    r"hosted|py"
+    r"pi\.org|repo1\.ma"
+    r"ven|registry\.n"
+    r"pmjs)",
+}
+
+LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
+
+
+def text_of(path: Path) -> str | None:
+    """A file's text, or None if it is no text (recordings, images)."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def lines_with(pattern: str, files: list[Path]) -> list[str]:
+    numbered = ((path, enumerate((text_of(path) or "").splitlines(), start=1)) for path in files)
+    return [
+        f"{path}:{number}" for path, lines in numbered for number, line in lines if re.search(pattern, line)
+    ]
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_no_file_holds_what_belongs_to_one_person_or_machine(kind: str, tracked: list[Path]) -> None:
+    assert lines_with(FORBIDDEN[kind], tracked) == []
+
+
+def test_every_relative_link_in_the_documents_leads_to_a_file(tracked: list[Path]) -> None:
+    broken = [
+        f"{page}: {target}"
+        for page in tracked
+        if page.suffix == ".md"
+        for target in LINK.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("private key", "-----BEGIN RSA PRIVATE " + "KEY-----"),
+        ("access key", "AKIA" + "ABCDEFGHIJKLMNOP"),
+        ("written password", "password = " + "'correcthorse'"),
+        ("password in an address", "kafka://user:" + "secret@host"),
+        ("path of one machine", "see /" + "home/someone/project"),
+        ("registry host", "https://py" + "pi.org/simple"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(kind: str, line: str) -> None:
+    assert re.search(FORBIDDEN[kind], line)
