@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import msgspec
+from typing import Any
 
 from lockstep.declare.stream import Stream
 from lockstep.declare.triggers import Trigger
@@ -15,8 +14,8 @@ from lockstep.engine.runner import Runner
 from lockstep.kafka.discovery import Discovery
 from lockstep.table.layout import StreamFolders
 
-AnyStream = Stream[object, object, msgspec.Struct]
-"""A stream whose types do not matter to the engine."""
+AnyStream = Stream[Any, Any, Any]
+"""A stream whose types do not matter to the engine; they are invariant, so only Any takes all."""
 
 
 @dataclass(frozen=True, kw_only=True)

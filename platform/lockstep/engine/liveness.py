@@ -32,10 +32,17 @@ class Phase(Enum):
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """The content of a liveness file."""
+    """The content of a liveness file.
+
+    Attributes:
+        counter: Changes while the writer lives.
+        phase: What the writer says of itself.
+        never_ending: Whether the run goes on until somebody stops it.
+    """
 
     counter: int
     phase: Phase
+    never_ending: bool = False
 
 
 class Takeover(Enum):
@@ -51,8 +58,9 @@ class Takeover(Enum):
 class Heartbeat:
     """Counts for one epoch on a thread of its own, until closed."""
 
-    def __init__(self, control: Path, epoch: int) -> None:
+    def __init__(self, control: Path, epoch: int, *, never_ending: bool = False) -> None:
         self._path, self._epoch, self._control = _liveness(control, epoch), epoch, control
+        self._never_ending = never_ending
         self._phase, self._counter = Phase.WRITING, 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._count, name=f"liveness-{epoch}", daemon=True)
@@ -62,7 +70,9 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """The last word of a writer; a successor need not look three times."""
         self._closing.set()
         self._thread.join()
@@ -85,7 +95,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         self._counter += 1
-        _publish(self._path, msgspec.json.encode(Pulse(self._counter, self._phase)))
+        _publish(self._path, msgspec.json.encode(Pulse(self._counter, self._phase, self._never_ending)))
 
 
 def writer_lives(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:

@@ -43,7 +43,9 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
     Raises:
         IntegrityLost: The promise cannot be kept; what came before and the halt are committed.
     """
-    with Heartbeat(hands.folders.control, claimed.writer.epoch) as heartbeat, _helper() as helper:
+    never_ending = not isinstance(hands.trigger, AvailableNow)
+    heart = Heartbeat(hands.folders.control, claimed.writer.epoch, never_ending=never_ending)
+    with heart as heartbeat, _helper() as helper:
         try:
             batches = Batches(hands, claimed, helper)
             while True:

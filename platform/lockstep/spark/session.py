@@ -53,22 +53,34 @@ def start_session(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
     """Start the session of this process.
 
     Raises:
+        EnvironmentProblem: As `prepare_session` does.
+    """
+    from pyspark.sql import SparkSession  # heavy; only runs pay for it
+
+    builder = SparkSession.builder.appName(name)
+    for key, value in prepare_session(settings, import_roots=import_roots).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
+    """Make sure that this process can start the session, and give its properties.
+
+    Raises:
         EnvironmentProblem: No usable Java, a jar that cannot be had, or a session of another kind
             already runs in this process: its static configuration would silently stay.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # heavy; only runs pay for it
+    from pyspark.sql import SparkSession  # heavy; only runs pay for it
 
     require_java()
     # Workers run this very interpreter; a cluster whose environment lies elsewhere names its own.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = {key: value for key, value in spark_properties(settings, import_roots=import_roots).items() if value}
-    running = SparkSession.getActiveSession()
+    # Not the active session: that is one of the calling thread.
+    running = SparkSession._instantiatedSession  # noqa: SLF001  # what getOrCreate itself looks at
     if running is not None:
         _refuse_other(running, wanted)
-    builder = SparkSession.builder.appName(name)
-    for key, value in wanted.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return wanted
 
 
 def _refuse_other(running: SparkSession, wanted: dict[str, str]) -> None:
