@@ -17,8 +17,10 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError as SourceError,
     TomlConfigSettingsSource,
+)
+from pydantic_settings import (
+    SettingsError as SourceError,
 )
 
 from lockstep.errors import SettingsError
@@ -91,7 +93,11 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="LOCKSTEP_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+        env_prefix="LOCKSTEP_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
     )
 
     kafka: KafkaSettings = KafkaSettings()
@@ -127,7 +133,9 @@ def load_settings() -> Settings:
     try:
         settings = Settings()
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False))
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False)
+        )
         raise SettingsError(f"settings are wrong: {problems}", next_step=_where()) from error
     except (SourceError, ValueError) as error:
         raise SettingsError(f"settings cannot be read: {error}", next_step=_where()) from error

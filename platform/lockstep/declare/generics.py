@@ -41,7 +41,9 @@ def transform_types(transform: type) -> TransformTypes:
         )
     message, state, row = arguments
     if not (isinstance(row, type) and issubclass(row, msgspec.Struct)):
-        raise DeclarationError("Stream.transform", row, "the row type is not a msgspec.Struct", "declare the row as one")
+        raise DeclarationError(
+            "Stream.transform", row, "the row type is not a msgspec.Struct", "declare the row as one"
+        )
     return TransformTypes(message=message, state=state, row=row)
 
 

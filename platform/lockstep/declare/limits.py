@@ -36,4 +36,6 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise DeclarationError(f"Limits.{field.name}", value, "is not a positive number", "leave it out for the default")
+                raise DeclarationError(
+                    f"Limits.{field.name}", value, "is not a positive number", "leave it out for the default"
+                )

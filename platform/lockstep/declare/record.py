@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -19,11 +19,25 @@ class TimestampType(IntEnum):
 class KafkaMessage(Protocol):
     """The part of a client library's message that a record reads."""
 
-    def key(self) -> bytes | None: ...
-    def value(self) -> bytes | None: ...
-    def headers(self) -> list[tuple[str, bytes]] | None: ...
-    def timestamp(self) -> tuple[int, int]: ...
-    def leader_epoch(self) -> int | None: ...
+    def key(self) -> bytes | None:
+        """The key."""
+        ...
+
+    def value(self) -> bytes | None:
+        """The value."""
+        ...
+
+    def headers(self) -> object:
+        """Pairs of name and value, or None."""
+        ...
+
+    def timestamp(self) -> tuple[int, int]:
+        """Type and milliseconds."""
+        ...
+
+    def leader_epoch(self) -> int | None:
+        """Leader epoch, where the broker tells it."""
+        ...
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +70,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     @property
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         """The record's headers, in order."""
-        return tuple(self.source.headers() or ())
+        return tuple(cast("list[tuple[str, bytes]] | None", self.source.headers()) or ())
 
     @property
     def timestamp_ms(self) -> int:

@@ -98,8 +98,8 @@ def _check_importable(transform: Transform[M, S, R]) -> None:
 
 def _check_types(types: TransformTypes, decoder: Decoder) -> None:
     # Imported here: the two packages below declare nothing, they only judge what is declared.
-    from lockstep.state.schema import StateSchema  # noqa: PLC0415
-    from lockstep.table.schema import row_schema  # noqa: PLC0415
+    from lockstep.state.schema import StateSchema
+    from lockstep.table.schema import row_schema
 
     decoder.build(types.message)
     row_schema(types.row)

@@ -60,6 +60,10 @@ def _check_expression(field: str, value: str) -> None:
     try:
         compiled = re.compile(value)
     except re.error as error:
-        raise DeclarationError(field, value, f"is not a regular expression: {error}", r"for example r'sensors\..+'") from error
+        raise DeclarationError(
+            field, value, f"is not a regular expression: {error}", r"for example r'sensors\..+'"
+        ) from error
     if compiled.fullmatch(""):
-        raise DeclarationError(field, value, "matches the empty name, so it would match anything", r"give a prefix: r'sensors\..+'")
+        raise DeclarationError(
+            field, value, "matches the empty name, so it would match anything", r"give a prefix: r'sensors\..+'"
+        )

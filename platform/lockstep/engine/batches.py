@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 
 from lockstep.declare.triggers import AvailableNow
 from lockstep.engine import bookkeeping
 from lockstep.engine.facts import BinFacts, RangeFacts
 from lockstep.engine.hands import Hands
-from lockstep.engine.plan import BatchPlan, PlanInput, hour_of, plan_batch
+from lockstep.engine.plan import BatchPlan, PlanInput, clock_hour, hour_of, plan_batch
 from lockstep.engine.progress import BatchReport, freshness_seconds
 from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.watch import KafkaWatch
@@ -199,12 +199,11 @@ class Batches:
         raise IntegrityLost(self._hands.stream.name, findings)
 
     def _plan_input(self) -> PlanInput:
-        clock = datetime.now(UTC).strftime("%Y-%m-%dT%H")
         return PlanInput(
             generation=self._claimed.writer.generation,
             epoch=self._claimed.writer.epoch,
             number=self._head.batch + 1,
-            commit_hour=hour_of(clock, self._head.hour, self._head.closed_hour),
+            commit_hour=hour_of(clock_hour(), self._head.hour, self._head.closed_hour),
             positions=tuple(self._positions.values()),
             ends=self._watch.view.ends,
             stop_at=self._stop_at if isinstance(self._hands.trigger, AvailableNow) else {},
@@ -234,7 +233,7 @@ class Batches:
     def _checkpoint(self) -> None:
         try:
             checkpoint(self._hands.folders.table)
-        except Exception:  # noqa: BLE001  # only makes later opens faster; the next one tries again
+        except Exception:  # only makes later opens faster; the next one tries again
             LOG.warning("no log checkpoint this time", exc_info=True)
 
     def _report(self, facts: Sequence[RangeFacts], seconds: float, commit_seconds: float) -> BatchReport:

@@ -30,7 +30,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) -> LedgerRow:
     """The row of a partition that was worked on."""
-    quiet = quiet_row(identity, facts.range.position, ends)
+    quiet = quiet_row(identity, msgspec.structs.replace(facts.range.position, state=facts.state), ends)
     counts = facts.counts
     return msgspec.structs.replace(
         quiet,
@@ -49,7 +49,6 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         newest_timestamp=event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
         cpu_seconds=facts.cpu_seconds,
         state_bytes=facts.state_bytes,
-        **_state_columns(facts.state),
     )
 
 
@@ -84,7 +83,9 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         cpu_seconds=0.0,
         state_bytes=0,
         restart_cause=identity.restart_cause,
-        **_state_columns(position.state),
+        state_file=position.state.file if position.state else None,
+        state_start=position.state.start if position.state else None,
+        state_length=position.state.length if position.state else None,
     )
 
 
@@ -137,11 +138,3 @@ def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, P
 def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:
     """Offsets between the positions and the high watermarks."""
     return sum(max(0, ends[p.key].high_watermark - p.next_offset) for p in positions if p.key in ends)
-
-
-def _state_columns(section: SectionRef | None) -> dict[str, object]:
-    if section is None:
-        return {"state_file": None, "state_start": None, "state_length": None}
-    return {"state_file": section.file, "state_start": section.start, "state_length": section.length}
-
-

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -65,7 +66,7 @@ class Heartbeat:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._count, name=f"liveness-{epoch}", daemon=True)
 
-    def __enter__(self) -> Heartbeat:
+    def __enter__(self) -> Self:
         self._write()
         self._thread.start()
         return self

@@ -1,4 +1,7 @@
-"""Plans a batch: who reads which offsets, in which bin. Pure: the same input, the same plan."""
+"""Plans a batch: who reads which offsets, in which bin. Pure: the same input, the same plan.
+
+(`clock_hour` alone is not: it gives the driver the hour that goes into the input.)
+"""
 
 from __future__ import annotations
 
@@ -180,6 +183,11 @@ def hour_of(clock_hour: str, head_hour: str, closed_hour: str) -> str:
     """
     after_closed = next_hour(closed_hour) if closed_hour else ""
     return max(clock_hour, head_hour, after_closed)
+
+
+def clock_hour() -> str:
+    """The hour of this machine's clock, "YYYY-MM-DDTHH" UTC. The one place where a clock is read."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H")
 
 
 def next_hour(hour: str) -> str:

@@ -13,7 +13,7 @@ from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
 from lockstep.integrity.contract import IntegrityClass
-from lockstep.integrity.verdict import GateState, Verdict
+from lockstep.integrity.verdict import Verdict
 from lockstep.state.schema import StateSchema
 from lockstep.table.rows import RowsBuilder
 
@@ -39,9 +39,9 @@ class Program(msgspec.Struct, frozen=True):
     place: Callable[[object, Record], Place]
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
-    check: Callable[[GateState, Place, Record], tuple[GateState, Verdict]]
+    check: Callable[[object, Place, Record], tuple[object, Verdict]]
     integrity: IntegrityClass
-    state: StateSchema
+    state: StateSchema[object]
     rows: RowsBuilder
     row_type: type[msgspec.Struct]
     message_bytes_max: int
@@ -62,7 +62,7 @@ def program(stream: Stream[object, object, msgspec.Struct]) -> Program:
         place=transform.place,
         open=transform.open,
         apply=transform.apply,
-        check=stream.integrity.gate().check,
+        check=cast("Callable[[object, Place, Record], tuple[object, Verdict]]", stream.integrity.gate().check),
         integrity=stream.integrity,
         state=StateSchema(types.state),
         rows=RowsBuilder(types.row),

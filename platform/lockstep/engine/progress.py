@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -75,7 +76,7 @@ class Window(msgspec.Struct):
         return numbers
 
 
-def freshness_seconds(facts: list[RangeFacts]) -> float | None:
+def freshness_seconds(facts: Sequence[RangeFacts]) -> float | None:
     """Age of the newest message of a batch, by Kafka's timestamp; None when none has one."""
     newest = max((item.newest_timestamp_ms or 0 for item in facts), default=0)
     return max(0.0, time.time() - newest / 1000) if newest > 0 else None

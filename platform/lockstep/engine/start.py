@@ -23,7 +23,6 @@ from lockstep.table.ledger import LedgerRow, positions
 from lockstep.table.schema import table_schema
 
 
-
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim gives to the loop.
 
@@ -117,11 +116,10 @@ def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:
     unfit = compacted(view)
     if unfit and _needs_every_message(stream.integrity):
         raise LockstepError(
-            f"topics {', '.join(unfit)} are compacted: messages in the middle may be gone, which this class cannot bear",
+            f"topics {', '.join(unfit)} are compacted: messages in the middle may be gone, which the class cannot bear",
             next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
         )
 
 
 def _needs_every_message(integrity: IntegrityClass) -> bool:
     return integrity.unproven_hole is Judgement.VIOLATION
-

@@ -37,7 +37,7 @@ class _Work(msgspec.Struct):
     """A range while it is worked on."""
 
     planned: PlannedRange
-    state: PartitionState
+    state: PartitionState[object]
     fold: RangeFold
     reached: int
     gaps: list[tuple[int, int]]

@@ -42,7 +42,7 @@ class IntegrityClass(ABC):
         on_violation: What happens when the promise cannot be kept.
     """
 
-    on_violation: Policy = Halt()  # noqa: RUF009  # a frozen value without parts
+    on_violation: Policy = Halt()  # a frozen value without parts
 
     undecodable: ClassVar[Judgement] = Judgement.VIOLATION
     """The verdict on a message that cannot be decoded."""

@@ -28,7 +28,9 @@ class Strict(IntegrityClass):
     def __post_init__(self) -> None:
         """Refuse anything that is not evidence, such as the class instead of a value."""
         if not isinstance(self.evidence, Evidence):
-            raise DeclarationError("Strict.evidence", self.evidence, "is not evidence", "for example Strict(evidence=Sequence())")
+            raise DeclarationError(
+                "Strict.evidence", self.evidence, "is not evidence", "for example Strict(evidence=Sequence())"
+            )
 
     def gate(self) -> Gate:
         """See `IntegrityClass.gate`."""

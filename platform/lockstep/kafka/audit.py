@@ -48,9 +48,7 @@ def replaced(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]
     """Topics that are not the same life any more as when the batch was planned."""
     return tuple(
         sorted(
-            name
-            for name, topic in before.topics.items()
-            if name not in after or after[name].topic_id != topic.topic_id
+            name for name, topic in before.topics.items() if name not in after or after[name].topic_id != topic.topic_id
         )
     )
 
@@ -67,7 +65,9 @@ def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | 
     if ends is None:
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:
-        return _finding("expired unread", position, topic_id, partition, found=f"log start {ends.start}", until=ends.start)
+        return _finding(
+            "expired unread", position, topic_id, partition, found=f"log start {ends.start}", until=ends.start
+        )
     if ends.high_watermark < position.next_offset:
         return _finding("log truncated", position, topic_id, partition, found=f"log end {ends.high_watermark}")
     return None
@@ -94,7 +94,9 @@ def _grown(known: Mapping[Key, Known], view: ClusterView) -> list[Finding]:
     ]
 
 
-def _finding(cause: str, position: Known, topic_id: str, partition: int, *, found: str, until: int | None = None) -> Finding:
+def _finding(
+    cause: str, position: Known, topic_id: str, partition: int, *, found: str, until: int | None = None
+) -> Finding:
     expected = f"topic id {topic_id}" if "topic" in cause else f"offset {position.next_offset}"
     return Finding(
         cause=cause,

@@ -10,12 +10,18 @@ from typing import TypeVar
 
 import msgspec
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.admin._resource import ResourceType
 
 from lockstep.errors import KafkaError
 
 T = TypeVar("T")
 _UNKNOWN_TOPIC = 3
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -97,9 +103,9 @@ class Discovery:
         """
         topics = self.topics(names)
         spec = [(t.name, t.topic_id, p) for t in topics.values() for p in range(t.partitions)]
-        starts = self._offsets(spec, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
-        stable = self._offsets(spec, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
-        marks = self._offsets(spec, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        starts = self._offsets(spec, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
+        marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
         ends = {key: Ends(starts[key], stable[key], marks[key]) for key in starts if key in stable and key in marks}
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
 
@@ -108,7 +114,10 @@ class Discovery:
         wanted = sorted(names)
         if not wanted:
             return {}
-        answers = self._ask("describe topics", lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout))
+        answers = self._ask(
+            "describe topics",
+            lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout),
+        )
         found: dict[str, tuple[str, int]] = {}
         for name, future in answers.items():
             try:
@@ -129,7 +138,9 @@ class Discovery:
         if not unknown:
             return
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in unknown]
-        answers = self._ask("topic settings", lambda: self._admin.describe_configs(resources, request_timeout=self._timeout))
+        answers = self._ask(
+            "topic settings", lambda: self._admin.describe_configs(resources, request_timeout=self._timeout)
+        )
         for resource, future in answers.items():
             try:
                 policy = future.result()["cleanup.policy"].value
@@ -145,7 +156,8 @@ class Discovery:
         ids = {name: topic_id for name, topic_id, _ in spec}
         request = {TopicPartition(name, partition): which for name, _, partition in spec}
         answers = self._ask(
-            "offsets", lambda: self._admin.list_offsets(request, isolation_level=isolation, request_timeout=self._timeout)
+            "offsets",
+            lambda: self._admin.list_offsets(request, isolation_level=isolation, request_timeout=self._timeout),
         )
         found = {}
         for place, future in answers.items():

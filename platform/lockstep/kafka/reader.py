@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError as ClientError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError as ClientError
 
 MESSAGES_A_CALL = 10_000
 POLL_SECONDS = 0.5
@@ -84,7 +85,9 @@ class _Reading:
     def __init__(self, consumer: Consumer, ranges: Sequence[Range]) -> None:
         self._consumer, self._ranges = consumer, ranges
         self._next = [item.start for item in ranges]
-        self._open = {(item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until}
+        self._open = {
+            (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
+        }
         self._alive = set(self._open.values())
 
     def runs(self) -> Iterator[Run | Unreadable]:
@@ -107,30 +110,34 @@ class _Reading:
         return max(1, sum(self._ranges[index].until - self._next[index] for index in self._alive))
 
     def _sorted(self, messages: list[Message]) -> Iterator[Run | Unreadable]:
+        """Messages by range, then the ends of partitions that came with them."""
         by_range: dict[int, list[Message]] = {}
-        ends: list[tuple[int, int]] = []
+        events: list[tuple[int, Message]] = []
         known = self._open
         for message in messages:
             index = known.get((message.topic(), message.partition()))  # type: ignore[arg-type]  # set on every message
             if index is None:
                 continue  # over-fetched after its range was done
-            error = message.error()
-            if error is None:
-                found = by_range.get(index)
-                if found is None:
-                    by_range[index] = [message]
-                else:
-                    found.append(message)
-            elif error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
-                ends.append((index, int(message.offset() or 0)))
-            elif not error.retriable():
-                self._finish(index)
-                yield Unreadable(index, error.str())
+            if message.error() is not None:
+                events.append((index, message))
+            elif index in by_range:
+                by_range[index].append(message)
+            else:
+                by_range[index] = [message]
         for index, found in by_range.items():
-            if index in self._alive:
-                yield self._run(index, found)
-        for index, position in ends:
-            yield from self._end(index, position)
+            yield self._run(index, found)
+        for index, event in events:
+            yield from self._event(index, event)
+
+    def _event(self, index: int, event: Message) -> Iterator[Run | Unreadable]:
+        error = event.error()
+        if index not in self._alive or error is None:
+            return
+        if error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
+            yield from self._end(index, int(event.offset() or 0))
+        elif not error.retriable():
+            self._finish(index)
+            yield Unreadable(index, error.str())
 
     def _run(self, index: int, messages: list[Message]) -> Run:
         start, until = self._next[index], self._ranges[index].until
@@ -145,7 +152,7 @@ class _Reading:
 
     def _end(self, index: int, position: int) -> Iterator[Run]:
         """The partition ends at `position`: what lies before it and held no message is a gap."""
-        if index not in self._alive or position <= self._next[index]:
+        if position <= self._next[index]:
             return
         reached = min(position, self._ranges[index].until)
         gap = (self._next[index], reached)

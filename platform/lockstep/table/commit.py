@@ -208,7 +208,9 @@ def _foreign(table: Path, entry: log.Entry | None, version: int) -> TableError:
 
 def _unreadable(table: Path, version: int) -> TableError:
     path = log.entry_path(table, version)
-    return TableError(f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log")
+    return TableError(
+        f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log"
+    )
 
 
 def _unknown(table: Path, version: int) -> CommitUnknown:

@@ -8,7 +8,7 @@ import msgspec
 
 from lockstep.errors import Fenced, TableError
 from lockstep.integrity.finding import Finding
-from lockstep.table.commit import Base, Proposal, CommitKind
+from lockstep.table.commit import Base, CommitKind, Proposal
 from lockstep.table.files import DataFile
 from lockstep.table.head import Desired, Head, SideFile
 
@@ -57,9 +57,10 @@ def claim(named_epoch: int, table_id: str, check: Callable[[Head], None]) -> Pro
         check(base.head)
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
-        return msgspec.structs.replace(
-            base.head, epoch=named_epoch + 1, table_id=table_id, desired=Desired.RUNNING, reason="claimed"
-        )
+        claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
+        if base.head.desired is Desired.HALTED:
+            return claimed  # an operator's claim: halted until the resumption is committed
+        return msgspec.structs.replace(claimed, desired=Desired.RUNNING, reason="claimed")
 
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
 

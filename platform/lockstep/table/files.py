@@ -7,6 +7,7 @@ import time
 import uuid
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import msgspec
 import pyarrow as pa
@@ -59,7 +60,11 @@ class DataFileWriter:
         self._sink = self._full.open("xb")
         strings = [field.name for field in schema if pa.types.is_string(field.type)]
         self._parquet = pq.ParquetWriter(
-            self._sink, schema, compression="zstd", compression_level=1, use_dictionary=strings or False
+            self._sink,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=strings or False,  # type: ignore[arg-type]  # a list is documented
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -89,10 +94,12 @@ class DataFileWriter:
         self._sink.close()
         self._full.unlink(missing_ok=True)
 
-    def __enter__(self) -> DataFileWriter:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not self._sink.closed:
             self.abandon()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -71,6 +72,7 @@ def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
     """The rows of all batches from `first_batch` on, in order of batch, topic and partition."""
     filters = [("batch", ">=", first_batch)] if first_batch else None
     table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
+    order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
     return msgspec.convert(table.sort_by(order).to_pylist(), list[LedgerRow])
 

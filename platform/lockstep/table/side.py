@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
+from lockstep.table.files import DataFile
 from lockstep.table.head import SideFile
 
 MOST_ATTEMPTS = 20
@@ -46,7 +45,7 @@ def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> bool:
     version = handle.version() + 1
     try:
         handle.create_write_transaction(
-            [AddAction(file.path, file.size, {}, int(time.time() * 1000), True, file.statistics)],
+            [DataFile(file.path, file.size, file.rows, file.statistics).action()],
             mode="append",
             schema=handle.schema(),
             commit_properties=CommitProperties(

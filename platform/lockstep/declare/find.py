@@ -1,0 +1,41 @@
+"""Finds the streams of a platform: every `Stream` at the top level of a module of its package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.stream import Stream
+from lockstep.errors import DeclarationError, SettingsError
+
+PACKAGE = "assets"
+"""Folder of one file a stream, in the folder of the platform."""
+
+
+def streams_in(root: Path, package: str = PACKAGE) -> dict[str, Stream[object, object, msgspec.Struct]]:
+    """The streams of a platform by name.
+
+    Args:
+        root: Folder that holds `definitions.py` and the package.
+        package: The package of streams.
+
+    Raises:
+        SettingsError: There is no such package here.
+        DeclarationError: Two streams have one name.
+    """
+    if not (root / package).is_dir():
+        raise SettingsError(
+            f"no folder {package}/ in {root}", next_step="run lockstep from the folder that holds definitions.py"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    found: dict[str, Stream[object, object, msgspec.Struct]] = {}
+    for module in pkgutil.iter_modules([str(root / package)]):
+        for value in vars(importlib.import_module(f"{package}.{module.name}")).values():
+            if isinstance(value, Stream) and found.setdefault(value.name, value) is not value:
+                raise DeclarationError("Stream.name", value.name, "is the name of two streams", "rename one of them")
+    return found

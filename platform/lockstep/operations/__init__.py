@@ -1,0 +1,1 @@
+"""What an operator commands: resume a halted stream, close an hour, see where a stream stands."""

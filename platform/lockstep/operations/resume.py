@@ -1,0 +1,115 @@
+"""Resumes a halted stream, after its cause was found, with what is accepted as lost."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from lockstep.engine.bookkeeping import BatchIdentity, position_of, quiet_row
+from lockstep.engine.plan import clock_hour, hour_of
+from lockstep.errors import LockstepError
+from lockstep.table import demands, ledger, log, side
+from lockstep.table.commit import CommitKind, OutputLog
+from lockstep.table.head import Desired, Head
+from lockstep.table.layout import StreamFolders
+
+LOSS = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)@(?P<start>\d+)-(?P<until>\d+)")
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Offsets [start, until) of a partition that an operator accepts as lost."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    @staticmethod
+    def parse(text: str) -> Loss:
+        """From TOPIC/PARTITION@FROM-UNTIL.
+
+        Raises:
+            LockstepError: The text is not of that form, or the range is empty.
+        """
+        match = LOSS.fullmatch(text)
+        if match is None or int(match["start"]) >= int(match["until"]):
+            raise LockstepError(
+                f"--accept-loss {text!r} is not TOPIC/PARTITION@FROM-UNTIL", next_step="for example books.eth/0@120-121"
+            )
+        return Loss(match["topic"], int(match["partition"]), int(match["start"]), int(match["until"]))
+
+
+def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Loss] = ()) -> Head:
+    """Resume a halted stream.
+
+    1. Read the halt.
+    2. Claim, so that no other run interferes; the stream stays halted until step 4.
+    3. Move the positions over what is accepted as lost.
+    4. Commit the resumption as a batch of its own, with cause and operator in the ledger.
+
+    Raises:
+        LockstepError: The stream is not halted, or a loss does not begin where a partition stands.
+    """
+    if not log.exists(folders.table):
+        raise LockstepError(f"stream {folders.stream} has no table yet", next_step=f"lockstep run {folders.stream}")
+    output = OutputLog(folders.table)
+    before = output.base().head  # 1
+    _refuse_running(before)
+    claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
+    side.forward(folders.ledger, claimed.ledger, claimed.batch)
+    rows = _ledger_rows(folders, claimed, f"{why} ({who})", accepted)  # 3
+    resumption = demands.Batch(
+        number=claimed.batch + 1,
+        commit_hour=hour_of(clock_hour(), claimed.hour, claimed.closed_hour),
+        files=(),
+        ledger=ledger.write_ledger(folders.ledger, rows),
+        full_ledger_at=time.time(),
+    )
+    writer = demands.Writer(epoch=claimed.epoch, generation=claimed.generation)
+    landed = output.commit(demands.batch(writer, resumption, kind=CommitKind.RESUME))  # 4
+    side.forward(folders.ledger, landed.head.ledger, landed.head.batch)
+    return landed.head
+
+
+def _ledger_rows(folders: StreamFolders, head: Head, why: str, accepted: Sequence[Loss]) -> list[ledger.LedgerRow]:
+    known = ledger.positions(folders.ledger, head)
+    losses = {(loss.topic, loss.partition): loss for loss in accepted}
+    identity = BatchIdentity(
+        generation=head.generation,
+        batch=head.batch + 1,
+        epoch=head.epoch,
+        committed_at=ledger.now(),
+        batch_seconds=0.0,
+        restart_cause=f"resume: {why}",
+    )
+    rows = []
+    for row in known.values():
+        quiet = quiet_row(identity, position_of(row, deletes_only=True), None)
+        loss = losses.pop((row.topic, row.partition), None)
+        rows.append(_skipped(quiet, loss, why) if loss else quiet)
+    if losses:
+        raise LockstepError(
+            f"no partition {next(iter(losses))} in the ledger", next_step=f"lockstep status {folders.stream}"
+        )
+    return rows
+
+
+def _skipped(row: ledger.LedgerRow, loss: Loss, why: str) -> ledger.LedgerRow:
+    if loss.start != row.start:
+        raise LockstepError(
+            f"{loss.topic}/{loss.partition} stands at offset {row.start}, the loss begins at {loss.start}",
+            next_step=f"--accept-loss {loss.topic}/{loss.partition}@{row.start}-{max(loss.until, row.start + 1)}",
+        )
+    accepted = f"offsets {loss.start} to {loss.until - 1}: {why}"
+    return msgspec.structs.replace(row, until=loss.until, accepted_loss=accepted)
+
+
+def _refuse_running(head: Head) -> None:
+    if head.desired is not Desired.HALTED:
+        raise LockstepError(
+            f"stream {head.stream} is not halted, it is {head.desired.value}",
+            next_step=f"lockstep run {head.stream}",
+        )
