@@ -28,9 +28,8 @@ check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q tests/house
 
-lock: setup ## Renew requirements.lock from pyproject.toml (for maintainers)
-	@UV_CUSTOM_COMPILE_COMMAND="make lock" UV_SYSTEM_CERTS=1 $$(ls -d .tools/uv-*/bin/uv) pip compile --quiet \
-		--universal --generate-hashes --extra dev --output-file requirements.lock pyproject.toml
+lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
+	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
 clean: ## Remove what make made here (the caches in your home folder stay)
 	@rm -rf .venv .tools .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse

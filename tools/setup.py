@@ -69,11 +69,14 @@ class ProblemError(Exception):
 
 
 def main() -> int:
-    """Set up, or say in one line why not."""
+    """Set up, or with `--lock` renew the lock; say in one line why it cannot be done."""
     try:
-        check_java()
         with one_at_a_time():
-            set_up()
+            if sys.argv[1:] == ["--lock"]:
+                renew_lock()
+            else:
+                check_java()
+                set_up()
     except ProblemError as problem:
         print(f"setup: {problem}", file=sys.stderr)
         return 1
@@ -106,6 +109,12 @@ def set_up() -> None:
     finally:
         if not STAMP.exists():
             shutil.rmtree(VENV, ignore_errors=True)
+
+
+def renew_lock() -> None:
+    """Write requirements.lock anew from pyproject.toml: hashes, for every Python we support, no addresses."""
+    options = ["--quiet", "--universal", "--generate-hashes", "--extra", "dev", "--output-file", str(LOCK)]
+    run("renewing requirements.lock", [find_uv(), "pip", "compile", *options, str(ROOT / "pyproject.toml")])
 
 
 def fingerprint() -> str:
@@ -222,7 +231,7 @@ def run(doing: str, command: list[str]) -> None:
 
 def installer_environment() -> dict[str, str]:
     """The environment of uv and pip: the system's certificates, and pip's mirror for uv too."""
-    environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NO_CONFIG": "1", "UV_LINK_MODE": "hardlink"}
+    environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_CUSTOM_COMPILE_COMMAND": "make lock"}
     environment.pop("VIRTUAL_ENV", None)
     if mirror := os.environ.get("PIP_INDEX_URL"):
         environment.setdefault("UV_DEFAULT_INDEX", mirror)

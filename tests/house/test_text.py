@@ -38,9 +38,7 @@ def text_of(path: Path) -> str | None:
 
 def lines_with(pattern: str, files: list[Path]) -> list[str]:
     numbered = ((path, enumerate((text_of(path) or "").splitlines(), start=1)) for path in files)
-    return [
-        f"{path}:{number}" for path, lines in numbered for number, line in lines if re.search(pattern, line)
-    ]
+    return [f"{path}:{number}" for path, lines in numbered for number, line in lines if re.search(pattern, line)]
 
 
 @pytest.mark.parametrize("kind", FORBIDDEN)

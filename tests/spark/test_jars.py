@@ -41,9 +41,7 @@ def folders_left(lock: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("mirror")
-def test_a_jar_is_fetched_once_and_then_taken_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jar_is_fetched_once_and_then_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = a_lock(tmp_path, SHA256)
     (fetched,) = resolve("tools", lock=lock)
     monkeypatch.setenv("LOCKSTEP_MAVEN_REPOSITORY", "http://127.0.0.1:9/")

@@ -95,9 +95,7 @@ def test_a_machine_without_java_is_told_what_to_install(project: Path, environme
     )
 
 
-def test_a_machine_without_network_is_told_so_and_keeps_nothing(
-    project: Path, environment: dict[str, str]
-) -> None:
+def test_a_machine_without_network_is_told_so_and_keeps_nothing(project: Path, environment: dict[str, str]) -> None:
     said = set_up(project, environment)
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1] == (
@@ -107,18 +105,14 @@ def test_a_machine_without_network_is_told_so_and_keeps_nothing(
     assert left_behind(project) == []
 
 
-def test_an_environment_without_a_stamp_is_taken_for_half_made(
-    project: Path, environment: dict[str, str]
-) -> None:
+def test_an_environment_without_a_stamp_is_taken_for_half_made(project: Path, environment: dict[str, str]) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
     assert set_up(project, environment).returncode == 1
     assert left_behind(project) == []
 
 
-def test_an_environment_with_its_stamp_is_left_alone_without_a_word(
-    project: Path, environment: dict[str, str]
-) -> None:
+def test_an_environment_with_its_stamp_is_left_alone_without_a_word(project: Path, environment: dict[str, str]) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
     made_from = (project / "requirements.lock").read_bytes() + (project / "pyproject.toml").read_bytes()

@@ -131,9 +131,7 @@ class Broker:
             EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of the broker's log.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        retry = Retrying(
-            stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True
-        )
+        retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True)
         return retry(cls._on_new_ports, folder, settings)
 
     @classmethod

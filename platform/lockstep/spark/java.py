@@ -35,9 +35,7 @@ class JavaProblem:
     next_step: str
 
 
-INSTALL = (
-    "install a full Java 17 or 21 (Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME at one"
-)
+INSTALL = "install a full Java 17 or 21 (Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME at one"
 
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
@@ -87,9 +85,7 @@ def require_java() -> Path:
 def _banner(java: Path, *options: str) -> str:
     command = [str(java), *options, "-version"]
     try:
-        said = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS_MAX
-        )
+        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS_MAX)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return said.stderr
