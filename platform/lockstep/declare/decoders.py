@@ -58,7 +58,7 @@ def _supported(message_type: object) -> object:
     """Refuse what msgspec cannot decode to, with its reason."""
     try:
         msgspec.json.Decoder(message_type)
-    except TypeError as error:
+    except (TypeError, NameError) as error:
         raise DeclarationError(
             "Stream.transform",
             message_type,

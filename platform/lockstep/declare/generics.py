@@ -32,7 +32,7 @@ def transform_types(transform: type) -> TransformTypes:
         DeclarationError: When the class leaves one of them open.
     """
     arguments = _arguments(transform, {})
-    if arguments is None or any(isinstance(argument, TypeVar) for argument in arguments):
+    if arguments is None or any(_is_open(argument) for argument in arguments):
         raise DeclarationError(
             "Stream.transform",
             transform.__name__,
@@ -45,6 +45,12 @@ def transform_types(transform: type) -> TransformTypes:
             "Stream.transform", row, "the row type is not a msgspec.Struct", "declare the row as one"
         )
     return TransformTypes(message=message, state=state, row=row)
+
+
+def _is_open(argument: object) -> bool:
+    """Whether a type variable is left in it, also inside of it (`dict[K, V]`)."""
+    inside = () if isinstance(argument, type) else getattr(argument, "__parameters__", ())
+    return isinstance(argument, TypeVar) or bool(inside)
 
 
 def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | None:

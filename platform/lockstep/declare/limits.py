@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from lockstep.errors import DeclarationError
@@ -35,7 +36,8 @@ class Limits:
         """Refuse a bound that lets nothing through."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise DeclarationError(
-                    f"Limits.{field.name}", value, "is not a positive number", "leave it out for the default"
-                )
+            whole = isinstance(field.default, int)
+            kinds = int if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+                problem = f"is not a positive {'whole number' if whole else 'number'}"
+                raise DeclarationError(f"Limits.{field.name}", value, problem, "leave it out for the default")

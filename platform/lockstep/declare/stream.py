@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic
 
-from lockstep.declare.decoders import Decoder, Json
+from lockstep.declare.decoders import Decoder, Function, Json
 from lockstep.declare.generics import TransformTypes, transform_types
 from lockstep.declare.limits import Limits
 from lockstep.declare.rules import Rule
@@ -17,7 +18,7 @@ from lockstep.declare.topics import Topics
 from lockstep.declare.transform import M, R, S, Transform, overridden_hooks
 from lockstep.declare.triggers import Every, Trigger
 from lockstep.errors import DeclarationError, NotYet
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.contract import IntegrityClass, Policy
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """A stream's name is a folder, an asset key and a consumer group: one spelling that suits all."""
@@ -54,12 +55,14 @@ class Stream(Generic[M, S, R]):
 
     def __post_init__(self) -> None:
         """Check all that can be checked without Kafka or the table."""
+        _check_parts(self)
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
         if self.rules:
             raise NotYet("Stream.rules", self.rules, "leave rules out; the built-in checks run for every stream")
         _check_hooks(self.transform)
-        _check_importable(self.transform)
+        _check_importable(self)
+        _check_shippable(self)
         _check_types(self.types, self.decoder)
 
     @cached_property
@@ -76,24 +79,66 @@ class Stream(Generic[M, S, R]):
         return {name: value for name, value in self.__dict__.items() if name != "types"}
 
 
+_PARTS: Mapping[str, tuple[type, str]] = {
+    "name": (str, "for example 'order_books'"),
+    "topics": (Topics, r"for example Topics(pattern=r'sensors\..+')"),
+    "transform": (Transform, "an instance, for example MyTransform()"),
+    "integrity": (IntegrityClass, "for example Strict(evidence=Sequence())"),
+    "decoder": (Decoder, "for example Json()"),
+    "trigger": (Trigger, "for example Every(seconds=5)"),
+    "limits": (Limits, "for example Limits(batch_messages=100_000)"),
+}
+
+
+def _check_parts(stream: Stream[M, S, R]) -> None:
+    """Refuse a part of another type, such as a class instead of a value, before anything uses it."""
+    for name, (kind, instead) in _PARTS.items():
+        value = getattr(stream, name)
+        if not isinstance(value, kind):
+            raise DeclarationError(f"Stream.{name}", value, f"is not of type {kind.__name__}", instead)
+    policy: object = getattr(stream.integrity, "on_violation", None)
+    if not isinstance(policy, Policy):
+        raise DeclarationError("Stream.integrity.on_violation", policy, "is not a policy", "for example Halt()")
+
+
 def _check_hooks(transform: Transform[M, S, R]) -> None:
     hooks = overridden_hooks(type(transform))
     if hooks:
         raise NotYet("Stream.transform", f"{type(transform).__name__}.{hooks[0]}", f"remove {', '.join(hooks)} for now")
 
 
-def _check_importable(transform: Transform[M, S, R]) -> None:
-    """Executors import the classes by name; what is pickled by value would lose its fields."""
-    cls = type(transform)
-    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+def _check_importable(stream: Stream[M, S, R]) -> None:
+    """Executors import classes and functions by name; what is pickled by value would lose its fields."""
+    for field_name, imported in _imported_by_executors(stream):
+        module, name = getattr(imported, "__module__", ""), getattr(imported, "__qualname__", "")
+        if module == "__main__" or "<" in name:  # <locals>, <lambda>
+            raise DeclarationError(
+                field_name,
+                f"{module}.{name}",
+                "executors cannot import it",
+                "put messages, transform and stream at the top level of a module, for example assets/sensors.py",
+            )
+        if module and module not in sys.modules:
+            raise DeclarationError(field_name, module, "is not an imported module", "import it by name")
+
+
+def _imported_by_executors(stream: Stream[M, S, R]) -> Iterator[tuple[str, object]]:
+    yield "Stream.transform", type(stream.transform)
+    yield "Stream.decoder", type(stream.decoder)
+    if isinstance(stream.decoder, Function):
+        yield "Stream.decoder", stream.decoder.decode
+
+
+def _check_shippable(stream: Stream[M, S, R]) -> None:
+    try:
+        stream.shipped()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise DeclarationError(
-            "Stream.transform",
-            f"{cls.__module__}.{cls.__qualname__}",
-            "executors cannot import it",
-            "put messages, transform and stream at the top level of a module, for example assets/sensors.py",
-        )
-    if cls.__module__ not in sys.modules:
-        raise DeclarationError("Stream.transform", cls.__module__, "is not an imported module", "import it by name")
+            "Stream",
+            stream.name,
+            f"cannot be sent to executors: {error}",
+            "keep open files, connections and locks out of the transform and the decoder",
+        ) from error
 
 
 def _check_types(types: TransformTypes, decoder: Decoder) -> None:

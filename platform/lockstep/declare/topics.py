@@ -41,8 +41,10 @@ class Topics:
         _check_expression("Topics.pattern", self.pattern)
         if self.exclude is not None:
             _check_expression("Topics.exclude", self.exclude)
-        if self.inactive_after <= timedelta(0):
-            raise DeclarationError("Topics.inactive_after", self.inactive_after, "is not positive", "timedelta(days=7)")
+        if not _is_positive(self.inactive_after):
+            raise DeclarationError(
+                "Topics.inactive_after", self.inactive_after, "is not a positive timedelta", "timedelta(days=7)"
+            )
         if self.adopt is Adopt.LIVE:
             raise NotYet("Topics.adopt", "LIVE", "use Adopt.RESTART: the topics sensor restarts the stream")
 
@@ -56,14 +58,18 @@ class Topics:
         )
 
 
+def _is_positive(duration: object) -> bool:
+    return isinstance(duration, timedelta) and duration > timedelta(0)
+
+
 def _check_expression(field: str, value: str) -> None:
     try:
-        compiled = re.compile(value)
-    except re.error as error:
+        matches_nothing = re.compile(value).fullmatch("")
+    except (re.error, TypeError) as error:
         raise DeclarationError(
             field, value, f"is not a regular expression: {error}", r"for example r'sensors\..+'"
         ) from error
-    if compiled.fullmatch(""):
+    if matches_nothing:
         raise DeclarationError(
             field, value, "matches the empty name, so it would match anything", r"give a prefix: r'sensors\..+'"
         )

@@ -39,6 +39,13 @@ class Transform(ABC, Generic[M, S, R]):
     undone first.
     """
 
+    def __eq__(self, other: object) -> bool:
+        # By value, so that a stream which went to an executor and back equals the declared one.
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     @abstractmethod
     def place(self, message: M, record: Record) -> Place:
         """Say where the message belongs. Called first, once a message; must not change anything."""

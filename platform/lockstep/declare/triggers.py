@@ -24,8 +24,12 @@ class Every(Trigger):
 
     def __post_init__(self) -> None:
         """Refuse a pace that only burns CPU: an empty batch costs some 10 ms of Kafka look-ups."""
-        if not 0.05 <= self.seconds <= 3600:  # noqa: PLR2004  # the two bounds are in the message
+        if not _is_pace(self.seconds):
             raise DeclarationError("Every.seconds", self.seconds, "is not between 0.05 and 3600", "Every(seconds=5)")
+
+
+def _is_pace(seconds: object) -> bool:
+    return isinstance(seconds, (int, float)) and 0.05 <= seconds <= 3600  # noqa: PLR2004  # both are in the message
 
 
 @dataclass(frozen=True)
