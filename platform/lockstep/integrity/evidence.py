@@ -6,6 +6,7 @@ violation, because its state cannot be known. Each opens with what it proves.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from lockstep.declare.place import Kind, Link, Place
@@ -15,12 +16,12 @@ from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
 SNAPSHOT = Kind.SNAPSHOT
 
 
-class Evidence:
+class Evidence(ABC):
     """Base of the evidences: a pure gate over the messages of one session."""
 
+    @abstractmethod
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        raise TypeError(f"{type(self).__name__} does not judge messages")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ class Sequence(Evidence):
 class Linked(Evidence):
     """Each message names its predecessor, or the first and last id that it covers.
 
-    Proves order, completeness and no repeats. The state is [last id, 1 directly after a
-    snapshot]. Directly after a snapshot an update may overlap it (first <= last id + 1 and
-    last >= last id): feeds whose snapshot is taken beside the stream cannot cut exactly.
+    Proves order, completeness and no repeats. The state is [last id, 1 until the first update].
+    Feeds whose snapshot is taken beside the stream cannot cut exactly, so the first update after
+    the snapshot that opens the session may overlap it. Where messages name only their ids, the
+    first id after the snapshot must be among them; where they name their predecessor (ids may
+    then be left out), the snapshot's own id must be.
     """
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
@@ -62,12 +65,10 @@ class Linked(Evidence):
         last, fresh = state  # type: ignore[misc]  # a list of two here
         if place.kind is SNAPSHOT:
             kept = link.last == last
-        elif fresh:
-            kept = _continues(link, last) or _covers(link, last)
         else:
-            kept = _continues(link, last)
+            kept = _forward(link) and (_continues(link, last) or (bool(fresh) and _covers(link, last)))
         if kept:
-            return [link.last, int(place.kind is SNAPSHOT)], ACCEPT
+            return [link.last, fresh if place.kind is SNAPSHOT else 0], ACCEPT
         return state, violation("broken link", f"predecessor {last}", _shown(link))
 
 
@@ -103,7 +104,16 @@ def _continues(link: Link, last: int) -> bool:
 
 def _covers(link: Link, last: int) -> bool:
     """Whether the ids of the message reach over the end of the snapshot without a gap."""
-    return link.first is not None and link.first <= last + 1 and link.last >= last
+    if link.first is None:
+        return False
+    first_needed = last + 1 if link.previous is None else last
+    return link.first <= first_needed <= link.last
+
+
+def _forward(link: Link) -> bool:
+    """Whether the message ends after it begins: one that does not could be accepted again and again."""
+    after_first = link.first is None or link.last >= link.first
+    return after_first and (link.previous is None or link.last > link.previous)
 
 
 def _shown(link: Link) -> str:

@@ -10,26 +10,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lockstep.declare.place import Place
+from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.integrity.contract import IntegrityClass
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
 
 
 class _Counting:
-    """Accepts everything; compares numbers where there are any. The state is the last number."""
+    """Accepts everything; compares numbers where there are any.
+
+    The state is the newest number of the session, True while none came. A snapshot begins anew:
+    what follows is compared with its number, also where that goes back.
+    """
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        number = place.sequence
+        number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
         if number is None:
-            return True, ACCEPT
-        if state is None or state is True or number == state + 1:  # type: ignore[operator]  # an int here
+            return (True if state is None else state), ACCEPT
+        last = state if isinstance(state, int) and state is not True else None
+        if last is None or number == last + 1 or (snapshot and number == last):
             return number, ACCEPT
-        last = int(state)  # type: ignore[arg-type]  # an int here
         if number > last:
             return number, noticed("gap", last + 1, number)
-        return last, noticed("repeat" if number == last else "sequence goes back", last + 1, number)
+        cause = "repeat" if number == last else "sequence goes back"
+        return (number if snapshot else last), noticed(cause, last + 1, number)
 
 
 @dataclass(frozen=True, kw_only=True)
