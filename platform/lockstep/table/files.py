@@ -15,10 +15,13 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from lockstep.table.log import sync
-from lockstep.table.statistics import file_statistics
+from lockstep.table.statistics import SeenValues, file_statistics, written_columns
 
 ROW_GROUP_ROWS = 1_000_000
 """Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
+
+BATCH_COMPRESSION_LEVEL = 1
+"""zstd's fastest usual level: a batch's file is soon compacted, and its CPU time is the batch's."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -51,26 +54,37 @@ class DataFileWriter:
     so a worker thought dead could overwrite a committed file.
     """
 
-    def __init__(self, table: Path, schema: pa.Schema, *, commit_hour: str | None, prefix: str) -> None:
+    def __init__(
+        self,
+        table: Path,
+        schema: pa.Schema,
+        *,
+        commit_hour: str | None,
+        prefix: str,
+        compression_level: int = BATCH_COMPRESSION_LEVEL,
+    ) -> None:
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
         self._table, self._commit_hour, self._schema = table, commit_hour, schema
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
         self._full = table / self._path
         self._full.parent.mkdir(parents=True, exist_ok=True)
         self._sink = self._full.open("xb")
-        strings = [field.name for field in schema if pa.types.is_string(field.type)]
+        # Floats carry no Parquet statistics: a NaN would hide rows. Watched values give Delta's own instead.
+        self._seen, columns = SeenValues(schema), written_columns(schema)
         self._parquet = pq.ParquetWriter(
             self._sink,
             schema,
             compression="zstd",
-            compression_level=1,
-            use_dictionary=strings or False,  # type: ignore[arg-type]  # a list is documented
+            compression_level=compression_level,
+            use_dictionary=columns.use_dictionary or False,  # type: ignore[arg-type]  # the stubs forget lists
+            write_statistics=columns.write_statistics or False,  # type: ignore[arg-type]  # the stubs forget lists
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows as one row group."""
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         self._parquet.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._seen.add(table)
 
     def finish(self) -> DataFile:
         """Close and sync the file and its folder, then say what was written."""
@@ -84,7 +98,7 @@ class DataFileWriter:
             path=self._path,
             size=self._full.stat().st_size,
             rows=metadata.num_rows,
-            statistics=file_statistics(metadata, self._schema),
+            statistics=file_statistics(metadata, self._schema, self._seen),
             commit_hour=self._commit_hour,
         )
 
