@@ -1,0 +1,200 @@
+"""One hot copy: a partition's state in an lmdb file under a lock. The only module that knows lmdb.
+
+Nothing is ever synced: after a kill the kernel still has every page, and after a power loss the
+copy's folder, named after the boot, is not used again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from lockstep.state.copylock import CopyLock
+from lockstep.state.hotfile import STAMP_KEY, HotDamaged, KeyCollision, hot_key, is_hashed, seal, unseal
+from lockstep.state.section import Change
+
+MAP_BYTES = 64 << 30
+"""Address space per open copy, not memory or disk. Far above any partition's state, so that a map
+never has to grow under a reader; a process has 128 TiB, which bounds open copies to about 2,000."""
+
+
+class HotCopy:
+    """The state of one partition as of its stamp. Closed by whoever opened it.
+
+    All methods raise `HotDamaged` when lmdb or a checksum finds the file wrong, or the disk full.
+
+    Attributes:
+        is_private: Whether the copy is this use's own, and gone when it is closed.
+        is_open: Whether it may be used.
+    """
+
+    def __init__(self, path: Path | None, lock: CopyLock | None, on_close: Callable[[HotCopy], None]) -> None:
+        """Open the copy at `path` under its lock, or a private one without either."""
+        self._path = path
+        self._lock = lock
+        self._on_close = on_close
+        self.is_private = path is None
+        self.is_open = True
+        self._reader: lmdb.Transaction | None = None
+        self._environment = self._opened()
+
+    def stamp(self) -> bytes | None:
+        """What `apply` stamped last; None for a copy that has none or a damaged one."""
+        sealed = self._get(STAMP_KEY)
+        try:
+            return None if sealed is None else unseal(STAMP_KEY, sealed)[1]
+        except HotDamaged:
+            return None
+
+    def is_empty(self) -> bool:
+        """Whether the copy holds nothing, not even a stamp."""
+        with _damage():
+            return int(self._environment.stat()["entries"]) == 0
+
+    def get(self, session: bytes) -> bytes | None:
+        """The value of a session; None when it has none."""
+        key = hot_key(session)
+        sealed = self._get(key)
+        if sealed is None:
+            self._check_missing(key)
+            return None
+        found, value = unseal(key, sealed)
+        if found != session:
+            raise _collision(session, found)
+        return value
+
+    def items(self, without: Iterable[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
+        """All sessions and values but those of some sessions, in the order of their lmdb keys."""
+        skipped = {STAMP_KEY, *map(hot_key, without)}
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            for key in cursor.iternext(keys=True, values=False):
+                if key not in skipped:
+                    yield unseal(bytes(key), bytes(cursor.value()))
+
+    def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
+        """Put and remove entries and set the stamp (None: take it away), in one transaction."""
+        self._end_reading()
+        with _damage(), self._environment.begin(write=True) as transaction:
+            _put_all(transaction, [(session, value) for session, value in changes if value is not None])
+            for session, value in changes:
+                if value is None:
+                    transaction.delete(hot_key(session))
+            if stamp is None:
+                transaction.delete(STAMP_KEY)
+            else:
+                transaction.put(STAMP_KEY, seal(STAMP_KEY, b"", stamp))
+
+    def reset(self) -> None:
+        """Throw everything away and begin with an empty file."""
+        self._end_reading()
+        self._environment.close()
+        with _damage():
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+        self._environment = self._opened()
+
+    def close(self) -> None:
+        """End the use and let the next one in. May be called again."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._end_reading()
+        self._environment.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._on_close(self)
+
+    def _opened(self) -> lmdb.Environment:
+        if self._path is None:
+            return _private_environment()
+        try:
+            return _environment(self._path)
+        except HotDamaged:
+            self._path.unlink(missing_ok=True)
+            return _environment(self._path)
+
+    def _get(self, key: bytes) -> bytes | None:
+        with _damage():
+            if self._reader is None:
+                self._reader = self._environment.begin()
+            found = self._reader.get(key)
+            return None if found is None else bytes(found)
+
+    def _check_missing(self, key: bytes) -> None:
+        """Look at the entries around the place where a key would be.
+
+        A damaged key is not found, and a session must not be taken for unknown. But the search
+        for it ends beside it, and the search led astray by a damaged branch ends out of order.
+        """
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            behind = cursor.set_range(key)
+            if behind:
+                _check_neighbour(cursor, is_right=bytes(cursor.key()) > key)
+            if cursor.prev() if behind else cursor.last():
+                _check_neighbour(cursor, is_right=bytes(cursor.key()) < key)
+
+    def _end_reading(self) -> None:
+        # Without lmdb's reader table a writer may reuse the pages that an open reader still sees.
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+
+
+def _environment(path: Path) -> lmdb.Environment:
+    with _damage():
+        return lmdb.open(
+            str(path),
+            map_size=MAP_BYTES,
+            subdir=False,
+            mode=0o600,
+            sync=False,
+            metasync=False,
+            writemap=False,
+            lock=False,
+        )
+
+
+def _private_environment() -> lmdb.Environment:
+    """An environment whose file has no name any more: it is gone with the process, however that ends."""
+    with _damage(), tempfile.TemporaryDirectory(prefix="lockstep-state-") as folder:
+        return _environment(Path(folder) / "copy")
+
+
+def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:
+    if not is_right:
+        raise HotDamaged("the keys are out of order")
+    unseal(bytes(cursor.key()), bytes(cursor.value()))
+
+
+def _put_all(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:
+    keyed = sorted((hot_key(session), session, value) for session, value in entries)
+    for key, session, _ in keyed:
+        if is_hashed(key):
+            _refuse_collision(transaction, key, session)
+    with transaction.cursor() as cursor:
+        cursor.putmulti([(key, seal(key, session, value)) for key, session, value in keyed])
+
+
+def _refuse_collision(transaction: lmdb.Transaction, key: bytes, session: bytes) -> None:
+    present = transaction.get(key)
+    if present is not None:
+        found, _ = unseal(key, bytes(present))
+        if found != session:
+            raise _collision(session, found)
+
+
+def _collision(session: bytes, found: bytes) -> KeyCollision:
+    return KeyCollision(f"sessions {session[:80]!r}... and {found[:80]!r}... have the same hash")
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Whatever lmdb reports means the same here: this copy is of no use."""
+    try:
+        yield
+    except (lmdb.Error, OSError) as error:
+        raise HotDamaged(str(error)) from error
