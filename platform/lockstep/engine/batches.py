@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from typing import NoReturn
 
 from lockstep.declare.triggers import AvailableNow
 from lockstep.engine import bookkeeping
@@ -88,7 +89,11 @@ class Batches:
         findings = tuple(item.finding for item in facts if item.finding is not None)
         if not findings and not self._worth_committing(facts):
             return
-        landed, commit_seconds = self._commit(plan, bins, findings, time.monotonic() - began)
+        try:
+            landed, commit_seconds = self._commit(plan, bins, findings, time.monotonic() - began)
+        except demands.Replan as lost:
+            self._renew_head(lost)
+            return
         self._advance(landed, facts)
         self._hands.report(self._report(facts, time.monotonic() - began, commit_seconds))
         if findings:
@@ -190,13 +195,22 @@ class Batches:
         if findings and self._hands.stream.integrity.unproven_hole is Judgement.VIOLATION:
             self._halt(findings)
 
-    def _halt(self, findings: tuple[Finding, ...]) -> None:
+    def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""
         plan = plan_batch(self._plan_input())
-        landed, _ = self._commit(plan, (), findings, 0.0)
+        try:
+            landed, _ = self._commit(plan, (), findings, 0.0)
+        except demands.Replan as lost:
+            self._renew_head(lost)
+            self._halt(findings)
         self._advance(landed, ())
         self._settle()
         raise IntegrityLost(self._hands.stream.name, findings)
+
+    def _renew_head(self, lost: demands.Replan) -> None:
+        """The hour of the plan was closed under it: the next plan needs to know which hours are."""
+        LOG.info("%s: it is planned again", lost.problem)
+        self._head = self._claimed.output.base().head
 
     def _plan_input(self) -> PlanInput:
         return PlanInput(
