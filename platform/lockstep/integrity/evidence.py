@@ -14,6 +14,8 @@ from lockstep.declare.record import Record
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
 
 SNAPSHOT = Kind.SNAPSHOT
+LARGEST = 2**63 - 1
+"""What a state file and a table can hold; decoders let larger numbers pass."""
 
 
 class Evidence(ABC):
@@ -38,7 +40,7 @@ class Sequence(Evidence):
         if number is None:
             return state, _no_evidence("sequence", place)
         if state is None:
-            return (number, ACCEPT) if place.kind is SNAPSHOT else (None, _unknown(place))
+            return _opened(place, number, number)
         if number == state + 1 or (number == state and place.kind is SNAPSHOT):  # type: ignore[operator]  # an int here
             return number, ACCEPT
         return state, _sequence_broken(int(state), number)  # type: ignore[arg-type]  # an int here
@@ -61,7 +63,7 @@ class Linked(Evidence):
         if link is None:
             return state, _no_evidence("link", place)
         if state is None:
-            return ([link.last, 1], ACCEPT) if place.kind is SNAPSHOT else (None, _unknown(place))
+            return _opened(place, link.last, [link.last, 1])
         last, fresh = state  # type: ignore[misc]  # a list of two here
         if place.kind is SNAPSHOT:
             kept = link.last == last
@@ -95,6 +97,15 @@ class LogOnly(Checksum):
     """
 
 
+def _opened(place: Place, number: int, state: GateState) -> tuple[GateState, Verdict]:
+    """The first message of a session: a snapshot, whose number can be kept."""
+    if place.kind is not SNAPSHOT:
+        return None, _unknown(place)
+    if not -LARGEST <= number <= LARGEST:
+        return None, violation("number out of range", "a number of 64 bits", number)
+    return state, ACCEPT
+
+
 def _continues(link: Link, last: int) -> bool:
     """Whether the message names `last` as what came directly before it."""
     if link.previous is not None:
@@ -113,7 +124,7 @@ def _covers(link: Link, last: int) -> bool:
 def _forward(link: Link) -> bool:
     """Whether the message ends after it begins: one that does not could be accepted again and again."""
     after_first = link.first is None or link.last >= link.first
-    return after_first and (link.previous is None or link.last > link.previous)
+    return after_first and (link.previous is None or link.last > link.previous) and link.last <= LARGEST
 
 
 def _shown(link: Link) -> str:

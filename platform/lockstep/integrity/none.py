@@ -13,11 +13,12 @@ from typing import ClassVar
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.evidence import LARGEST
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
 
 
 class _Counting:
-    """Accepts everything; compares numbers where there are any.
+    """Accepts everything; compares numbers where there are any of 64 bits.
 
     The state is the newest number of the session, True while none came. A snapshot begins anew:
     what follows is compared with its number, also where that goes back.
@@ -26,7 +27,7 @@ class _Counting:
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
-        if number is None:
+        if number is None or not -LARGEST <= number <= LARGEST:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
         if last is None or number == last + 1 or (snapshot and number == last):
