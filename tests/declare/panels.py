@@ -1,0 +1,64 @@
+"""A stream of sensor panels, declared as a user would; the tests here change one part at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep import Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Snapshot(msgspec.Struct, tag="snapshot", tag_field="type"):
+    seq: int
+    values: dict[str, float]
+
+
+class Update(msgspec.Struct, tag="update", tag_field="type"):
+    seq: int
+    id: str
+    value: float
+
+
+class Panel(msgspec.Struct):
+    values: dict[str, float]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    id: str
+    value: float
+    previous: float | None
+
+
+class PanelTransform(Transform[Snapshot | Update, Panel, Reading]):
+    def __init__(self, unit: str = "volt") -> None:
+        self.unit = unit
+
+    def place(self, message: Snapshot | Update, record: Record) -> Place:
+        kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
+        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+
+    def open(self, message: Snapshot | Update, record: Record) -> Panel:
+        del record
+        return Panel(message.values if isinstance(message, Snapshot) else {})
+
+    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        del record
+        if isinstance(message, Update):
+            previous = state.values.get(message.id)
+            state.values[message.id] = message.value
+            yield Reading(message.id, message.value, previous)
+
+
+def panels(**changed: object) -> Stream[Snapshot | Update, Panel, Reading]:
+    """The stream, with some of its parts changed (also to what a type checker would refuse)."""
+    parts: dict[str, object] = {
+        "name": "panels",
+        "topics": Topics(pattern=r"sensors\..+"),
+        "transform": PanelTransform(),
+        "integrity": Strict(evidence=Sequence()),
+    }
+    return Stream(**{**parts, **changed})  # type: ignore[arg-type]  # wrong parts are what the tests are about

@@ -1,0 +1,188 @@
+"""Whatever is wrong with a part of a declaration is said when it is declared, in the same words each time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import (
+    Adopt,
+    Every,
+    FileSize,
+    FuzzyWindow,
+    Limits,
+    NotNull,
+    Once,
+    Ordered,
+    Strict,
+    Suspend,
+    Topics,
+)
+from lockstep.errors import DeclarationError, NotYet
+from tests.declare.panels import panels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREFIX = r"give a prefix: r'sensors\..+'"
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "a pattern that is no expression": (
+        lambda: Topics(pattern="sensors.["),
+        (
+            "Topics.pattern = 'sensors.[': is not a regular expression: unterminated character set at position 8\n"
+            r"  next: for example r'sensors\..+'"
+        ),
+    ),
+    "a pattern that is no text": (
+        lambda: Topics(pattern=None),  # type: ignore[arg-type]  # wrong on purpose
+        (
+            "Topics.pattern = None: is not a regular expression: first argument must be string or compiled pattern\n"
+            r"  next: for example r'sensors\..+'"
+        ),
+    ),
+    "a pattern that matches everything": (
+        lambda: Topics(pattern=".*"),
+        f"Topics.pattern = '.*': matches the empty name, so it would match anything\n  next: {PREFIX}",
+    ),
+    "an exclusion that is no expression": (
+        lambda: Topics(pattern="s.+", exclude="("),
+        (
+            "Topics.exclude = '(': is not a regular expression: missing ), unterminated subpattern at position 0\n"
+            r"  next: for example r'sensors\..+'"
+        ),
+    ),
+    "an exclusion of everything": (
+        lambda: Topics(pattern="s.+", exclude=""),
+        f"Topics.exclude = '': matches the empty name, so it would match anything\n  next: {PREFIX}",
+    ),
+    "a time of inactivity that is not positive": (
+        lambda: Topics(pattern="s.+", inactive_after=timedelta(0)),
+        "Topics.inactive_after = datetime.timedelta(0): is not a positive timedelta\n  next: timedelta(days=7)",
+    ),
+    "a time of inactivity without a unit": (
+        lambda: Topics(pattern="s.+", inactive_after=7),  # type: ignore[arg-type]  # wrong on purpose
+        "Topics.inactive_after = 7: is not a positive timedelta\n  next: timedelta(days=7)",
+    ),
+    "a pace that burns CPU": (
+        lambda: Every(seconds=0.01),
+        "Every.seconds = 0.01: is not between 0.05 and 3600\n  next: Every(seconds=5)",
+    ),
+    "a pace of days": (
+        lambda: Every(seconds=86400),
+        "Every.seconds = 86400: is not between 0.05 and 3600\n  next: Every(seconds=5)",
+    ),
+    "a pace that is no number": (
+        lambda: Every(seconds=float("nan")),
+        "Every.seconds = nan: is not between 0.05 and 3600\n  next: Every(seconds=5)",
+    ),
+    "a pace in words": (
+        lambda: Every(seconds="5 s"),  # type: ignore[arg-type]  # wrong on purpose
+        "Every.seconds = '5 s': is not between 0.05 and 3600\n  next: Every(seconds=5)",
+    ),
+    "a limit that lets nothing through": (
+        lambda: Limits(batch_messages=0),
+        "Limits.batch_messages = 0: is not a positive whole number\n  next: leave it out for the default",
+    ),
+    "half a message": (
+        lambda: Limits(batch_messages=0.5),  # type: ignore[arg-type]  # wrong on purpose
+        "Limits.batch_messages = 0.5: is not a positive whole number\n  next: leave it out for the default",
+    ),
+    "a limit that is a yes": (
+        lambda: Limits(topics=True),
+        "Limits.topics = True: is not a positive whole number\n  next: leave it out for the default",
+    ),
+    "a negative time-out": (
+        lambda: Limits(stop_timeout_seconds=-1.0),
+        "Limits.stop_timeout_seconds = -1.0: is not a positive number\n  next: leave it out for the default",
+    ),
+    "a time-out that is no number": (
+        lambda: Limits(handover_timeout_seconds=float("nan")),
+        "Limits.handover_timeout_seconds = nan: is not a positive number\n  next: leave it out for the default",
+    ),
+    "evidence that is none": (
+        lambda: Strict(evidence="sequence"),  # type: ignore[arg-type]  # wrong on purpose
+        "Strict.evidence = 'sequence': is not evidence\n  next: for example Strict(evidence=Sequence())",
+    ),
+}
+
+NOT_YET: dict[str, tuple[Callable[[], object], str]] = {
+    "Once": (
+        lambda: Once(keep_ids=1000),
+        (
+            "Stream.integrity = 'Once': is declared but does not run yet\n"
+            "  next: use Strict(evidence=...) or NoIntegrity()"
+        ),
+    ),
+    "Ordered": (
+        Ordered,
+        (
+            "Stream.integrity = 'Ordered': is declared but does not run yet\n"
+            "  next: use Strict(evidence=...) or NoIntegrity()"
+        ),
+    ),
+    "FuzzyWindow": (
+        lambda: FuzzyWindow(lateness=timedelta(seconds=10)),
+        (
+            "Stream.integrity = 'FuzzyWindow': is declared but does not run yet\n"
+            "  next: use Strict(evidence=...) or NoIntegrity()"
+        ),
+    ),
+    "Suspend": (
+        lambda: Suspend(accept_loss=True),
+        "on_violation = 'Suspend': is declared but does not run yet\n  next: use Halt()",
+    ),
+    "FileSize": (
+        lambda: FileSize("128 MB", at_most=timedelta(minutes=60)),
+        (
+            "Stream.trigger = \"FileSize('128 MB')\": is declared but does not run yet\n"
+            "  next: use Every(seconds=...) and the compaction job"
+        ),
+    ),
+    "Adopt.LIVE": (
+        lambda: Topics(pattern="s.+", adopt=Adopt.LIVE),
+        (
+            "Topics.adopt = 'LIVE': is declared but does not run yet\n"
+            "  next: use Adopt.RESTART: the topics sensor restarts the stream"
+        ),
+    ),
+    "rules": (
+        lambda: panels(rules=(NotNull("value"),)),
+        (
+            "Stream.rules = (NotNull(severity=<Severity.CRITICAL: 'critical'>, column='value'),): "
+            "is declared but does not run yet\n  next: leave rules out; the built-in checks run for every stream"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_part_is_refused_with_its_field_value_problem_and_remedy(what: str) -> None:
+    declare, message = WRONG[what]
+    with pytest.raises(DeclarationError) as refused:
+        declare()
+    assert str(refused.value) == message
+    assert not isinstance(refused.value, NotYet)
+
+
+@pytest.mark.parametrize("what", NOT_YET)
+def test_what_does_not_run_yet_is_refused_by_its_name(what: str) -> None:
+    declare, message = NOT_YET[what]
+    with pytest.raises(NotYet) as refused:
+        declare()
+    assert str(refused.value) == message
+
+
+def test_the_parts_of_a_refusal_are_attributes() -> None:
+    with pytest.raises(DeclarationError) as refused:
+        Every(seconds=-1)
+    error = refused.value
+    assert (error.field, error.value, error.next_step) == ("Every.seconds", -1, "Every(seconds=5)")
+
+
+def test_topics_are_selected_by_their_whole_name_without_internal_and_excluded_ones() -> None:
+    topics = Topics(pattern=r"sensors\..+|__.+", exclude=r".*\.test")
+    names = ["sensors.a", "sensors.b.test", "xsensors.a", "sensors.", "__consumer_offsets", "other"]
+    assert topics.select(names) == {"sensors.a"}
