@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -56,7 +56,7 @@ class RangeFold:
 
     def fold(self, messages: Sequence[Message]) -> None:
         """Fold messages in offset order, until the first violation."""
-        if self.stopped is not None:
+        if self.stopped is not None or not messages:
             return
         try:
             self._fold(messages)
@@ -64,17 +64,16 @@ class RangeFold:
             self._raised(error)
 
     def _fold(self, messages: Sequence[Message]) -> None:
-        # Everything the loop touches is a local name: an attribute costs 20 ns, and there are 4 million a minute.
+        # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
         program, where, entries, load = self._program, self._position, self._state.entries, self._state.load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
         decode, place_of, check, apply = program.decode, program.place, program.check, program.apply
         rows, proofs, bytes_max = self._rows, self._proofs, program.message_bytes_max
-        take, prove = rows.extend, proofs.append
-        for message in messages:
-            record = Record(topic, topic_id, partition, message.offset(), message)  # type: ignore[arg-type]  # consumed
-            self._record = record
+        take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
+        offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
+        for offset, value, message in zip(offsets, values, messages, strict=True):
+            self._record = record = Record(topic, topic_id, partition, offset, message)  # type: ignore[arg-type]  # set
             try:
-                value = message.value()
                 body = decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
             except DECODE_ERRORS as error:
                 if self._undecodable(record, error):
@@ -95,7 +94,7 @@ class RangeFold:
             else:
                 self._set_state(entry, body, place, record)
             entry.gate = gate
-            prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us))
+            prove((offset, len(rows) - before, session, place.sequence, place.event_time_us))
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self._flush()
 
@@ -150,35 +149,49 @@ class RangeFold:
             self.stopped = replace(found, detail=f"{type(error).__name__}: {error}")
 
     def _flush(self) -> None:
-        proofs, rows = self._proofs, self._rows
-        if not proofs:
+        if not self._proofs:
             return
-        with_rows = sum(1 for proof in proofs if proof[1])
-        self.counts.with_rows += with_rows
-        self.counts.without_rows += len(proofs) - with_rows
-        self._note_times([proof[4] for proof in proofs if proof[4] is not None])
-        if rows:
-            self.batches.append(self._program.rows.build(rows, _proof(self._position, proofs, len(rows))))
-            self.rows_written += len(rows)
-        rows.clear()
-        proofs.clear()
+        offsets, numbers, sessions, sequences, times = zip(*self._proofs, strict=True)
+        without = numbers.count(0)
+        self.counts.without_rows += without
+        self.counts.with_rows += len(numbers) - without
+        self._note_times([time for time in times if time is not None])
+        if self._rows:
+            per_message = _PerMessage(offsets, numbers, sessions, sequences, times)
+            proof = _proof(self._position, per_message, len(self._rows))
+            self.batches.append(self._program.rows.build(self._rows, proof))
+            self.rows_written += len(self._rows)
+        self._rows.clear()
+        self._proofs.clear()
 
-    def _note_times(self, times: list[int]) -> None:
+    def _note_times(self, times: Sequence[int]) -> None:
         if times:
             low, high = self.event_time_us or (times[0], times[0])
-            self.event_time_us = (min(low, min(times)), max(high, max(times)))  # noqa: PLW3301  # a call less a chunk
+            self.event_time_us = (min(low, *times), max(high, *times))
 
 
-def _proof(position: Position, origins: list[_Origin], rows: int) -> Proof:
+class _PerMessage(NamedTuple):
+    """Columns of what is known of each message of a chunk."""
+
+    offsets: Sequence[int]
+    rows: Sequence[int]
+    sessions: Sequence[str]
+    sequences: Sequence[int | None]
+    event_times_us: Sequence[int | None]
+
+
+def _proof(position: Position, known: _PerMessage, rows: int) -> Proof:
     """One entry a row, from one entry a message; nearly always each message has one row."""
-    if any(origin[1] != 1 for origin in origins):
-        numbers = [number for origin in origins for number in range(origin[1])]
-        origins = [origin for origin in origins for _ in range(origin[1])]
-    else:
-        numbers = [0] * rows
-    offsets, _, sessions, sequences, times = zip(*origins, strict=True)
     run = Run(position.topic, position.topic_id, position.partition, rows)
+    if set(known.rows) == {1}:
+        return Proof((run,), known.offsets, [0] * rows, known.sessions, known.sequences, known.event_times_us)
+    offsets, sessions, sequences, times = (_repeated(values, known.rows) for values in known[:1] + known[2:])
+    numbers = [number for count in known.rows for number in range(count)]
     return Proof((run,), offsets, numbers, sessions, sequences, times)
+
+
+def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
 def _finding(position: Position, offset: int, cause: str) -> Finding:

@@ -67,7 +67,8 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
     """
     started = time.process_time()
     program = shipped_program(job.stream)
-    gc.freeze()  # nothing that lives now is garbage soon: keep the collector off it while folding
+    gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
+    gc.disable()  # would walk over all state again and again
     try:
         with ExitStack() as stack:
             opener = _Opener(job, task.generation, program, HotFolder(job.hot, job.state), stack)
@@ -77,6 +78,7 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
             files = _write_rows(job, task, works, program)
             facts = _save_states(job, works)
     finally:
+        gc.enable()
         gc.unfreeze()
     return BinFacts(ranges=facts, files=files, cpu_seconds=time.process_time() - started)
 
