@@ -94,7 +94,7 @@ class RangeFold:
             else:
                 self._set_state(entry, body, place, record)
             entry.gate = gate
-            prove((offset, len(rows) - before, session, place.sequence, place.event_time_us))
+            prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us))
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self._flush()
 

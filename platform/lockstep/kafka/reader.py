@@ -117,7 +117,7 @@ class _Reading:
         # Mapped methods: this loop sees every message, and a bound call costs twice as much.
         places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         for place, error, message in zip(places, map(Message.error, messages), messages, strict=True):
-            index = known.get(place)  # type: ignore[call-overload]  # topic and partition are set on every message
+            index = known.get(place)  # type: ignore[arg-type]  # topic and partition are set on every message
             if index is None:
                 continue  # over-fetched after its range was done
             if error is not None:
