@@ -1,0 +1,27 @@
+"""The code location: every stream, with its assets, checks, jobs, schedules and sensors. Add a stream here."""
+
+from dagster import Definitions, in_process_executor
+
+from assets.order_books import order_books
+from jobs.compaction import compaction_schedule
+from jobs.streaming import streaming_job
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration.definitions import stream_assets
+from lockstep.orchestration.spark import spark_resource
+from lockstep.settings import load_settings
+from sensors.topics import topics_sensor
+
+STREAMS: tuple[AnyStream, ...] = (order_books,)
+OWNERS = ("team:data-platform",)
+
+settings = load_settings()
+
+defs = Definitions(
+    assets=[asset for stream in STREAMS for asset in stream_assets(stream, settings, owners=OWNERS)],
+    jobs=[streaming_job(stream) for stream in STREAMS],
+    schedules=[compaction_schedule(stream) for stream in STREAMS],
+    sensors=[topics_sensor(stream, settings) for stream in STREAMS],
+    resources={"spark": spark_resource(settings)},
+    # One process a run: one JVM, and exit codes that tell the truth.
+    executor=in_process_executor,
+)

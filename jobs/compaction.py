@@ -1,0 +1,16 @@
+"""One job a stream: compacts the hours that are closed, each hour."""
+
+from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration import names
+
+
+def compaction_schedule(stream: AnyStream) -> ScheduleDefinition:
+    """The schedule and its job: ten minutes past the hour, when the hour before is surely closed."""
+    job = define_asset_job(
+        names.compaction_job(stream),
+        selection=AssetSelection.assets(names.compaction_key(stream)),
+        description=f"Rewrites the small files of {stream.name}'s closed hours; order kept and proven.",
+    )
+    return ScheduleDefinition(job=job, cron_schedule="10 * * * *", default_status=DefaultScheduleStatus.RUNNING)

@@ -1,0 +1,16 @@
+"""One job a stream: the table alone, without checks. A never-ending run would keep them waiting for ever."""
+
+from dagster import AssetSelection, define_asset_job
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration import names
+
+
+def streaming_job(stream: AnyStream) -> UnresolvedAssetJobDefinition:
+    """The job that runs a stream until it is stopped."""
+    return define_asset_job(
+        names.stream_job(stream),
+        selection=AssetSelection.assets(names.table_key(stream)).without_checks(),
+        description=f"Runs {stream.name} until it is stopped or handed over.",
+    )

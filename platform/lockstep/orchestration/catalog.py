@@ -1,0 +1,59 @@
+"""What Dagster's catalog shows of a stream: columns, paths, the promise. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+
+from lockstep.table.layout import StreamFolders
+from lockstep.table.schema import table_schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import msgspec
+    from dagster import RawMetadataValue
+
+    from lockstep.engine.hands import AnyStream
+
+KINDS = {"kafka", "spark", "deltalake"}
+"""Dagster shows an icon for each."""
+
+
+def table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
+    """Metadata of the table's asset."""
+    folders = StreamFolders(stream.name, root)
+    return {
+        "dagster/column_schema": column_schema(stream.types.row),
+        "dagster/uri": MetadataValue.path(folders.table),
+        "ledger": MetadataValue.path(folders.ledger),
+        "topics": stream.topics.pattern,
+        "integrity": integrity(stream),
+        "trigger": repr(stream.trigger),
+    }
+
+
+def table_description(stream: AnyStream) -> str:
+    """The sentence of the declaration, then what a run does."""
+    return (
+        f"{stream.description}\n\n"
+        f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
+        f"`{integrity(stream)}`. A run goes on until it is stopped or handed over; with other assets, or "
+        "with `available_now` in its configuration, it reads what is there and ends."
+    ).strip()
+
+
+def integrity(stream: AnyStream) -> str:
+    """The promise as it is declared."""
+    return repr(stream.integrity)
+
+
+def column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
+    """All columns of the table, the proof columns too."""
+    return TableSchema(
+        columns=[
+            TableColumn(field.name, str(field.type), constraints=TableColumnConstraints(nullable=field.nullable))
+            for field in table_schema(row_type)
+        ]
+    )

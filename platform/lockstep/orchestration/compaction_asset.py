@@ -1,0 +1,67 @@
+"""The asset of a stream's compaction: the small files of closed hours become large ones."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInterruptedError, MaterializeResult, asset
+
+from lockstep.engine.hands import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
+from lockstep.orchestration.endings import failed
+from lockstep.orchestration.names import compaction_key, table_key
+from lockstep.orchestration.spark import SparkResource
+from lockstep.settings import Settings
+from lockstep.table import log
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from lockstep.compaction.run import CompactionResult
+
+KINDS = {"spark", "deltalake"}
+PATIENCE_SECONDS = 10.0
+"""A stop does not wait for long: of a bin that is not committed nothing is visible."""
+
+
+def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<stream>/compaction`. It runs beside a writing stream; neither waits for the other."""
+    folders = StreamFolders(stream.name, settings.table_root)
+
+    @asset(
+        key=compaction_key(stream),
+        deps=[table_key(stream)],
+        group_name=stream.name,
+        description=(
+            f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
+            "kept, and each commit carries the proof that no row changed."
+        ),
+        kinds=KINDS,
+        owners=owners,
+    )
+    def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
+        if not log.exists(folders.table):
+            return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
+        context.log.info("compacting closed hours of %s", folders.table)
+        try:
+            result = _compact(stream, folders, spark)
+        except LockstepError as error:
+            raise failed(error) from error
+        numbers = {name: getattr(result, name) for name in result.__struct_fields__ if name != "hours"}
+        return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none"})
+
+    return compaction
+
+
+def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "CompactionResult":
+    def work() -> "CompactionResult":
+        from lockstep.compaction.rewriter import on_spark
+        from lockstep.compaction.run import compact_stream
+
+        session = spark.session(f"{stream.name} compaction")
+        return compact_stream(folders, rewriter=on_spark(session.sparkContext))
+
+    stopping = Stopping()
+    try:
+        return run_beside(work, stopping, patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel)
+    except Abandoned as abandoned:
+        raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); committed bins stay") from None

@@ -1,0 +1,21 @@
+"""All that Dagster gets of one stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.orchestration.compaction_asset import compaction_asset
+from lockstep.orchestration.table_asset import table_asset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dagster import AssetsDefinition
+
+    from lockstep.engine.hands import AnyStream
+    from lockstep.settings import Settings
+
+
+def stream_assets(stream: AnyStream, settings: Settings, *, owners: Sequence[str]) -> list[AssetsDefinition]:
+    """The table and its compaction."""
+    return [table_asset(stream, settings, owners), compaction_asset(stream, settings, owners)]

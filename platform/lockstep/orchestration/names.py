@@ -1,0 +1,47 @@
+"""What the parts of a stream are called in Dagster. Everything that names one takes it from here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster import AssetKey
+
+if TYPE_CHECKING:
+    from lockstep.engine.hands import AnyStream
+
+CAUSE_TAG = "lockstep/cause"
+"""Why a run was started; goes into the ledger."""
+OUTCOME_TAG = "lockstep/outcome"
+"""How a run of a stream ended: `handed over`, `fenced`, `halted`, ..."""
+TOPICS_TAG = "lockstep/topics_added"
+"""Topics for which a run was asked."""
+
+
+def table_key(stream: AnyStream) -> AssetKey:
+    """The asset of the stream's table."""
+    return AssetKey([stream.name, "table"])
+
+
+def compaction_key(stream: AnyStream) -> AssetKey:
+    """The asset of the stream's compaction."""
+    return AssetKey([stream.name, "compaction"])
+
+
+def stream_job(stream: AnyStream) -> str:
+    """The job that runs the stream."""
+    return f"{stream.name}_stream"
+
+
+def compaction_job(stream: AnyStream) -> str:
+    """The job that compacts closed hours."""
+    return f"{stream.name}_compaction"
+
+
+def checks_job(stream: AnyStream) -> str:
+    """The job that runs the checks of the table."""
+    return f"{stream.name}_checks"
+
+
+def topics_sensor(stream: AnyStream) -> str:
+    """The sensor that looks for new topics."""
+    return f"{stream.name}_topics"

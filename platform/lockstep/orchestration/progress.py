@@ -1,0 +1,76 @@
+"""Tells Dagster how a run goes: one materialization for many batches, with numbers to plot.
+
+An event costs 25 to 80 ms and about 8 KB of Dagster's storage (measured), so a batch gets none of
+its own. Batches report on the run's thread; only the main thread talks to Dagster.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from dagster import AssetMaterialization
+
+from lockstep.engine.progress import BatchReport, Window
+
+if TYPE_CHECKING:
+    from dagster import AssetExecutionContext, AssetKey
+
+REPORT_SECONDS = 30.0
+"""Fresh enough for a person who looks on; about 3,000 events a day."""
+
+
+class RunProgress:
+    """Collects the batches of a run and reports them in windows."""
+
+    def __init__(self, context: AssetExecutionContext, key: AssetKey) -> None:
+        self._context, self._key = context, key
+        self._lock = threading.Lock()
+        self._window, self._reported = Window(), time.monotonic()
+        self._began = time.monotonic()
+        self._batches = self._messages = self._rows = 0
+
+    def add(self, report: BatchReport) -> None:
+        """Take up one committed batch; called on the run's thread."""
+        with self._lock:
+            self._window.reports.append(report)
+
+    def tick(self) -> None:
+        """Report when it is time to; called on the main thread."""
+        if time.monotonic() - self._reported >= REPORT_SECONDS:
+            self._reported = time.monotonic()
+            window = self._take()
+            if window.reports:
+                self._log(dict(window.summary()))
+
+    def final(self, outcome: str) -> dict[str, float | int | str]:
+        """The numbers of the last window and of the whole run, for the run's last event."""
+        window = self._take()
+        last = window.summary() if window.reports else {}
+        return {
+            **last,
+            "outcome": outcome,
+            "run_batches": self._batches,
+            "run_messages": self._messages,
+            "run_rows": self._rows,
+            "run_seconds": round(time.monotonic() - self._began, 3),
+        }
+
+    def log_final(self, outcome: str) -> None:
+        """Report the end of a run that cannot return its numbers, because it ends by raising."""
+        self._log(self.final(outcome))
+
+    def _take(self) -> Window:
+        with self._lock:
+            window, self._window = self._window, Window()
+        self._batches += len(window.reports)
+        self._messages += sum(report.messages for report in window.reports)
+        self._rows += sum(report.rows for report in window.reports)
+        return window
+
+    def _log(self, numbers: dict[str, float | int | str]) -> None:
+        self._context.log_event(AssetMaterialization(self._key, metadata=numbers))
+        # The context keeps every event until the step ends, which this one may never do.
+        deque(self._context.consume_events(), maxlen=0)

@@ -1,0 +1,85 @@
+"""The topics sensor's eyes and hands: reads Kafka, the table and Dagster, and puts a decision into Dagster's words.
+
+Nothing here starts Spark: a look is a question to Kafka and two small files, far below a second.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, SkipReason
+
+from lockstep.engine.liveness import pulse
+from lockstep.kafka.client import admin_client
+from lockstep.kafka.discovery import Discovery
+from lockstep.orchestration.names import CAUSE_TAG, TOPICS_TAG, stream_job, table_key
+from lockstep.orchestration.topics import Decision, Look, Restart
+from lockstep.table import log
+from lockstep.table.commit import OutputLog
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import positions
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from lockstep.engine.hands import AnyStream
+    from lockstep.settings import Settings
+
+KAFKA_SECONDS_MAX = 10.0
+"""A tick that waits longer is killed by Dagster; the next one comes soon."""
+LAUNCH_MINUTES_MAX = 10
+"""A run that has not begun to work by then does not count as one on its way."""
+TAG_TOPICS_MAX = 20
+NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
+
+
+def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Look:
+    """Look at Kafka, the table and Dagster's runs.
+
+    Raises:
+        KafkaError: Kafka does not answer; that is never "no topics".
+        TableError: The table is not as its head says.
+    """
+    kafka = settings.kafka
+    discovery = Discovery(admin_client(kafka), min(kafka.timeout_seconds, KAFKA_SECONDS_MAX))
+    wanted = stream.topics.select(discovery.topic_names())
+    folders = StreamFolders(stream.name, settings.table_root)
+    if not log.exists(folders.table):
+        return Look(head=None, wanted=wanted)
+    head = OutputLog(folders.table).base().head
+    return Look(
+        head=head,
+        wanted=wanted,
+        subscribed=frozenset(row.topic for row in positions(folders.ledger, head).values()),
+        pulse=pulse(folders.control, head.epoch),
+        on_its_way=_on_its_way(instance, stream_job(stream)),
+    )
+
+
+def sensor_result(stream: AnyStream, decision: Decision) -> SensorResult:
+    """The decision in Dagster's words."""
+    cursor = decision.cursor.encode()
+    if decision.restart is None:
+        return SensorResult(skip_reason=SkipReason(decision.says), cursor=cursor)
+    return SensorResult(run_requests=[run_request(stream, decision.restart)], cursor=cursor)
+
+
+def run_request(stream: AnyStream, restart: Restart) -> RunRequest:
+    """A run of the stream's job, with the plan in its tags."""
+    shown = ", ".join(restart.added[:TAG_TOPICS_MAX])
+    left = len(restart.added) - TAG_TOPICS_MAX
+    topics = f"{shown} and {left} more" if left > 0 else shown
+    op = table_key(stream).to_python_identifier()
+    return RunRequest(
+        run_key=restart.run_key,
+        job_name=stream_job(stream),
+        run_config={"ops": {op: {"config": {"available_now": not restart.never_ending}}}},
+        tags={TOPICS_TAG: topics, CAUSE_TAG: f"new topics: {topics}"},
+    )
+
+
+def _on_its_way(instance: DagsterInstance, job: str) -> str | None:
+    since = datetime.now(UTC) - timedelta(minutes=LAUNCH_MINUTES_MAX)
+    runs = instance.get_runs(RunsFilter(job_name=job, statuses=NOT_WORKING_YET, created_after=since), limit=1)
+    return runs[0].run_id if runs else None

@@ -1,0 +1,107 @@
+"""The asset of a stream's table: one run that goes on until it is stopped or handed over."""
+
+from collections.abc import Sequence
+
+from dagster import AssetExecutionContext, AssetsDefinition, Config, MaterializeResult, asset
+from pydantic import Field
+
+from lockstep.declare.triggers import AvailableNow, Trigger
+from lockstep.engine.hands import AnyStream
+from lockstep.engine.loop import Outcome
+from lockstep.engine.run import import_roots, run_stream
+from lockstep.errors import LockstepError, StreamHalted
+from lockstep.orchestration import catalog, endings
+from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
+from lockstep.orchestration.names import CAUSE_TAG, table_key
+from lockstep.orchestration.own_run import OwnRun
+from lockstep.orchestration.progress import RunProgress
+from lockstep.orchestration.refusals import refuse
+from lockstep.orchestration.spark import SparkResource
+from lockstep.orchestration.wishes import record_stop
+from lockstep.settings import Settings
+from lockstep.table.layout import StreamFolders
+
+
+class TableConfig(Config):
+    """Configuration of one run of the stream."""
+
+    available_now: bool = Field(default=False, description="Read what is there at the start, then end.")
+
+
+def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<stream>/table`.
+
+    No retry policy: Terminate would become a retry. No pool either: it would hold up a successor
+    that asks for the handover; only the epoch in the table's log guards the stream.
+    """
+
+    @asset(
+        key=table_key(stream),
+        group_name=stream.name,
+        description=catalog.table_description(stream),
+        metadata=catalog.table_metadata(stream, settings.table_root),
+        kinds=catalog.KINDS,
+        owners=owners,
+    )
+    def table(context: AssetExecutionContext, config: TableConfig, spark: SparkResource) -> MaterializeResult[None]:
+        trigger = chosen_trigger(stream, context, available_now=config.available_now)
+        refuse(stream, settings.table_root, trigger, context.instance, context.run)
+        return _TableRun(context, stream, settings).materialize(spark, trigger)
+
+    return table
+
+
+def chosen_trigger(stream: AnyStream, context: AssetExecutionContext, *, available_now: bool) -> Trigger:
+    """The stream's own trigger, unless the run is to end: other assets of it wait for that end."""
+    alone = context.job_def.asset_layer.selected_asset_keys == {table_key(stream)}
+    return stream.trigger if alone and not available_now else AvailableNow()
+
+
+class _TableRun:
+    """One run of the engine inside one run of Dagster."""
+
+    def __init__(self, context: AssetExecutionContext, stream: AnyStream, settings: Settings) -> None:
+        self._context, self._stream, self._settings = context, stream, settings
+        self._stopping = Stopping()
+        self._own_run = OwnRun(context.instance, context.run_id)
+        self._progress = RunProgress(context, table_key(stream))
+
+    def materialize(self, spark: SparkResource, trigger: Trigger) -> MaterializeResult[None]:
+        """Run, and end as the engine says.
+
+        Raises:
+            DagsterExecutionInterruptedError: Stopped.
+            Failure: Halted, or failed.
+        """
+        try:
+            outcome = self._run(spark, trigger)
+        except StreamHalted as error:
+            raise endings.halted(self._context, error) from error
+        except LockstepError as error:
+            raise endings.failed(error) from error
+        if outcome is Outcome.STOPPED and self._own_run.terminated_by_a_person():
+            record_stop(StreamFolders(self._stream.name, self._settings.table_root), "terminated in Dagster")
+        return endings.ended(self._context, self._progress, outcome, self._stopping.reason)
+
+    def _run(self, spark: SparkResource, trigger: Trigger) -> Outcome:
+        def work() -> Outcome:
+            return run_stream(
+                self._stream,
+                self._settings,
+                spark=lambda: spark.session(self._stream.name, import_roots(self._stream)).sparkContext,
+                stop=self._stopping.wanted,
+                trigger=trigger,
+                report=self._progress.add,
+                cause=self._context.run.tags.get(CAUSE_TAG, f"Dagster run {self._context.run_id}"),
+            )
+
+        patience = self._stream.limits.stop_timeout_seconds
+        try:
+            return run_beside(work, self._stopping, patience_seconds=patience, tick=self._tick, abandon=spark.cancel)
+        except Abandoned:
+            self._context.log.warning("the batch did not end within %s s and was abandoned", patience)
+            return Outcome.STOPPED
+
+    def _tick(self) -> None:
+        self._progress.tick()
+        self._own_run.tick(self._stopping)

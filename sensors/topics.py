@@ -1,0 +1,44 @@
+"""One sensor a stream: starts it again when topics appear that it does not read yet."""
+
+import time
+
+from dagster import (
+    DefaultSensorStatus,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    sensor,
+)
+
+from lockstep.engine.hands import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.orchestration import names
+from lockstep.orchestration.restarts import look, sensor_result
+from lockstep.orchestration.topics import decide, read_cursor
+from lockstep.settings import Settings
+
+LOOK_SECONDS = 10
+
+
+def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
+    """Looks for new topics of a stream; a run that never ends is handed over, else one reads and ends."""
+
+    @sensor(
+        name=names.topics_sensor(stream),
+        job_name=names.stream_job(stream),
+        minimum_interval_seconds=LOOK_SECONDS,
+        default_status=DefaultSensorStatus.RUNNING,
+        description=f"Starts {stream.name} again when a topic appears that matches {stream.topics.pattern}.",
+    )
+    def look_for_topics(context: SensorEvaluationContext) -> SensorResult | SkipReason:
+        try:
+            seen = look(stream, settings, context.instance)
+        except LockstepError as error:  # the cursor stays as it was; the next look may succeed
+            return SkipReason(str(error))
+        cursor, warning = read_cursor(context.cursor)
+        if warning:
+            context.log.warning(warning)
+        return sensor_result(stream, decide(seen, cursor, time.time()))
+
+    return look_for_topics
