@@ -31,7 +31,11 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         """The output row of one changed row; `previous` is None when it is new, `new` when removed."""
 
     def merge(self, previous: V | None, change: V) -> V:
-        """The new row from the previous one and what the update says of it; by default all of it."""
+        """The new row from the previous one and what the update says of it; by default all of it.
+
+        Gives a new row (or `previous` itself, when nothing changes) and never changes `previous`:
+        what was changed in place would look unchanged and emit nothing.
+        """
         del previous
         return change
 
