@@ -145,4 +145,4 @@ def _unknown(place: Place) -> Verdict:
 
 
 def _no_evidence(name: str, place: Place) -> Verdict:
-    return violation("no evidence", f"a {name} from Transform.place", f"{name}=None in a {place.kind.value}")
+    return violation("no evidence", f"a {name} from Transform.place", f"{name}=None ({place.kind.value})")
