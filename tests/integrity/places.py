@@ -1,0 +1,59 @@
+"""Places and a record for gates, without Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep import Kind, Link, Place, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lockstep.integrity.verdict import Gate, GateState, Verdict
+
+
+class NoMessage:
+    """A client's message without content: gates look at places."""
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes | None:
+        return None
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return (0, 0)
+
+    def leader_epoch(self) -> int | None:
+        return None
+
+
+RECORD = Record(topic="t", topic_id="id", partition=0, offset=7, source=NoMessage())
+
+
+def snapshot(number: int | None = None, *, link: Link | None = None) -> Place:
+    return Place("s", Kind.SNAPSHOT, sequence=number, link=link)
+
+
+def update(number: int | None = None, *, link: Link | None = None) -> Place:
+    return Place("s", Kind.UPDATE, sequence=number, link=link)
+
+
+def end(number: int | None = None, *, link: Link | None = None) -> Place:
+    return Place("s", Kind.END, sequence=number, link=link)
+
+
+def refused_at(gate: Gate, places: Iterable[Place]) -> tuple[int, Verdict] | None:
+    """Where a gate first refuses, as the engine drives it: state is kept only of accepted messages."""
+    from lockstep.integrity.verdict import Judgement
+
+    state: GateState = None
+    for number, place in enumerate(places):
+        after, verdict = gate.check(state, place, RECORD)
+        if verdict.judgement is not Judgement.ACCEPT:
+            return number, verdict
+        state = after
+    return None

@@ -1,0 +1,47 @@
+"""What each class promises, and its verdicts on what no gate ever sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep import Checksum, Halt, Linked, LogOnly, NoIntegrity, Sequence, Strict
+from lockstep.integrity.evidence import Evidence
+from lockstep.integrity.verdict import Judgement
+
+PROMISES = [
+    (Strict(evidence=Sequence()), "strict: in order, none missing, none repeated, by Sequence"),
+    (Strict(evidence=Linked()), "strict: in order, none missing, none repeated, by Linked"),
+    (Strict(evidence=Checksum()), "strict: in order, none missing, none repeated, by Checksum"),
+    (
+        Strict(evidence=LogOnly()),
+        "strict: in order, none missing, none repeated, by LogOnly (the log only: what the producer lost is not seen)",
+    ),
+    (NoIntegrity(), "none: best effort, everything noticed is counted"),
+]
+
+
+@pytest.mark.parametrize(("integrity", "promise"), PROMISES)
+def test_a_class_says_what_it_promises(integrity: Strict | NoIntegrity, promise: str) -> None:
+    assert integrity.promise() == promise
+
+
+def test_strict_stops_at_what_it_cannot_prove() -> None:
+    strict = Strict(evidence=Sequence())
+    assert (strict.undecodable, strict.unproven_hole) == (Judgement.VIOLATION, Judgement.VIOLATION)
+    assert not strict.passes_unknown_sessions
+    assert strict.on_violation == Halt()
+
+
+def test_no_integrity_counts_it_and_goes_on() -> None:
+    assert (NoIntegrity.undecodable, NoIntegrity.unproven_hole) == (Judgement.GAP, Judgement.GAP)
+    assert NoIntegrity.passes_unknown_sessions
+
+
+def test_the_gate_of_strict_is_its_evidence() -> None:
+    evidence = Sequence()
+    assert Strict(evidence=evidence).gate() is evidence
+
+
+def test_evidence_that_judges_nothing_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Evidence()  # type: ignore[abstract]  # wrong on purpose
