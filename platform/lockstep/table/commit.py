@@ -82,7 +82,7 @@ class OutputLog:
 
     def __init__(self, table: Path) -> None:
         self.folder = table
-        self._handle = DeltaTable(table, without_files=True)
+        self._handle = DeltaTable(table)
 
     @property
     def table_id(self) -> str:

@@ -75,7 +75,7 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
 
 
 def _check_schema(table: Path, wanted: pa.Schema) -> None:
-    held = {field.name: str(field.type) for field in DeltaTable(table, without_files=True).schema().fields}
+    held = {field.name: str(field.type) for field in DeltaTable(table).schema().fields}
     asked = {field.name: str(field.type) for field in to_delta(wanted).fields}
     different = [
         f"{name}: table {held.get(name, 'none')}, declared {asked.get(name, 'none')}"

@@ -27,7 +27,7 @@ def forward(side: Path, file: SideFile | None, batch: int) -> bool:
     """
     if file is None:
         return False
-    handle = DeltaTable(side, without_files=True)
+    handle = DeltaTable(side)
     for _ in range(MOST_ATTEMPTS):
         handle.update_incremental()
         held = handle.transaction_version(log.BATCH) or 0
