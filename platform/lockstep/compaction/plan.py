@@ -1,0 +1,98 @@
+"""Chooses what to compact: files of closed hours into bins of about one file's size. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+from pathlib import PurePosixPath
+
+import msgspec
+
+from lockstep.table.head import Head
+
+TARGET_BYTES = 256 * 1024 * 1024
+"""Size of a compacted file. Larger files open no faster (a reader fetches row groups, not files) and
+make a task longer and its scratch larger; at a quarter of it a year of a busy stream has four times
+the entries that every reader must list before its first row."""
+LARGE_RATIO = 0.5
+"""A file of this share of the target stays: rewriting it could at best halve the number of files."""
+COMPACTED_PREFIX = "compacted"
+"""Files so named are final: nothing is added to a closed hour, so there is nothing to gain twice."""
+
+RowKey = tuple[str, int, int]
+"""(topic id, partition, emit offset)."""
+
+
+class LiveFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the output table, as the log names it.
+
+    Attributes:
+        path: Relative to the table.
+        size: Bytes.
+        rows: Number of rows.
+        commit_hour: Value of the partition column.
+        added_ms: When it was committed, in milliseconds since 1970, by the committer's clock.
+        lowest: Least topic id, partition and emit offset, each by itself; empty without statistics.
+    """
+
+    path: str
+    size: int
+    rows: int
+    commit_hour: str
+    added_ms: int
+    lowest: RowKey = ("", 0, 0)
+
+
+class Bin(msgspec.Struct, frozen=True):
+    """Files of one hour that become one file, by one task and one commit."""
+
+    commit_hour: str
+    files: tuple[LiveFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+
+def is_closed(hour: str, head: Head) -> bool:
+    """Whether no batch can be committed into an hour any more: the log closes hours, not the clock."""
+    return hour < head.hour or hour <= head.closed_hour
+
+
+def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARGET_BYTES) -> tuple[Bin, ...]:
+    """The bins that are worth rewriting, oldest hour first; none once all is compacted.
+
+    1. Leave out open hours, and files that are compacted or large already.
+    2. Order the files of an hour by their commit, so that the bins of an hour hold, for each
+       partition, offsets that follow each other. Rewriting orders rows by themselves: where a
+       clock went back, only the bins overlap, never the rows inside.
+    3. Cut the hour into parts of equal size, each at most about the target; a part of one file stays.
+    """
+    chosen = [file for file in files if is_closed(file.commit_hour, head) and _small(file, target_bytes)]
+    ordered = sorted(chosen, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
+    hours = groupby(ordered, key=attrgetter("commit_hour"))
+    bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
+    return tuple(part for part in bins if len(part.files) > 1)
+
+
+def _small(file: LiveFile, target_bytes: int) -> bool:
+    compacted = PurePosixPath(file.path).name.startswith(f"{COMPACTED_PREFIX}-")
+    return not compacted and file.size < target_bytes * LARGE_RATIO
+
+
+def _parts(hour: str, files: list[LiveFile], target_bytes: int) -> list[Bin]:
+    total = sum(file.size for file in files)
+    count = max(1, -(-total // target_bytes))
+    parts: list[list[LiveFile]] = [[] for _ in range(count)]
+    before = 0
+    for file in files:
+        parts[min(before * count // total, count - 1) if total else 0].append(file)
+        before += file.size
+    return [Bin(hour, tuple(part)) for part in parts if part]

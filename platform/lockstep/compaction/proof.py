@@ -1,0 +1,93 @@
+"""The proof that a compaction changed nothing: rows, digest and ranges, of inputs and of output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from lockstep.compaction.digest import digest
+from lockstep.compaction.segments import PartitionKey, RowPlace, Segments
+from lockstep.errors import TableError
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Rows of one partition: how many, the first and the last."""
+
+    rows: int
+    first: RowPlace
+    last: RowPlace
+
+    def joined(self, other: Span | None) -> Span:
+        """Both together."""
+        if other is None:
+            return self
+        return Span(self.rows + other.rows, min(self.first, other.first), max(self.last, other.last))
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What must be the same before and after.
+
+    Attributes:
+        rows: Number of rows.
+        digest: Sum of the rows' 64-bit hashes modulo 2^64, as `digest.digest` defines it.
+        spans: What is there of each partition.
+    """
+
+    rows: int = 0
+    digest: int = 0
+    spans: Mapping[PartitionKey, Span] = {}
+
+    def joined(self, other: Proof) -> Proof:
+        """The proof of both sets of rows together."""
+        spans = {**self.spans, **{key: span.joined(self.spans.get(key)) for key, span in other.spans.items()}}
+        return Proof(self.rows + other.rows, (self.digest + other.digest) % 2**64, spans)
+
+
+class ProofDiffers(TableError):
+    """A compacted file does not hold what its inputs hold.
+
+    Attributes:
+        before: Proof of the inputs.
+        after: Proof of the output.
+    """
+
+    def __init__(self, before: Proof, after: Proof, what: str) -> None:
+        super().__init__(
+            f"the compacted file differs from its inputs: {what}",
+            next_step="nothing was committed; check disk and memory of this machine, then compact again",
+        )
+        self.before, self.after = before, after
+
+
+def prove(rows: pa.Table, ordered: Segments) -> Proof:
+    """The proof of rows.
+
+    Args:
+        rows: The rows.
+        ordered: Their segments, in order of partition and first row.
+    """
+    begin = np.flatnonzero(np.concatenate([[True], ordered.key[1:] != ordered.key[:-1]]))
+    end = np.append(begin[1:], len(ordered.key)) - 1
+    counts = np.add.reduceat(ordered.length, begin)
+    bounds = zip(begin.tolist(), end.tolist(), counts.tolist(), strict=True)
+    spans = {ordered.partition(i): Span(count, ordered.opens(i), ordered.closes(j)) for i, j, count in bounds}
+    return Proof(len(rows), digest(rows), spans)
+
+
+def compare(before: Proof, after: Proof) -> None:
+    """Check that nothing changed.
+
+    Raises:
+        ProofDiffers: Names what differs first: rows, a partition's range, or values.
+    """
+    if before.rows != after.rows:
+        raise ProofDiffers(before, after, f"{before.rows} rows became {after.rows}")
+    for key in sorted(before.spans.keys() | after.spans.keys()):
+        held, found = before.spans.get(key), after.spans.get(key)
+        if held != found:
+            raise ProofDiffers(before, after, f"topic id {key[0]}, partition {key[1]}: {held} became {found}")
+    if before.digest != after.digest:
+        raise ProofDiffers(before, after, f"digest {before.digest:016x} became {after.digest:016x}")

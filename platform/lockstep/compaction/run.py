@@ -1,0 +1,210 @@
+"""Compacts a stream's closed hours, beside a live writer and beside other compactions."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from deltalake.transaction import RemoveAction
+
+from lockstep.compaction.live import LiveFiles
+from lockstep.compaction.plan import TARGET_BYTES, Bin, LiveFile, plan_bins
+from lockstep.compaction.rewrite import Refused, RewriteTask, Rewritten
+from lockstep.compaction.rewriter import Rewriter, in_process
+from lockstep.errors import TableError
+from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+
+LOG = logging.getLogger("lockstep")
+
+PROOF = "lockstep.proof"
+"""Metadata of a compaction's commit: its proof as JSON."""
+
+
+class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one compaction did. Files, bytes and rows are those of the bins it committed.
+
+    Attributes:
+        bins: Bins committed.
+        bins_lost: Bins that another compaction or a rewind was faster with; nothing is lost but work.
+        hours: Hours with committed bins.
+        files_before: Files that the bins had.
+        files_after: Files that took their place.
+        bytes_before: Their bytes.
+        bytes_after: Bytes of the files that took their place.
+        rows: Rows rewritten.
+        cpu_seconds: CPU time of the rewriting, proofs included.
+        seconds: From start to end.
+    """
+
+    bins: int = 0
+    bins_lost: int = 0
+    hours: tuple[str, ...] = ()
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    cpu_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+class CompactionRefused(TableError):
+    """Some bins could not be compacted; the table is as it was for these, and the others are done.
+
+    Attributes:
+        hours: The hours of the refused bins.
+        result: What was done.
+    """
+
+    def __init__(self, refused: list[tuple[Bin, Refused]], result: CompactionResult) -> None:
+        shown = "; ".join(f"hour {part.commit_hour}: {refusal.problem}" for part, refusal in refused)
+        super().__init__(shown, next_step=refused[0][1].next_step)
+        self.hours = tuple(part.commit_hour for part, _ in refused)
+        self.result = result
+
+
+class InputsGone(TableError):
+    """Inputs are not live any more, or the generation is another: this work came too late."""
+
+
+def compact_stream(
+    folders: StreamFolders,
+    *,
+    rewriter: Rewriter | None = None,
+    target_bytes: int = TARGET_BYTES,
+    scratch: Path | None = None,
+) -> CompactionResult:
+    """Compact the closed hours of a stream; nothing happens when all is compacted.
+
+    1. Read the head and the live files; plan the bins.
+    2. Rewrite as many bins at a time as the rewriter has room for; each output is proven equal.
+    3. Commit each bin by itself: its inputs out, its output in, no data changed.
+
+    Args:
+        folders: Where the stream lies.
+        rewriter: Who rewrites; this process when left out.
+        target_bytes: Size of a compacted file at most, about.
+        scratch: Folder for scratch files where the rewriting runs; the temporary folder when left out.
+
+    Raises:
+        CompactionRefused: A bin's rows overlap, or a proof differs; raised after all others are done.
+        TableError: The table is not as its head says.
+        CommitUnknown: The store did not answer; the output may still become live, so it stays.
+    """
+    began = time.monotonic()
+    work = _Compaction(folders, rewriter or in_process(), scratch or Path(tempfile.gettempdir()))
+    bins = work.plan(target_bytes)
+    for done, group in enumerate(_at_a_time(bins, work.rewriter.at_once)):
+        LOG.info("compaction of %s: %s of %s bins", folders.stream, done * work.rewriter.at_once, len(bins))
+        work.compact(group)
+    result = msgspec.structs.replace(work.result, seconds=time.monotonic() - began)
+    if work.refused:
+        raise CompactionRefused(work.refused, result)
+    return result
+
+
+class _Compaction:
+    """One compaction under way."""
+
+    def __init__(self, folders: StreamFolders, rewriter: Rewriter, scratch: Path) -> None:
+        self.rewriter, self._scratch, self._table = rewriter, scratch, folders.table
+        self._log, self._live = OutputLog(folders.table), LiveFiles(folders.table)
+        self._generation = 0
+        self.result, self.refused = CompactionResult(), list[tuple[Bin, Refused]]()
+
+    def plan(self, target_bytes: int) -> tuple[Bin, ...]:
+        base = self._log.base()
+        self._generation = base.head.generation
+        return plan_bins(self._live.at(base.version), base.head, target_bytes=target_bytes)
+
+    def compact(self, bins: list[Bin]) -> None:
+        live = [part for part in bins if not self._gone(part, self._log.base())]
+        self._lost(len(bins) - len(live))
+        tasks = [RewriteTask(self._table, self._scratch, part) for part in live]
+        outcomes = self.rewriter.rewrite(tasks) if tasks else ()
+        for part, outcome in zip(live, outcomes, strict=True):
+            if isinstance(outcome, Rewritten):
+                self._commit(part, outcome)
+            elif self._gone(part, self._log.base()):
+                self._lost(1)
+            else:
+                self.refused.append((part, outcome))
+
+    def _commit(self, part: Bin, output: Rewritten) -> None:
+        """Commit a bin, or drop its output where the inputs were gone before any commit could land."""
+
+        def next_head(base: Base) -> Head:
+            if gone := self._gone(part, base):
+                raise InputsGone(f"hour {part.commit_hour}: {gone}", next_step="nothing: another was faster")
+            return base.head
+
+        try:
+            self._log.commit(_proposal(part, output, next_head))
+        except InputsGone as lost:
+            LOG.info("compaction came too late: %s", lost.problem)
+            (self._table / output.file.path).unlink()
+            self._lost(1)
+        else:
+            self.result = _added(self.result, part, output)
+
+    def _gone(self, part: Bin, base: Base) -> str | None:
+        """Why a bin cannot be compacted any more; None while it can."""
+        if base.head.generation != self._generation:
+            return f"generation {self._generation} has become {base.head.generation}"
+        missing = self._live.missing([file.path for file in part.files], base.version)
+        return f"{len(missing)} files are not live any more, {missing[0]} first" if missing else None
+
+    def _lost(self, bins: int) -> None:
+        self.result = msgspec.structs.replace(self.result, bins_lost=self.result.bins_lost + bins)
+
+
+def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -> Proposal:
+    verdict = {
+        "verdict": "equal",
+        "rows": output.file.rows,
+        "digest": f"{output.digest:016x}",
+        "partitions": output.partitions,
+        "files": len(part.files),
+    }
+    return Proposal(
+        kind=CommitKind.COMPACTION,
+        next_head=next_head,
+        adds=(output.file,),
+        removes=tuple(_removed(file) for file in part.files),
+        metadata={PROOF: msgspec.json.encode(verdict).decode()},
+    )
+
+
+def _removed(file: LiveFile) -> RemoveAction:
+    return RemoveAction(
+        file.path,
+        data_change=False,  # a stream reader dies of a removal that changes data
+        deletion_timestamp=int(time.time() * 1000),
+        size=file.size,
+        partition_values={"commit_hour": file.commit_hour},
+    )
+
+
+def _added(result: CompactionResult, part: Bin, output: Rewritten) -> CompactionResult:
+    return msgspec.structs.replace(
+        result,
+        bins=result.bins + 1,
+        hours=tuple(sorted({*result.hours, part.commit_hour})),
+        files_before=result.files_before + len(part.files),
+        files_after=result.files_after + 1,
+        bytes_before=result.bytes_before + part.size,
+        bytes_after=result.bytes_after + output.file.size,
+        rows=result.rows + output.file.rows,
+        cpu_seconds=result.cpu_seconds + output.cpu_seconds,
+    )
+
+
+def _at_a_time(bins: tuple[Bin, ...], count: int) -> Iterator[list[Bin]]:
+    for start in range(0, len(bins), count):
+        yield list(bins[start : start + count])

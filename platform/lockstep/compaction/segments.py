@@ -1,0 +1,156 @@
+"""Where the rows of a partition lie: runs of one partition inside what was read, with their bounds.
+
+Files hold several partitions, each sorted. So rows never need sorting: it is enough to put the
+segments of each partition into the order of their offsets, and to refuse where they overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lockstep.errors import TableError
+
+I64 = npt.NDArray[np.int64]
+PartitionKey = tuple[str, int]
+"""(topic id, partition)."""
+
+_PARTITION_BITS: Final = 32
+
+
+class RowPlace(NamedTuple):
+    """Place of a row inside its partition."""
+
+    emit_offset: int
+    row: int
+
+
+class OutOfOrder(TableError):
+    """Rows of a partition do not follow each other by (emit offset, row).
+
+    Attributes:
+        topic_id: Topic id of the partition.
+        partition: Its number.
+        offset: Emit offset at which order ends.
+    """
+
+    def __init__(self, key: PartitionKey, offset: int, problem: str) -> None:
+        super().__init__(
+            f"topic id {key[0]}, partition {key[1]}, emit offset {offset}: {problem}",
+            next_step="nothing was compacted here; compare the table with its ledger: `lockstep status`",
+        )
+        self.topic_id, self.partition = key
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Segments of some rows, one entry each in every array.
+
+    Attributes:
+        keys: The partitions that `key` counts, in order.
+        key: Index into `keys`.
+        start: First row of the segment.
+        length: Number of rows.
+        first: Its least (emit offset, row), an array each.
+        last: Its greatest (emit offset, row), an array each.
+    """
+
+    keys: tuple[PartitionKey, ...]
+    key: I64
+    start: I64
+    length: I64
+    first: tuple[I64, I64]
+    last: tuple[I64, I64]
+
+    def partition(self, segment: int) -> PartitionKey:
+        """The partition of one segment."""
+        return self.keys[self.key[segment]]
+
+    def opens(self, segment: int) -> RowPlace:
+        """The first row of one segment."""
+        return RowPlace(int(self.first[0][segment]), int(self.first[1][segment]))
+
+    def closes(self, segment: int) -> RowPlace:
+        """The last row of one segment."""
+        return RowPlace(int(self.last[0][segment]), int(self.last[1][segment]))
+
+    def order(self) -> I64:
+        """The order of the segments by partition and first row."""
+        return np.lexsort((self.first[1], self.first[0], self.key))
+
+    def taken(self, order: I64) -> Segments:
+        """The segments in another order."""
+        first, last = (self.first[0][order], self.first[1][order]), (self.last[0][order], self.last[1][order])
+        return Segments(self.keys, self.key[order], self.start[order], self.length[order], first, last)
+
+
+def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
+    """The segments of rows, which end where the partition changes and at `breaks`.
+
+    Args:
+        rows: At least one row.
+        breaks: Row numbers at which another source begins.
+
+    Raises:
+        OutOfOrder: Inside a segment a row does not follow the one before.
+    """
+    topics: Any = rows.column("_topic_id").combine_chunks().dictionary_encode()
+    codes = _integers(topics.indices) << _PARTITION_BITS | _integers(rows.column("_partition"))
+    offsets, numbers = _integers(rows.column("_emit_offset")), _integers(rows.column("_row"))
+    is_start = np.concatenate([[True], codes[1:] != codes[:-1]])
+    is_start[list(breaks)] = True
+    start = np.flatnonzero(is_start)
+    distinct, key = np.unique(codes[start], return_inverse=True)
+    keys = [_key(int(code), topics.dictionary) for code in distinct]
+    _check_inside(offsets, numbers, is_start, lambda row: _key(int(codes[row]), topics.dictionary))
+    end = np.append(start[1:], len(codes))
+    found = Segments(
+        tuple(keys), key, start, end - start, (offsets[start], numbers[start]), (offsets[end - 1], numbers[end - 1])
+    )
+    return with_keys(found, tuple(sorted(keys)))
+
+
+def with_keys(segments: Segments, keys: tuple[PartitionKey, ...]) -> Segments:
+    """The same segments, with keys that contain theirs."""
+    place = {key: position for position, key in enumerate(keys)}
+    moved = np.array([place[key] for key in segments.keys], np.int64)
+    return Segments(keys, moved[segments.key], segments.start, segments.length, segments.first, segments.last)
+
+
+def check_disjoint(ordered: Segments) -> None:
+    """Check that each segment lies wholly before the next of its partition.
+
+    Raises:
+        OutOfOrder: Two overlap: the same row twice, or ranges that interleave.
+    """
+    opens, closes = ordered.first, ordered.last
+    before = closes[0][:-1] < opens[0][1:]
+    level = (closes[0][:-1] == opens[0][1:]) & (closes[1][:-1] < opens[1][1:])
+    wrong = np.flatnonzero((ordered.key[1:] == ordered.key[:-1]) & ~(before | level))
+    if len(wrong):
+        at = int(wrong[0]) + 1
+        reached, begins = ordered.closes(at - 1), ordered.opens(at)
+        problem = f"ranges overlap: one ends with {reached}, another begins with {begins}"
+        raise OutOfOrder(ordered.partition(at), begins.emit_offset, problem)
+
+
+def _check_inside(offsets: I64, numbers: I64, is_start: npt.NDArray[np.bool_], key: Any) -> None:
+    follows = (offsets[1:] > offsets[:-1]) | ((offsets[1:] == offsets[:-1]) & (numbers[1:] > numbers[:-1]))
+    wrong = np.flatnonzero(~(follows | is_start[1:]))
+    if len(wrong):
+        at = int(wrong[0]) + 1
+        raise OutOfOrder(key(at), int(offsets[at]), f"row {numbers[at]} stands after offset {offsets[at - 1]}")
+
+
+def _key(code: int, topics: pa.Array[Any]) -> PartitionKey:
+    return str(topics[code >> _PARTITION_BITS]), code & (1 << _PARTITION_BITS) - 1
+
+
+def _integers(values: Any) -> I64:
+    return np.asarray(values, np.int64)

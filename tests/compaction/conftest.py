@@ -1,0 +1,24 @@
+"""A stream's table for each test, and the Spark session that the tests of tables share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+from tests.compaction.stream_table import StreamTable
+from tests.table.conftest import spark  # noqa: F401  # one session a process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The time of an example says more about the machine than about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> StreamTable:
+    """An empty stream."""
+    return StreamTable(tmp_path / "tables")
