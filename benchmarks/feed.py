@@ -1,0 +1,135 @@
+"""Writes a size of the workload to Kafka, once for the life of the broker's folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks import workload
+from benchmarks.workload import Block, Size
+
+# Large batches and one connection: the feed is no part of any figure. Idempotent, so that a retry
+# cannot write a message twice: the figures and the hash rest on exact counts.
+_PRODUCER = {
+    "enable.idempotence": True,
+    "linger.ms": 50,
+    "batch.num.messages": 10_000,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.kbytes": 262_144,
+    "queue.buffering.max.messages": 1_000_000,
+}
+_TIMEOUT_S = 60.0
+
+
+class FeedIncompleteError(Exception):
+    """A topic does not hold what was fed.
+
+    Attributes:
+        topic: The topic's name.
+        expected: Messages that were fed.
+        found: Messages that the broker has.
+    """
+
+    def __init__(self, topic: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"topic {topic}: {expected:,} messages were fed, the broker has {found:,}\n"
+            "  next: remove the folder given with --keep, then run again"
+        )
+        self.topic = topic
+        self.expected = expected
+        self.found = found
+
+
+def feed(bootstrap_servers: str, size: Size, folder: Path) -> bool:
+    """Fill the topics of a size, unless the marker in `folder` says that they are full.
+
+    1. Trust a marker of the same workload. 2. Drop what a broken feed left. 3. Create the topics.
+    4. Produce. 5. Check the broker's own counts. 6. Leave the marker.
+
+    Args:
+        bootstrap_servers: The broker, as `host:port`.
+        size: What to feed.
+        folder: The broker's folder, whose life is the topics' life.
+
+    Returns:
+        Whether anything was written.
+
+    Raises:
+        FeedIncompleteError: The broker holds another number of messages than was fed.
+        KafkaException: The broker refused something.
+    """
+    marker = folder / f"fed-{size.name}"
+    if marker.exists() and marker.read_text() == _fingerprint(size):  # 1
+        _check(bootstrap_servers, size)
+        return False
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    _drop(admin, size)  # 2
+    _create(admin, size)  # 3
+    _produce(bootstrap_servers, size)  # 4
+    _check(bootstrap_servers, size)  # 5
+    marker.write_text(_fingerprint(size))  # 6
+    return True
+
+
+def _fingerprint(size: Size) -> str:
+    """Another generator or another size, another fingerprint."""
+    source = Path(workload.__file__).read_bytes()
+    return f"{size} {hashlib.sha256(source).hexdigest()}\n"
+
+
+def _drop(admin: AdminClient, size: Size) -> None:
+    present = admin.list_topics(timeout=_TIMEOUT_S).topics.keys() & set(size.topic_names())
+    if present:
+        for done in admin.delete_topics(sorted(present), operation_timeout=_TIMEOUT_S).values():
+            done.result()
+
+
+def _create(admin: AdminClient, size: Size) -> None:
+    """Topics that keep everything: retention would eat a kept folder."""
+    config = {"retention.ms": "-1", "retention.bytes": "-1"}
+    wanted = [NewTopic(name, 1, 1, config=config) for name in size.topic_names()]
+    for done in admin.create_topics(wanted, operation_timeout=_TIMEOUT_S).values():
+        done.result()
+
+
+def _produce(bootstrap_servers: str, size: Size) -> None:
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({**_PRODUCER, "bootstrap.servers": bootstrap_servers, "on_delivery": delivered})
+    for block in workload.blocks(size):
+        _produce_block(producer, block)
+        if failures:
+            break
+    producer.flush(_TIMEOUT_S)
+    if failures:
+        raise KafkaException(failures[0])
+
+
+def _produce_block(producer: Producer, block: Block) -> None:
+    for key, value in block.messages:
+        while True:
+            try:
+                producer.produce(block.topic, key=key, value=value, partition=0)
+                break
+            except BufferError:  # the local queue is full: let deliveries make room
+                producer.poll(0.1)
+    producer.poll(0)
+
+
+def _check(bootstrap_servers: str, size: Size) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "feed-check"})
+    try:
+        for name in size.topic_names():
+            _, found = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_TIMEOUT_S)
+            if found != size.messages_per_topic:
+                raise FeedIncompleteError(name, size.messages_per_topic, found)
+    finally:
+        consumer.close()

@@ -1,0 +1,159 @@
+"""Runs one command and counts the CPU time and memory of every process that comes of it.
+
+A program of its own, started by `benchmarks.measure`: the kernel adds a process's CPU time to the
+one that waits for it, so whoever adopts all orphans (a "child subreaper") and waits for everything
+loses nothing, not even daemons that end long after their parents. Standard library only, so that it
+is up at once.
+
+    python reaper.py REPORT COMMAND...      writes REPORT (JSON) when all has ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+# What still runs when the command has ended gets this long, then SIGKILL: a figure without the
+# daemons' time would be wrong, and waiting for them for ever no figure.
+LEFT_BEHIND_SECONDS_MAX = 30.0
+SAMPLE_SECONDS = 0.25
+_POLL_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class _Ended(BaseException):
+    """The caller is gone, or asked for an end."""
+
+
+class _MemorySampler(threading.Thread):
+    """Adds up the proportional set size of all descendants, four times a second; keeps the peak."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes = 0
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(SAMPLE_SECONDS):
+            self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, descendants(os.getpid()))))
+
+    def finish(self) -> None:
+        self._done.set()
+        self.join()
+
+
+def run(command: list[str]) -> dict[str, float]:
+    """Run a command to the end of its last descendant.
+
+    1. Adopt orphans; end when the caller ends. 2. Run the command and sample memory. 3. Wait for
+    the command, and for every other process that ends meanwhile. 4. Wait for what it left behind.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # 1
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, _end)
+    sampler = _MemorySampler()
+    began = time.monotonic()
+    try:
+        pid = subprocess.Popen(command).pid  # 2
+        sampler.start()
+        exit_code = _wait_for(pid)  # 3
+        wall_seconds = time.monotonic() - began
+        left_behind = _wait_for_the_rest()  # 4
+    finally:
+        _kill_descendants()
+    sampler.finish()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "exit_code": exit_code,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "wall_seconds": wall_seconds,
+        # ru_maxrss is the largest single process: it also sees a peak between two samples.
+        "peak_memory_bytes": max(sampler.peak_bytes, used.ru_maxrss * 1024),
+        "left_behind": left_behind,
+    }
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below a process, at this moment."""
+    found: list[int] = []
+    for child in _children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """A process's children, whichever of its threads started them."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or process that has just ended
+            children += map(int, task.read_text().split())
+    return children
+
+
+def _memory_bytes(pid: int) -> int:
+    """Proportional set size: a page shared by n processes counts 1/n for each."""
+    with contextlib.suppress(OSError):  # a process that has just ended
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _wait_for(pid: int) -> int:
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _wait_for_the_rest() -> int:
+    """Wait for all other descendants, by force past the deadline; how many were killed."""
+    deadline = time.monotonic() + LEFT_BEHIND_SECONDS_MAX
+    killed = 0
+    while _reap():
+        if time.monotonic() > deadline:
+            killed += _kill_descendants()
+        time.sleep(_POLL_SECONDS)
+    return killed
+
+
+def _reap() -> bool:
+    """Wait for everything that has ended; whether any child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _kill_descendants() -> int:
+    below = descendants(os.getpid())
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(below)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    raise _Ended
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(run(sys.argv[2:])))

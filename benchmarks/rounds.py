@@ -1,0 +1,141 @@
+"""Measures systems in turns, so that what else the machine does hits all of them alike."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.measure import Usage, run_measured
+from benchmarks.report import Report, Result, hardware, today, versions
+from benchmarks.systems import System, Task, environment
+from benchmarks.verify import Digest, digest_of, expected
+from benchmarks.workload import Size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        size: The messages.
+        smoke: The small size whose runs say what start-up costs.
+        systems: Who runs, in the order of each round.
+        repeat: Rounds.
+        batch_messages: Messages of a batch.
+    """
+
+    size: Size
+    smoke: Size
+    systems: tuple[System, ...]
+    repeat: int
+    batch_messages: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one system: what it wrote and what it used."""
+
+    digest: Digest
+    usage: Usage
+
+
+class WrongRowsError(Exception):
+    """A system wrote other rows than it should; its time means nothing.
+
+    Attributes:
+        system: Its name.
+        expected: The right rows.
+        found: What it wrote.
+    """
+
+    def __init__(self, system: str, expected: Digest, found: Digest) -> None:
+        super().__init__(
+            f"{system} wrote {found}, right is {expected}\n"
+            "  next: run it with `--size smoke` and compare its rows with benchmarks.verify's plain fold"
+        )
+        self.system = system
+        self.expected = expected
+        self.found = found
+
+
+def measure_all(plan: Plan, bootstrap_servers: str, folder: Path, console: Console) -> Report:
+    """Run all systems and prove their rows.
+
+    1. Warm: each system once over the smoke size; its rows must be those of the plain fold.
+    2. Start-up: the smoke size again. 3. The whole size; the rows must be the first system's.
+
+    Raises:
+        WrongRowsError: A system wrote other rows.
+        CommandFailedError: A system failed.
+    """
+    bench = _Bench(plan, bootstrap_servers, folder, console)
+    truth = expected(plan.smoke)
+    _prove(bench.rounds(plan.smoke, 1), truth)  # 1
+    start_up = bench.rounds(plan.smoke, plan.repeat)  # 2
+    _prove(start_up, truth)
+    whole = start_up if plan.size == plan.smoke else bench.rounds(plan.size, plan.repeat)  # 3
+    digest = next(iter(whole.values()))[0].digest
+    _prove(whole, digest)
+    results = [_result(name, digest, start_up[name], runs) for name, runs in whole.items()]
+    return Report(
+        date=today(),
+        size=plan.size,
+        smoke=plan.smoke,
+        batch_messages=plan.batch_messages,
+        versions=versions(),
+        hardware=bench.hardware,
+        results=results,
+    )
+
+
+class _Bench:
+    """Runs systems against one broker, each in an output folder of its own that goes afterwards."""
+
+    def __init__(self, plan: Plan, bootstrap_servers: str, folder: Path, console: Console) -> None:
+        self.hardware = hardware()
+        self._plan = plan
+        self._bootstrap_servers = bootstrap_servers
+        self._folder = folder
+        self._console = console
+
+    def rounds(self, size: Size, repeat: int) -> dict[str, list[Run]]:
+        """Run every system over a size, in turns."""
+        runs: dict[str, list[Run]] = defaultdict(list)
+        for number in range(repeat):
+            for system in self._plan.systems:
+                with self._console.status(f"{system.name} over {size.name}, round {number + 1} of {repeat} ..."):
+                    runs[system.name].append(self._run(system, size))
+                used = runs[system.name][-1].usage
+                self._console.print(
+                    f"{size.name} {system.name}: {used.cpu_seconds:.2f} CPU s in {used.wall_seconds:.2f} s"
+                )
+        return runs
+
+    def _run(self, system: System, size: Size) -> Run:
+        output = self._folder / system.name
+        task = Task(self._bootstrap_servers, size.pattern, output, self._plan.batch_messages)
+        usage = run_measured(system.command(task), environment())
+        digest = digest_of(output / system.rows)
+        shutil.rmtree(output)
+        return Run(digest, usage)
+
+
+def _prove(runs: dict[str, list[Run]], right: Digest) -> None:
+    for system, each in runs.items():
+        for run in each:
+            if run.digest != right:
+                raise WrongRowsError(system, right, run.digest)
+
+
+def _result(name: str, digest: Digest, start_up: list[Run], runs: list[Run]) -> Result:
+    return Result(
+        system=name,
+        rows=digest.rows,
+        hash_sum=f"{digest.hash_sum:016x}",
+        start_up=[run.usage for run in start_up],
+        runs=[run.usage for run in runs],
+    )

@@ -1,0 +1,91 @@
+"""The systems under test, and the contract each keeps.
+
+A system is a module run as a command:
+
+    python -m MODULE --bootstrap-servers HOST:PORT --topics REGEX --output FOLDER --batch-messages N
+
+It reads every topic whose whole name matches REGEX from its first offset up to the end it had at the
+start, folds the messages, writes the rows as Parquet files or as a Delta table under FOLDER, which
+is new, with the columns of `messages.Change` and then the proof columns, and ends with exit code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class System:
+    """A system under test.
+
+    Attributes:
+        name: As the table of results shows it.
+        module: What `python -m` runs.
+        rows: Folder of the rows below the output folder.
+    """
+
+    name: str
+    module: str
+    rows: str = "."
+
+    def command(self, task: Task) -> list[str]:
+        """The command that does a task."""
+        return [sys.executable, "-m", self.module, *task.arguments()]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a system is asked to do.
+
+    Attributes:
+        bootstrap_servers: The broker, as `host:port`.
+        topics: Regular expression that matches the topics' whole names.
+        output: A folder of its own, not there yet.
+        batch_messages: Messages of one batch, and of one output file.
+    """
+
+    bootstrap_servers: str
+    topics: str
+    output: Path
+    batch_messages: int
+
+    def arguments(self) -> list[str]:
+        """The task as a command line; `parse_task` reads it."""
+        return [
+            *("--bootstrap-servers", self.bootstrap_servers, "--topics", self.topics),
+            *("--output", str(self.output), "--batch-messages", str(self.batch_messages)),
+        ]
+
+
+def parse_task(arguments: list[str] | None = None) -> Task:
+    """The task on a system's command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--topics", required=True)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--batch-messages", type=int, default=200_000)
+    given = parser.parse_args(arguments)
+    return Task(given.bootstrap_servers, given.topics, given.output, given.batch_messages)
+
+
+def environment() -> dict[str, str]:
+    """The environment of every system: this one, with the repository and its library importable.
+
+    Compiled modules are kept, whatever this environment says: a system that is run warm has them,
+    and compiling pandas alone (which pyarrow imports) is 2 CPU seconds of start-up.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = [str(_ROOT), str(_ROOT / "platform"), os.environ.get("PYTHONPATH", "")]
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+REFERENCE = System("bare", "benchmarks.bare")
+"""What the ratios are taken to."""
+
+SYSTEMS = {system.name: system for system in (REFERENCE,)}

@@ -1,0 +1,63 @@
+"""What a command used is counted whole, whoever of its descendants used it."""
+
+import os
+import sys
+
+import pytest
+
+from benchmarks.measure import CommandFailedError, Usage, run_measured
+
+BURN = """
+import time
+def burn(seconds):
+    block = bytearray(64 << 20)
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+"""
+CHILD = """
+import os
+if os.fork() == 0:
+    burn(1)
+    os._exit(0)
+os.wait()
+"""
+DAEMON = """
+import os
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        burn(1)
+    os._exit(0)
+os.wait()
+"""
+PAIR = """
+import os
+child = os.fork()
+burn(1)
+if child == 0:
+    os._exit(0)
+os.wait()
+"""
+
+
+def measured(script: str) -> Usage:
+    return run_measured([sys.executable, "-c", BURN + script], os.environ)
+
+
+@pytest.mark.parametrize("script", ["burn(1)", CHILD, DAEMON], ids=["itself", "child", "daemon"])
+def test_the_cpu_time_of_every_descendant_is_counted_once(script: str) -> None:
+    start_up = measured("").cpu_seconds
+    found = measured(script).cpu_seconds
+    # The script burns until its own clock says 1 s: less would be lost, 2 s would be counted twice.
+    assert 1.0 <= found < 1.9 + start_up
+
+
+def test_the_peak_memory_is_that_of_all_processes_together() -> None:
+    assert measured(PAIR).peak_memory_bytes > 2 * (64 << 20)
+
+
+def test_a_failed_command_is_an_error_with_its_usage() -> None:
+    with pytest.raises(CommandFailedError) as raised:
+        measured("raise SystemExit(3)")
+    assert raised.value.usage.exit_code == 3
