@@ -7,13 +7,16 @@ BIN := .venv/bin
 CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check lock clean
+.PHONY: help setup demo test test-all check lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: ## Make .venv from requirements.lock (every other target does this first)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
+
+demo: setup ## Recorded order books through Kafka, Dagster, Spark and Delta, with a kill -9 on the way
+	@$(BIN)/python -m lockstep.rehearsal.demo .
 
 test: setup ## The tests that guard each change
 	@$(BIN)/python -m pytest -m "not slow"

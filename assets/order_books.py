@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import Kind, Link, Linked, Place, Record, Stream, Strict, TableFold, Topics
+from lockstep import Kind, Limits, Link, Linked, Place, Record, Stream, Strict, TableFold, Topics
 
 Level = tuple[str, str]
 """(price, quantity) as sent; quantity zero removes the level."""
@@ -75,5 +75,7 @@ order_books = Stream(
     topics=Topics(pattern=r"order_books\..+"),
     transform=OrderBook(),
     integrity=Strict(evidence=Linked()),
+    # A message changes some 15 levels: 1,500 of them make a batch of a second.
+    limits=Limits(batch_messages=1_500),
     description="Every change of every price level, from the exchange's own snapshots and differences.",
 )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
+import time
 from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
 # Run by a bare interpreter in the child, before the command: PR_SET_PDEATHSIG is 1 and survives exec. The
 # look at the parent closes the gap in which it died before the wish was registered. `preexec_fn` would do the
@@ -26,12 +31,18 @@ if os.getppid() != owner:
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+NO_CHANGE: Mapping[str, str] = MappingProxyType({})
+
 # Below the range from which Linux takes the near end of outgoing connections, so that a port stays free while
 # its server is being restarted.
 PORTS = range(20_000, 32_000)
 
 
-def start_tied(command: Sequence[str], *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def start_tied(
+    command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
+) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that the kernel kills when this thread's process ends.
 
     Call it from a thread that lives as long as the process is needed: Linux ties a child to the thread
@@ -41,12 +52,65 @@ def start_tied(command: Sequence[str], *, folder: Path, log: Path) -> subprocess
         command: The command and its arguments.
         folder: Its working folder.
         log: Where its output and errors go, appended.
+        environment: Variables set beside those of this process.
     """
     tied = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
     with log.open("ab") as output:
         return subprocess.Popen(
-            tied, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            tied,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, **environment},
         )
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all its descendants whose own parents end, so that none is lost."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants(seconds: float, *, but: int | None = None) -> None:
+    """Ask every process below this one to end, but one, and kill what is there after so many seconds.
+
+    Needs `adopt_orphans` first: a daemon's grandchildren would otherwise belong to nobody.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + seconds
+        while (alive := [pid for pid in descendants() if pid != but]) and time.monotonic() < deadline:
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(0.2)
+            _reap()
+
+
+def descendants() -> list[int]:
+    """Processes below this one that have not ended, nearest first."""
+    found, todo = [], [os.getpid()]
+    while todo:
+        for children in Path(f"/proc/{todo.pop(0)}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                below = [int(pid) for pid in children.read_text().split()]
+                found += below
+                todo += below
+    return [pid for pid in found if not _is_zombie(pid)]
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _reap() -> None:
+    """Take leave of adopted children that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def free_ports(count: int) -> tuple[int, ...]:

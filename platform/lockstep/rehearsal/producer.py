@@ -16,6 +16,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
+from lockstep.kafka.client import admin_client
+from lockstep.kafka.discovery import Discovery
+from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,9 +82,7 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int = 1) -> boo
     Raises:
         KafkaError: The broker refused or did not answer.
     """
-    wanted = NewTopic(
-        topic, num_partitions=partitions, config={"retention.ms": "-1", "retention.bytes": "-1"}
-    )
+    wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1", "retention.bytes": "-1"})
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": LOG_LEVEL})
     try:
         admin.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)[topic].result(ANSWER_TIMEOUT_S)
@@ -92,6 +93,16 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int = 1) -> boo
     except TimeoutError as error:
         raise _failed(bootstrap_servers, f"topic {topic} could not be made", None) from error
     return True
+
+
+def produced(bootstrap_servers: str, topic: str) -> int:
+    """How many messages a topic has taken so far; 0 when there is no such topic.
+
+    Raises:
+        KafkaError: The broker did not answer.
+    """
+    discovery = Discovery(admin_client(KafkaSettings(bootstrap_servers=bootstrap_servers)), ANSWER_TIMEOUT_S)
+    return sum(ends.high_watermark for ends in discovery.view([topic]).ends.values())
 
 
 class _Delivery:
