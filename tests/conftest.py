@@ -1,4 +1,4 @@
-"""Shared parts of the tests: a real Kafka, started once and only if a test asks for it."""
+"""Shared parts of the tests: how properties are tried; a real Kafka, started once and only if asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lockstep.rehearsal.broker import Broker
+
+
+# No deadline: a busy machine is no error. The same examples each time, so that a failure is due to a
+# change; `pytest --hypothesis-profile search` tries others, and more of them.
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("search", deadline=None, max_examples=1_000)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
