@@ -1,0 +1,102 @@
+"""What the tests of state share: a place for state, and one batch of one partition written out plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from lockstep.state.address import StateAddress, empty_state
+from lockstep.state.durable import StateFileWriter
+from lockstep.state.hotfolder import HotFolder
+from lockstep.state.recover import Recovered
+from lockstep.state.schema import StateSchema
+from lockstep.state.store import Entry, PartitionState
+
+BOOT = "00000000-0000-4000-8000-000000000001"
+OTHER_BOOT = "00000000-0000-4000-8000-000000000002"
+
+
+class Panel(msgspec.Struct):
+    """A state of a session: a number and a text of any length."""
+
+    value: int
+    text: str = ""
+
+
+Fold = Callable[[PartitionState[Panel]], None]
+
+
+@dataclass
+class Home:
+    """A stream's durable folder and a machine's hot folder."""
+
+    durable: Path
+    hot_root: Path
+    boot: str = BOOT
+    copies_max: int = 100
+    schema: StateSchema[Panel] = field(default_factory=lambda: StateSchema[Panel](Panel))
+
+    def start(self, partition: int = 0) -> StateAddress:
+        """The empty state of a partition."""
+        return empty_state(1, "topic-id", partition, 0)
+
+    def hot(self) -> HotFolder:
+        """The hot folder, as a new process would open it."""
+        return HotFolder(self.hot_root, self.durable, boot=self.boot, copies_max=self.copies_max)
+
+    def open(self, address: StateAddress, hot: HotFolder | None = None) -> PartitionState[Panel]:
+        """The state of an address."""
+        return PartitionState.open(address, durable=self.durable, hot=hot or self.hot(), schema=self.schema)
+
+    def batch(self, address: StateAddress, fold: Fold) -> StateAddress:
+        """Fold one range as a task does, and give the new address."""
+        with self.open(address) as state:
+            fold(state)
+            with StateFileWriter.open(self.durable) as writer:
+                after = state.write(writer, address.next_offset + 1)
+            state.keep()
+        return after
+
+    def values(self, address: StateAddress, sessions: list[str]) -> dict[str, int]:
+        """The value of each session that the state of an address knows."""
+        with self.open(address) as state:
+            loaded = {session: state.load(session) for session in sessions}
+        return {session: entry.state.value for session, entry in loaded.items() if entry is not None}
+
+    def recovered(self, address: StateAddress) -> Recovered:
+        """How a hot copy came to the state of an address, when it was asked for a session."""
+        with self.open(address) as state:
+            state.load("any")
+            assert state.recovered is not None
+            return state.recovered
+
+    def copies(self) -> list[Path]:
+        """The files of hot copies on this machine."""
+        return sorted(self.hot_root.rglob("*.lmdb"))
+
+
+def put(values: dict[str, int]) -> Fold:
+    """A fold that sets sessions, whether they were known or not."""
+
+    def fold(state: PartitionState[Panel]) -> None:
+        for session, value in values.items():
+            entry = state.entries.get(session) or state.load(session)
+            if entry is None:
+                state.entries[session] = Entry(value, Panel(value))
+            else:
+                entry.gate, entry.state.value = value, value
+
+    return fold
+
+
+def drop(*sessions: str) -> Fold:
+    """A fold that removes sessions."""
+
+    def fold(state: PartitionState[Panel]) -> None:
+        for session in sessions:
+            state.remove(session)
+
+    return fold
