@@ -10,7 +10,7 @@ import msgspec
 from lockstep.engine.facts import RangeFacts, event_time
 from lockstep.engine.plan import Position
 from lockstep.kafka.audit import Key
-from lockstep.kafka.discovery import ClusterView, Ends
+from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.state.address import SectionRef
 from lockstep.table.ledger import LedgerRow
 
@@ -116,23 +116,32 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
 
 
 def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, Position]:
-    """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset."""
+    """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
+
+    A new topic is taken whole or, while one of its partitions has no leader and so no first
+    offset, by a later run: taken in part, it would look grown as soon as the leader is back.
+    """
     found: dict[Key, Position] = {}
     for topic in view.topics.values():
-        for partition in range(topic.partitions):
-            key = (topic.topic_id, partition)
-            row, ends = known.get(key), view.ends.get(key)
-            if row is not None:
-                found[key] = position_of(row, deletes_only=topic.deletes_only)
-            elif ends is not None:
-                found[key] = Position(
-                    topic=topic.name,
-                    topic_id=topic.topic_id,
-                    partition=partition,
-                    next_offset=ends.start,
-                    deletes_only=topic.deletes_only,
-                )
+        keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+        whole = all(key in view.ends for key in keys)
+        for key in keys:
+            if key in known:
+                found[key] = position_of(known[key], deletes_only=topic.deletes_only)
+            elif whole:
+                found[key] = _first_position(topic, key, view.ends[key])
     return found
+
+
+def _first_position(topic: Topic, key: Key, ends: Ends) -> Position:
+    topic_id, partition = key
+    return Position(
+        topic=topic.name,
+        topic_id=topic_id,
+        partition=partition,
+        next_offset=ends.start,
+        deletes_only=topic.deletes_only,
+    )
 
 
 def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:
