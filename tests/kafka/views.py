@@ -1,0 +1,23 @@
+"""Views of a cluster, made by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.kafka.discovery import ClusterView, Ends, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def topic(name: str, topic_id: str, partitions: int = 1, *, deletes_only: bool = True) -> Topic:
+    return Topic(name=name, topic_id=topic_id, partitions=partitions, deletes_only=deletes_only)
+
+
+def view(*topics: Topic, ends: Mapping[tuple[str, int], tuple[int, int, int]]) -> ClusterView:
+    """A cluster with these topics; ends are (log start, stable end, high watermark)."""
+    return ClusterView(
+        cluster_id="cluster",
+        topics={each.name: each for each in topics},
+        ends={key: Ends(*offsets) for key, offsets in ends.items()},
+    )
