@@ -1,0 +1,258 @@
+"""Turns chunks of rows into Arrow. The hot path: every figure here is microseconds per row.
+
+Measured on a row of 17 columns (integers, floats, strings, booleans, half of them optional) in
+chunks of 1,000: tuples into one struct array 0.65 us a row, generated list comprehensions per
+column 0.89, zip of tuples 0.97, attrgetter per column 1.2, dicts 1.8. So plain rows take the first
+way; rows with enums, nested structs, lists or dicts take zip, and convert only those columns.
+
+Both ways check whole columns at once and cheaply. On any doubt the chunk is converted again value
+by value, which either succeeds or names the row and column that is wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from datetime import date, datetime
+from itertools import accumulate, chain
+from operator import attrgetter, index, itemgetter
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from msgspec.structs import astuple
+
+from lockstep.errors import LockstepError
+from lockstep.table.columns import Kind
+from lockstep.table.schema import TIMESTAMP, file_schema, row_columns
+from lockstep.table.values import converter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import msgspec
+
+    Tuples = list[tuple[Any, ...]]
+
+_WRONG: Final = (pa.ArrowException, ValueError, TypeError, AttributeError, OverflowError)
+"""What conversions raise for a value that does not fit."""
+
+_CONVERTED: Final = (Kind.ENUM, Kind.STRUCT, Kind.LIST, Kind.MAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of rows of one topic-partition inside a chunk.
+
+    Attributes:
+        topic: Name.
+        topic_id: Kafka's id of the topic's life.
+        partition: Number.
+        rows: How many rows follow each other from there.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Where the rows of a chunk came from; each list has one entry a row, in the rows' order.
+
+    Attributes:
+        runs: The topic-partitions, in order; their rows add up to the chunk.
+        offsets: Offset of the source message.
+        row_numbers: Number of the row inside its emit offset.
+        sessions: Session of the row.
+        sequences: Producer's number, or None.
+        event_times_us: Event time in microseconds since 1970 UTC, or None.
+        emit_offsets: Offset processed when the row was emitted; None where it is the source's own.
+    """
+
+    runs: Sequence[Run]
+    offsets: Sequence[int]
+    row_numbers: Sequence[int]
+    sessions: Sequence[str]
+    sequences: Sequence[int | None]
+    event_times_us: Sequence[int | None]
+    emit_offsets: Sequence[int] | None = None
+
+    def origin(self, position: int) -> RowOrigin:
+        """Where the row at a position of the chunk came from."""
+        ends = list(accumulate(run.rows for run in self.runs))
+        run = self.runs[bisect_right(ends, position)]
+        offset, row = self.offsets[position], self.row_numbers[position]
+        return RowOrigin(run.topic, run.partition, offset, row, position)
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """Where one row came from.
+
+    Attributes:
+        topic: Name.
+        partition: Number.
+        offset: Offset of the source message.
+        row: Number of the row inside its emit offset.
+        position: Position of the row in the chunk that is built.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    row: int
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset} row {self.row}"
+
+
+class RowRefused(LockstepError):
+    """A row holds a value that its column cannot.
+
+    Attributes:
+        origin: The row.
+        offset: Offset of its source message.
+        column: Name of the column, or "*" for the row as a whole.
+        value: The value.
+    """
+
+    def __init__(self, origin: RowOrigin, column: str, value: object, problem: str) -> None:
+        super().__init__(
+            f"{origin}: column {column} = {value!r}: {problem}",
+            next_step="correct the transform that emits the row, or the column's type in the row type",
+        )
+        self.origin, self.offset = origin, origin.offset
+        self.column, self.value, self._problem = column, value, problem
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RowRefused, (self.origin, self.column, self.value, self._problem))
+
+
+class RowsBuilder:
+    """Builds record batches of a row type's data file, without the commit hour."""
+
+    def __init__(self, row_type: type[msgspec.Struct]) -> None:
+        self.schema: pa.Schema = file_schema(row_type)
+        self._row_type = row_type
+        self._columns = row_columns(row_type)
+        self._types = [column.type.arrow for column in self._columns]
+        self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
+        self._strict = [converter(column.type) for column in self._columns]
+        self._converts = {i: self._strict[i] for i, c in enumerate(self._columns) if c.type.kind in _CONVERTED}
+        self._required = [i for i, column in enumerate(self._columns) if not column.type.nullable]
+        kinds = [column.type.kind for column in self._columns]
+        self._checks = [_check(sure, kinds, kind) for kind, sure in _SURE.items() if kind in kinds]
+
+    def build(self, rows: Sequence[msgspec.Struct], proof: Proof) -> pa.RecordBatch:
+        """The rows of a chunk with their proof, in order.
+
+        Raises:
+            RowRefused: A value does not fit its column; names the first such row.
+        """
+        arrays = self._quick(rows)
+        if arrays is None:
+            arrays = self._slow(rows, proof)
+        return pa.RecordBatch.from_arrays([*arrays, *_proof_arrays(proof)], schema=self.schema)
+
+    def _quick(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array[Any]] | None:
+        """The user's columns, or None where anything needs a closer look."""
+        if not set(map(type, rows)) <= {self._row_type}:
+            return None
+        tuples = list(map(astuple, rows))
+        try:
+            if not all(sure(tuples) for sure in self._checks):
+                return None
+            arrays = self._converted(tuples) if self._converts else self._plain(tuples)
+        except _WRONG:
+            return None
+        return None if any(arrays[i].null_count for i in self._required) else arrays
+
+    def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
+        struct: Any = pa.array(tuples, self._struct)  # the stubs do not know flatten()
+        return list(struct.flatten())
+
+    def _converted(self, tuples: Tuples) -> list[pa.Array[Any]]:
+        transposed = list(zip(*tuples, strict=True)) or [()] * len(self._types)
+        for i, convert in self._converts.items():
+            transposed[i] = tuple(map(convert, transposed[i]))
+        return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
+
+    def _slow(self, rows: Sequence[msgspec.Struct], proof: Proof) -> list[pa.Array[Any]]:
+        """Convert value by value; raises at the first value that does not fit."""
+        values = [self._strict_row(row, position, proof) for position, row in enumerate(rows)]
+        return [pa.array(column, kind) for column, kind in zip(zip(*values, strict=True), self._types, strict=True)]
+
+    def _strict_row(self, row: msgspec.Struct, position: int, proof: Proof) -> list[object]:
+        if type(row) is not self._row_type:
+            problem = f"the stream declares rows of type {self._row_type.__name__}"
+            raise RowRefused(proof.origin(position), "*", row, problem)
+        return [self._strict_value(row, i, position, proof) for i in range(len(self._columns))]
+
+    def _strict_value(self, row: msgspec.Struct, i: int, position: int, proof: Proof) -> object:
+        name = self._columns[i].name
+        value = getattr(row, name)
+        try:
+            converted = self._strict[i](value)
+            pa.array([converted], self._types[i])
+        except _WRONG as wrong:
+            raise RowRefused(proof.origin(position), name, value, str(wrong)) from None
+        return converted
+
+
+def _check(sure: Callable[[Iterable[Any]], bool], kinds: list[Kind], kind: Kind) -> Callable[[Tuples], bool]:
+    """Apply a check to all values of the columns of one kind."""
+    positions = [i for i, found in enumerate(kinds) if found is kind]
+    pick = itemgetter(*positions)
+    if len(positions) == 1:
+        return lambda tuples: sure(map(pick, tuples))
+    return lambda tuples: sure(chain.from_iterable(map(pick, tuples)))
+
+
+def _sure_integers(values: Iterable[Any]) -> bool:
+    # A sum is an integer only if all its parts are: one float or Decimal shows. It costs half of
+    # looking at each type. filter() leaves out None, and zeros, which are whole in any type.
+    return index(sum(filter(None, values))) is not None
+
+
+def _sure_timestamps(values: Iterable[Any]) -> bool:
+    aware = [value for value in values if value is not None]
+    return set(map(type, aware)) <= {datetime} and None not in set(map(attrgetter("tzinfo"), aware))
+
+
+def _sure_dates(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) <= {date, NoneType}
+
+
+_SURE: Final[dict[Kind, Callable[[Iterable[Any]], bool]]] = {
+    Kind.INTEGER: _sure_integers,
+    Kind.TIMESTAMP: _sure_timestamps,
+    Kind.DATE: _sure_dates,
+}
+
+
+def _proof_arrays(proof: Proof) -> list[pa.Array[Any]]:
+    """The proof columns; topics and partitions are repeated by Arrow and cost nothing per row."""
+    offsets = pa.array(proof.offsets, pa.int64())
+    emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
+    return [
+        _repeated(proof.runs, [run.topic for run in proof.runs], pa.string()),
+        _repeated(proof.runs, [run.topic_id for run in proof.runs], pa.string()),
+        _repeated(proof.runs, [run.partition for run in proof.runs], pa.int32()),
+        offsets,
+        emitted,
+        pa.array(proof.row_numbers, pa.int32()),
+        pa.array(proof.sessions, pa.string()),
+        pa.array(proof.sequences, pa.int64()),
+        pa.array(proof.event_times_us, TIMESTAMP),
+    ]
+
+
+def _repeated(runs: Sequence[Run], values: Sequence[str | int], kind: pa.DataType) -> pa.Array[Any]:
+    if len(runs) == 1:
+        constant: Any = pa.scalar(values[0], kind)
+        repeated: pa.Array[Any] = pa.repeat(constant, runs[0].rows)
+        return repeated
+    return pa.array([value for value, run in zip(values, runs, strict=True) for _ in range(run.rows)], kind)
