@@ -76,9 +76,7 @@ def test_rows_come_bids_first_in_the_order_of_the_message_and_say_where_they_are
 
 
 @pytest.mark.parametrize("book", BOOKS)
-def test_the_rebuilt_book_is_the_exchanges_own_over_midnight(
-    book: str, both_days: Callable[[str], Sent]
-) -> None:
+def test_the_rebuilt_book_is_the_exchanges_own_over_midnight(book: str, both_days: Callable[[str], Sent]) -> None:
     compared = list(compare(*raw(both_days(book))))
     wrong = [each for each in compared if each.rebuilt != each.told]
     assert len(compared) == len(both_days(book).messages) - 1
@@ -138,9 +136,7 @@ def raw(sent: Sent) -> tuple[list[bytes], list[bytes]]:
 def entries(value: bytes) -> list[list[str]]:
     message = json.loads(value)
     found: list[list[str]] = (
-        message["bids"] + message["asks"]
-        if "lastUpdateId" in message
-        else message["data"]["b"] + message["data"]["a"]
+        message["bids"] + message["asks"] if "lastUpdateId" in message else message["data"]["b"] + message["data"]["a"]
     )
     return found
 

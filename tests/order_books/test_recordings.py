@@ -60,27 +60,21 @@ def test_a_good_producer_sends_the_one_snapshot_first(book: str, both_days: Call
 
 
 @pytest.mark.parametrize("book", BOOKS)
-def test_every_difference_links_to_the_one_before_over_midnight(
-    book: str, both_days: Callable[[str], Sent]
-) -> None:
+def test_every_difference_links_to_the_one_before_over_midnight(book: str, both_days: Callable[[str], Sent]) -> None:
     differences = both_days(book).messages[1:]
     broken = [later for earlier, later in pairwise(differences) if link(later) != earlier.last_id]
     assert broken == []
 
 
 @pytest.mark.parametrize("book", BOOKS)
-def test_the_first_kept_difference_reaches_over_the_snapshot(
-    book: str, both_days: Callable[[str], Sent]
-) -> None:
+def test_the_first_kept_difference_reaches_over_the_snapshot(book: str, both_days: Callable[[str], Sent]) -> None:
     snapshot, first = both_days(book).messages[:2]
     wanted = snapshot.last_id + (first.previous_id is None)
     assert first.first_id is not None
     assert first.first_id <= wanted <= first.last_id
 
 
-@pytest.mark.parametrize(
-    ("book", "before", "needed"), [(BOOKS[0], 25, 2), (BOOKS[1], 3, 1), (BOOKS[2], 2, 0)]
-)
+@pytest.mark.parametrize(("book", "before", "needed"), [(BOOKS[0], 25, 2), (BOOKS[1], 3, 1), (BOOKS[2], 2, 0)])
 def test_as_received_the_snapshot_comes_after_differences_it_does_not_contain(
     book: str, before: int, needed: int, recordings: Path, both_days: Callable[[str], Sent]
 ) -> None:
@@ -93,9 +87,7 @@ def test_as_received_the_snapshot_comes_after_differences_it_does_not_contain(
 
 
 @pytest.mark.parametrize("book", BOOKS)
-def test_both_ways_load_the_same_messages(
-    book: str, recordings: Path, both_days: Callable[[str], Sent]
-) -> None:
+def test_both_ways_load_the_same_messages(book: str, recordings: Path, both_days: Callable[[str], Sent]) -> None:
     received = as_received(recorded_days(recordings, book))
     sent = both_days(book)
     assert sorted(received, key=repr) == sorted(sent.messages + sent.stale, key=repr)

@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import NoReturn
 
+import msgspec
+
 from lockstep.declare.triggers import AvailableNow
 from lockstep.engine import bookkeeping
 from lockstep.engine.facts import BinFacts, RangeFacts
@@ -18,9 +20,9 @@ from lockstep.engine.progress import BatchReport, freshness_seconds
 from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.watch import KafkaWatch
 from lockstep.errors import IntegrityLost, LockstepError
-from lockstep.integrity.finding import Finding
+from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.audit import Key, Known, replaced
+from lockstep.kafka.audit import EXPIRED, Key, Known, audit, replaced
 from lockstep.table import demands, ledger, side
 from lockstep.table.commit import Landed, checkpoint
 
@@ -55,6 +57,7 @@ class Batches:
         self._rates: dict[Key, float] = {}
         self._bins: dict[Key, int] = {}
         self._side: Future[bool] | None = None
+        self._lost: dict[Key, Hole] = {}
         self._view_is_new, self._failures, self._first = True, 0, True
 
     def plan(self) -> BatchPlan | None:
@@ -163,20 +166,20 @@ class Batches:
             batch_seconds=seconds,
             restart_cause=self._cause() if self._first else None,
         )
-        facts = {item.range.position.key: item for group in bins for item in group.ranges}
-        rows = [bookkeeping.ledger_row(identity, item, ends.get(key)) for key, item in facts.items()]
-        if full:
-            rows += [
-                bookkeeping.quiet_row(identity, position, ends.get(key))
-                for key, position in self._positions.items()
-                if key not in facts
-            ]
-            others = [bookkeeping.position_of(row, deletes_only=True) for row in self._others.values()]
-            rows += [bookkeeping.quiet_row(identity, position, None) for position in others]
-        return rows
+        facts = [item for group in bins for item in group.ranges]
+        quiet = [
+            position
+            for key, position in self._positions.items()
+            if full and key not in {f.range.position.key for f in facts}
+        ]
+        rows = bookkeeping.ledger_rows(identity, facts, quiet, ends)
+        rows += [bookkeeping.carried(identity, row) for row in self._others.values() if full]
+        return [bookkeeping.with_lost(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
     def _advance(self, landed: Landed, facts: Sequence[RangeFacts]) -> None:
         self._head, self._first = landed.head, False
+        for item in facts:
+            self._lost.pop(item.range.position.key, None)
         for item in facts:
             key = item.range.position.key
             self._positions[key] = bookkeeping.advanced(item.range.position, item)
@@ -191,9 +194,19 @@ class Batches:
             self._watch.look()
         self._view_is_new = False
         known = self._audited | {key: Known(p.topic, p.next_offset) for key, p in self._positions.items()}
-        findings = self._watch.confirmed(known)
-        if findings and self._hands.stream.integrity.unproven_hole is Judgement.VIOLATION:
+        if self._hands.stream.integrity.unproven_hole is not Judgement.VIOLATION:
+            for finding in audit(known, self._watch.view):
+                self._accept(finding)
+        elif findings := self._watch.confirmed(known):
             self._halt(findings)
+
+    def _accept(self, finding: Finding) -> None:
+        """What a class without a promise only counts: expired offsets are passed over, as a hole."""
+        key = (finding.topic_id, finding.partition)
+        if finding.cause == EXPIRED and key in self._positions:
+            self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
+            self._positions[key] = msgspec.structs.replace(self._positions[key], next_offset=finding.until)
+            LOG.warning("%s", finding)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""

@@ -9,6 +9,7 @@ import msgspec
 
 from lockstep.engine.facts import RangeFacts, event_time
 from lockstep.engine.plan import Position
+from lockstep.integrity.finding import Hole
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.state.address import SectionRef
@@ -50,6 +51,24 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         cpu_seconds=facts.cpu_seconds,
         state_bytes=facts.state_bytes,
     )
+
+
+def ledger_rows(
+    identity: BatchIdentity, facts: Iterable[RangeFacts], quiet: Iterable[Position], ends: Mapping[Key, Ends]
+) -> list[LedgerRow]:
+    """The rows of the partitions that were worked on, and of those that stay where they are."""
+    worked = [ledger_row(identity, item, ends.get(item.range.position.key)) for item in facts]
+    return worked + [quiet_row(identity, position, ends.get(position.key)) for position in quiet]
+
+
+def carried(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
+    """The row that carries the position of a partition that is not subscribed any more."""
+    return quiet_row(identity, position_of(row, deletes_only=True), None)
+
+
+def with_lost(row: LedgerRow, lost: Hole | None) -> LedgerRow:
+    """The row with offsets in front of it that were gone before they were read."""
+    return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
 def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) -> LedgerRow:

@@ -21,7 +21,7 @@ from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.state.store import Entry, PartitionState
 from lockstep.table.rows import Proof, RowRefused, Run
 
-CHUNK_ROWS = 1_000
+CHUNK_ROWS = 500
 """Rows turned into Arrow at once: once per batch costs 2.5 times as much (caches), fewer cost calls."""
 SKIP, UPDATE, END = Kind.SKIP, Kind.UPDATE, Kind.END
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)

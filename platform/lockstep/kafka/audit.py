@@ -9,6 +9,9 @@ import msgspec
 from lockstep.integrity.finding import Finding
 from lockstep.kafka.discovery import ClusterView, Ends, Topic
 
+EXPIRED = "expired unread"
+"""Retention removed offsets before they were read."""
+
 Key = tuple[str, int]
 """(topic id, partition)."""
 
@@ -66,7 +69,7 @@ def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | 
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:
         return _finding(
-            "expired unread", position, topic_id, partition, found=f"log start {ends.start}", until=ends.start
+            EXPIRED, position, topic_id, partition, found=f"log start {ends.start}", until=ends.start
         )
     if ends.high_watermark < position.next_offset:
         return _finding("log truncated", position, topic_id, partition, found=f"log end {ends.high_watermark}")

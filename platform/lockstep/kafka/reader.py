@@ -14,7 +14,8 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 
-MESSAGES_A_CALL = 10_000
+MESSAGES_A_CALL = 1_000
+"""What is decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
 POLL_SECONDS = 0.5
 SILENCE_SECONDS_MAX = 30.0
 """Without a message for so long the partitions that are left count as unavailable in this batch."""
