@@ -88,4 +88,6 @@ def environment() -> dict[str, str]:
 REFERENCE = System("bare", "benchmarks.bare")
 """What the ratios are taken to."""
 
-SYSTEMS = {system.name: system for system in (REFERENCE,)}
+LOCKSTEP = System("lockstep", "benchmarks.lockstep_side", rows="sensors/table")
+
+SYSTEMS = {system.name: system for system in (REFERENCE, LOCKSTEP)}

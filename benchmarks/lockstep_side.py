@@ -1,0 +1,47 @@
+"""lockstep on the workload: through a public `Stream`, with everything on that a user has on.
+
+Strict class, ledger, state saved each batch, synced files, Delta commit; a Spark session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.sensors import sensors
+from benchmarks.systems import parse_task
+from lockstep import AvailableNow, Limits
+from lockstep.engine.run import run_stream
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.spark.session import start_session
+
+
+def main() -> None:
+    """Do the task of the command line."""
+    task = parse_task()
+    stream = replace(sensors(task.topics), limits=Limits(batch_messages=task.batch_messages))
+    settings = Settings(
+        kafka=KafkaSettings(bootstrap_servers=task.bootstrap_servers),
+        table_root=task.output.absolute(),
+        local_root=task.output.absolute() / "local",
+    )
+    roots = (Path(__file__).resolve().parents[1],)
+    run_stream(
+        stream,
+        settings,
+        spark=lambda: start_session(settings.spark, "benchmark", import_roots=roots).sparkContext,
+        stop=threading.Event(),
+        trigger=AvailableNow(),
+        report=lambda batch: print(batch, file=sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    main()
+    # Everything is committed and the JVM ends with its parent; nothing is left to wait for.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

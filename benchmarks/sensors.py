@@ -1,0 +1,54 @@
+"""The workload as a stream: what a user of lockstep would write, with the same fold as the bare loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import UNSET
+from msgspec.structs import astuple
+
+from benchmarks.messages import Change, Message, Snapshot
+from lockstep import Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
+
+Values = tuple[str, str, float, float, float, float, int, bool]
+State = dict[int, Values]
+
+
+class Sensors(Transform[Message, State, Change]):
+    """Rows of 8 columns by id; an update changes some columns of some rows."""
+
+    def place(self, message: Message, record: Record) -> Place:
+        """Sessions and numbers come with each message."""
+        kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
+        return Place(message.session, kind, message.seq, None, message.ts)
+
+    def open(self, message: Message, record: Record) -> State:
+        """All rows of the snapshot."""
+        return {row.id: astuple(row)[1:] for row in message.rows}  # type: ignore[misc]  # astuple knows no types
+
+    def apply(self, state: State, message: Message, record: Record) -> Iterable[Change]:
+        """One output row a changed row."""
+        changed = []
+        for change in message.rows:
+            row, s, n, a, b, c, d, q, f = astuple(change)
+            previous = state[row]
+            ps, pn, pa, pb, pc, pd, pq, pf = previous
+            state[row] = new = (
+                ps if s is UNSET else s,
+                pn if n is UNSET else n,
+                pa if a is UNSET else a,
+                pb if b is UNSET else b,
+                pc if c is UNSET else c,
+                pd if d is UNSET else d,
+                pq if q is UNSET else q,
+                pf if f is UNSET else f,
+            )
+            changed.append(Change(row, *new, *previous))
+        return changed
+
+
+def sensors(pattern: str) -> Stream[Message, State, Change]:
+    """The stream over the topics of one size of the workload."""
+    return Stream(
+        name="sensors", topics=Topics(pattern=pattern), transform=Sensors(), integrity=Strict(evidence=Sequence())
+    )
