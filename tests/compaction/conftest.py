@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
 from tests.compaction.stream_table import StreamTable
 from tests.table.conftest import spark  # noqa: F401  # one session a process
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-# The time of an example says more about the machine than about the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 @pytest.fixture

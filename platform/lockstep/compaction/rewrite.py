@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,16 +33,16 @@ class RewriteTask(msgspec.Struct, frozen=True):
 
     Attributes:
         table: Folder of the output table.
-        scratch: Folder for scratch files, on the machine of the task.
         bin: The files to rewrite.
+        scratch: Folder for scratch files on the machine of the task; its temporary folder when left out.
     """
 
     table: Path
-    scratch: Path
     bin: Bin
+    scratch: Path | None = None
 
 
-class Rewritten(msgspec.Struct, frozen=True, tag=True):
+class Rewritten(msgspec.Struct, frozen=True):
     """A bin's output: synced, proven equal to its inputs, and named by nobody yet."""
 
     file: DataFile
@@ -50,17 +51,11 @@ class Rewritten(msgspec.Struct, frozen=True, tag=True):
     cpu_seconds: float
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class Refused(msgspec.Struct, frozen=True):
     """A bin that could not be rewritten; its output, if any, is removed."""
 
     problem: str
     next_step: str
-
-
-def rewrite_bins(tasks: Iterable[bytes]) -> Iterator[bytes]:
-    """What Spark runs: encoded tasks in, encoded outcomes out."""
-    for encoded in tasks:
-        yield msgspec.msgpack.encode(rewrite_or_refuse(msgspec.msgpack.decode(encoded, type=RewriteTask)))
 
 
 def rewrite_or_refuse(task: RewriteTask) -> Rewritten | Refused:
@@ -84,7 +79,8 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
         TableError: An input is missing, or is not what the log says of it.
     """
     started = time.process_time()
-    runs = collect_runs(_read_inputs(task), task.scratch, run_bytes=RUN_BYTES)
+    scratch = task.scratch or Path(tempfile.gettempdir())
+    runs = collect_runs(_read_inputs(task), scratch, run_bytes=RUN_BYTES)
     before = _joined(runs)
     _check_count(task.bin, before)
     file = _write(task, runs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.compaction.rewrite import Refused, RewriteTask, Rewritten, rewrite_bins, rewrite_or_refuse
+from lockstep.compaction.rewrite import Refused, RewriteTask, Rewritten, rewrite_or_refuse
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -36,8 +36,6 @@ def on_spark(context: SparkContext) -> Rewriter:
     """Bins as tasks of Spark jobs, one core each."""
 
     def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
-        encoded = [msgspec.msgpack.encode(task, enc_hook=str) for task in tasks]
-        outcomes = context.parallelize(encoded, len(encoded)).mapPartitions(rewrite_bins).collect()
-        return [msgspec.msgpack.decode(outcome, type=Outcome) for outcome in outcomes]
+        return context.parallelize(tasks, len(tasks)).map(rewrite_or_refuse).collect()
 
     return Rewriter(rewrite, at_once=context.defaultParallelism)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,7 +89,7 @@ def compact_stream(
         folders: Where the stream lies.
         rewriter: Who rewrites; this process when left out.
         target_bytes: Size of a compacted file at most, about.
-        scratch: Folder for scratch files where the rewriting runs; the temporary folder when left out.
+        scratch: Folder for scratch files, where the rewriting runs; its temporary folder when left out.
 
     Raises:
         CompactionRefused: A bin's rows overlap, or a proof differs; raised after all others are done.
@@ -98,7 +97,7 @@ def compact_stream(
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     began = time.monotonic()
-    work = _Compaction(folders, rewriter or in_process(), scratch or Path(tempfile.gettempdir()))
+    work = _Compaction(folders, rewriter or in_process(), scratch)
     bins = work.plan(target_bytes)
     for done, group in enumerate(_at_a_time(bins, work.rewriter.at_once)):
         LOG.info("compaction of %s: %s of %s bins", folders.stream, done * work.rewriter.at_once, len(bins))
@@ -112,7 +111,7 @@ def compact_stream(
 class _Compaction:
     """One compaction under way."""
 
-    def __init__(self, folders: StreamFolders, rewriter: Rewriter, scratch: Path) -> None:
+    def __init__(self, folders: StreamFolders, rewriter: Rewriter, scratch: Path | None) -> None:
         self.rewriter, self._scratch, self._table = rewriter, scratch, folders.table
         self._log, self._live = OutputLog(folders.table), LiveFiles(folders.table)
         self._generation = 0
@@ -126,7 +125,7 @@ class _Compaction:
     def compact(self, bins: list[Bin]) -> None:
         live = [part for part in bins if not self._gone(part, self._log.base())]
         self._lost(len(bins) - len(live))
-        tasks = [RewriteTask(self._table, self._scratch, part) for part in live]
+        tasks = [RewriteTask(self._table, part, self._scratch) for part in live]
         outcomes = self.rewriter.rewrite(tasks) if tasks else ()
         for part, outcome in zip(live, outcomes, strict=True):
             if isinstance(outcome, Rewritten):

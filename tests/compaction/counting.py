@@ -1,0 +1,52 @@
+"""The smallest stream: each message is a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lockstep import AvailableNow, Kind, Limits, LogOnly, Place, Record, Stream, Strict, Topics, Transform
+
+
+class Count(msgspec.Struct):
+    """A message, and the row it becomes."""
+
+    number: int
+
+
+class Nothing(msgspec.Struct):
+    """No state."""
+
+    counted: int = 0
+
+
+class Counting(Transform[Count, Nothing, Count]):
+    """Emits each message; the first of a key opens its session."""
+
+    def place(self, message: Count, record: Record) -> Place:
+        """The key is the session."""
+        return Place((record.key or b"").decode(), Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
+
+    def open(self, message: Count, record: Record) -> Nothing:
+        """A new count."""
+        del message, record
+        return Nothing()
+
+    def apply(self, state: Nothing, message: Count, record: Record) -> Iterable[Count]:
+        """One row."""
+        del record
+        state.counted += 1
+        yield message
+
+
+def counting(family: str) -> Stream[Count, Nothing, Count]:
+    """The stream over the topics of one family."""
+    return Stream(
+        name="counting",
+        topics=Topics(pattern=f"{family}.*"),
+        transform=Counting(),
+        integrity=Strict(evidence=LogOnly()),
+        trigger=AvailableNow(),
+        limits=Limits(batch_messages=20),
+    )

@@ -1,0 +1,88 @@
+"""A real run whose hour is closed between the work and the commit of a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from lockstep import AvailableNow
+from lockstep.compaction.run import compact_stream
+from lockstep.engine.facts import BinFacts
+from lockstep.engine.hands import Hands
+from lockstep.engine.loop import Outcome, run_batches
+from lockstep.engine.plan import BatchPlan
+from lockstep.engine.run import job_of
+from lockstep.engine.runner import Runner, local_runner
+from lockstep.engine.start import Approach
+from lockstep.kafka.client import admin_client
+from lockstep.kafka.discovery import Discovery
+from lockstep.operations.close import close_hour
+from lockstep.rehearsal.broker import Broker
+from lockstep.rehearsal.producer import produce
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import read_ledger
+from tests.compaction.counting import counting
+from tests.compaction.stream_table import live_files, stored_rows
+
+MESSAGES = 40
+
+
+class Message(msgspec.Struct):
+    """A message to produce."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
+    broker: Broker, topic_family: str, tmp_path: Path
+) -> None:
+    messages = [Message(b"k", msgspec.json.encode({"number": n}), 1_700_000_000_000 + n) for n in range(MESSAGES)]
+    produce(broker.bootstrap_servers, topic_family, messages)
+    settings = Settings(
+        kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers),
+        table_root=tmp_path / "tables",
+        local_root=tmp_path / "local",
+    )
+    stream = counting(topic_family)
+    folders = StreamFolders(stream.name, settings.table_root)
+    discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    approach = Approach(stream, folders, discovery.cluster_id())
+    plans: list[BatchPlan] = []
+    hands = Hands(
+        stream=stream,
+        trigger=AvailableNow(),
+        folders=folders,
+        discovery=discovery,
+        runner=closing_once(local_runner(job_of(stream, settings, folders)), folders, plans),
+        cores=1,
+        stop=threading.Event(),
+        report=lambda _: None,
+        cause="test",
+    )
+    outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
+    head = approach.output.base().head
+    assert (outcome, len(stored_rows(folders))) == (Outcome.ENDED, MESSAGES - 1)
+    assert [plan.number for plan in plans] == [1, 2, 2]
+    assert plans[0].commit_hour == plans[1].commit_hour == head.closed_hour < plans[2].commit_hour == head.hour
+    assert [(row.batch, row.start) for row in read_ledger(folders.ledger) if row.messages] == [(1, 0), (2, 20)]
+    assert compact_stream(folders).bins == 0
+    assert len(live_files(folders)) == 2
+
+
+def closing_once(runner: Runner, folders: StreamFolders, plans: list[BatchPlan]) -> Runner:
+    """Closes the open hour after the work of the second batch, before its commit."""
+
+    def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        plans.append(plan)
+        facts = runner(plan)
+        if len(plans) == 2:
+            close_hour(folders)
+        return facts
+
+    return run
