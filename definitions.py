@@ -4,9 +4,10 @@ from dagster import Definitions, in_process_executor
 
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedule
+from jobs.quality import checks_schedule
 from jobs.streaming import streaming_job
 from lockstep.engine.hands import AnyStream
-from lockstep.orchestration.definitions import stream_assets
+from lockstep.orchestration.definitions import stream_assets, stream_checks
 from lockstep.orchestration.spark import spark_resource
 from lockstep.settings import load_settings
 from sensors.topics import topics_sensor
@@ -18,8 +19,9 @@ settings = load_settings()
 
 defs = Definitions(
     assets=[asset for stream in STREAMS for asset in stream_assets(stream, settings, owners=OWNERS)],
+    asset_checks=[check for stream in STREAMS for check in stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
-    schedules=[compaction_schedule(stream) for stream in STREAMS],
+    schedules=[schedule(stream) for stream in STREAMS for schedule in (compaction_schedule, checks_schedule)],
     sensors=[topics_sensor(stream, settings) for stream in STREAMS],
     resources={"spark": spark_resource(settings)},
     # One process a run: one JVM, and exit codes that tell the truth.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import msgspec
-    from dagster import RawMetadataValue
+    from dagster._core.definitions.metadata import RawMetadataValue
 
     from lockstep.engine.hands import AnyStream
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import compaction_asset
 from lockstep.orchestration.table_asset import table_asset
+from lockstep.orchestration.table_check import table_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dagster import AssetsDefinition
+    from dagster import AssetChecksDefinition, AssetsDefinition
 
     from lockstep.engine.hands import AnyStream
     from lockstep.settings import Settings
@@ -19,3 +20,8 @@ if TYPE_CHECKING:
 def stream_assets(stream: AnyStream, settings: Settings, *, owners: Sequence[str]) -> list[AssetsDefinition]:
     """The table and its compaction."""
     return [table_asset(stream, settings, owners), compaction_asset(stream, settings, owners)]
+
+
+def stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:
+    """The check of the table."""
+    return [table_check(stream, settings)]

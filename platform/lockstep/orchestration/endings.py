@@ -20,7 +20,8 @@ from lockstep.engine.loop import Outcome
 from lockstep.orchestration.names import OUTCOME_TAG
 
 if TYPE_CHECKING:
-    from dagster import AssetExecutionContext, RawMetadataValue
+    from dagster import AssetExecutionContext
+    from dagster._core.definitions.metadata import RawMetadataValue
 
     from lockstep.errors import LockstepError, StreamHalted
     from lockstep.orchestration.progress import RunProgress

@@ -13,6 +13,8 @@ CAUSE_TAG = "lockstep/cause"
 """Why a run was started; goes into the ledger."""
 OUTCOME_TAG = "lockstep/outcome"
 """How a run of a stream ended: `handed over`, `fenced`, `halted`, ..."""
+CHECK = "complete_and_in_order"
+"""The check of a table."""
 TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was asked."""
 

@@ -1,0 +1,16 @@
+"""One job a stream: the checks of its table, each hour."""
+
+from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration import names
+
+
+def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
+    """The schedule and its job: half past the hour, apart from compaction."""
+    job = define_asset_job(
+        names.checks_job(stream),
+        selection=AssetSelection.checks_for_assets(names.table_key(stream)),
+        description=f"Checks that {stream.name} is complete, without duplicates and in order.",
+    )
+    return ScheduleDefinition(job=job, cron_schedule="30 * * * *", default_status=DefaultScheduleStatus.RUNNING)

@@ -1,0 +1,145 @@
+"""A whole installation for each module: its own Kafka, tables, and Dagster homes; runs are real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from lockstep.engine.liveness import Phase, pulse
+from lockstep.rehearsal.producer import produce
+from lockstep.rehearsal.recordings import Recorded, as_sent, recorded_days
+from lockstep.table import log
+from lockstep.table.commit import OutputLog
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
+DEADLINE_SECONDS = 240
+"""A start takes some ten seconds on an idle machine, and ten times as long on a busy one."""
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
+    """Wait for a condition, or fail by name."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+@cache
+def messages() -> tuple[Recorded, ...]:
+    """One market, as a good producer sends it."""
+    return as_sent(recorded_days(RECORDINGS, "spot_btcusdt")).messages
+
+
+@dataclass
+class Run:
+    """A run in a process of its own, with all processes that it started."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    family: dict[int, psutil.Process] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Take note of the processes it has started by now."""
+        if self.process.poll() is None:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                self.family.setdefault(child.pid, child)
+
+    def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(DEADLINE_SECONDS)
+
+    def all_gone(self) -> bool:
+        """Whether nothing of it is left."""
+        return self.process.poll() is not None and not any(each.is_running() for each in self.family.values())
+
+    def said(self) -> str:
+        """All it printed."""
+        return self.output.read_text(errors="replace")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One Kafka, one table root; as many Dagster homes as a test likes."""
+
+    folder: Path
+    bootstrap_servers: str
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def folders(self) -> StreamFolders:
+        """Where the stream lies."""
+        return StreamFolders("order_books", self.folder / "tables")
+
+    def produce(self, topic: str, first: int, until: int) -> None:
+        """Write a part of the recording."""
+        produce(self.bootstrap_servers, f"order_books.{topic}", messages()[first:until])
+
+    def environment(self, home: str) -> dict[str, str]:
+        """The environment of a run, with a home, a temporary folder and a Dagster of its own."""
+        places = {"HOME": home, "TMPDIR": f"{home}/temporary", "DAGSTER_HOME": f"{home}/dagster"}
+        for place in places.values():
+            (self.folder / place).mkdir(parents=True, exist_ok=True)
+        (self.folder / places["DAGSTER_HOME"] / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+        return {
+            # The jars are where the user's own cache is; a new home would fetch them again.
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+            **os.environ,
+            **{name: str(self.folder / place) for name, place in places.items()},
+            **self.settings(),
+        }
+
+    def settings(self) -> dict[str, str]:
+        """The settings as environment variables."""
+        return {
+            "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            "LOCKSTEP_TABLE_ROOT": str(self.folder / "tables"),
+            "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
+            "LOCKSTEP_SPARK__MASTER": "local[2,3]",
+        }
+
+    def start(self, *arguments: str, home: str = "home", without: str = "") -> Run:
+        """Start a command of Dagster in a process of its own."""
+        environment = {name: value for name, value in self.environment(home).items() if name != without}
+        output = self.folder / f"run-{len(self.runs)}.log"
+        with output.open("wb") as log_file:
+            command = [sys.executable, "-m", "dagster", *arguments, "-m", "definitions"]
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log_file, stderr=log_file)
+        self.runs.append(Run(process, output))
+        return self.runs[-1]
+
+    def materialize(self, *, available_now: bool, home: str = "home", without: str = "") -> Run:
+        """Start `dagster asset materialize` of the stream."""
+        config = {"ops": {"order_books__table": {"config": {"available_now": available_now}}}}
+        arguments = ["asset", "materialize", "--select", "order_books/table", "--config-json", json.dumps(config)]
+        return self.start(*arguments, home=home, without=without)
+
+    def epoch(self) -> int:
+        """The epoch that holds the table; 0 without one."""
+        return OutputLog(self.folders.table).base().head.epoch if log.exists(self.folders.table) else 0
+
+    def writes(self, epoch: int) -> bool:
+        """Whether this epoch holds the table and counts."""
+        last = pulse(self.folders.control, epoch)
+        return self.epoch() == epoch and last is not None and last.phase is Phase.WRITING
+
+    def position(self, topic: str) -> int:
+        """The next offset to read of a topic of one partition; -1 when it is not subscribed."""
+        if not log.exists(self.folders.table):
+            return -1
+        rows = positions(self.folders.ledger, OutputLog(self.folders.table).base().head).values()
+        return next((row.until for row in rows if row.topic == f"order_books.{topic}"), -1)

@@ -1,0 +1,147 @@
+"""The topics sensor on a real Dagster instance, with a real Kafka and a real table."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import DagsterInstance, Definitions, build_sensor_context, validate_run_config
+
+from assets.order_books import order_books
+from jobs.streaming import streaming_job
+from lockstep import Topics
+from lockstep.kafka.client import admin_client
+from lockstep.kafka.discovery import Discovery
+from lockstep.orchestration.definitions import stream_assets
+from lockstep.orchestration.names import CAUSE_TAG, TOPICS_TAG
+from lockstep.orchestration.spark import spark_resource
+from lockstep.orchestration.topics import Cursor, read_cursor
+from lockstep.rehearsal.producer import create_topic
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table import demands
+from lockstep.table.commit import OutputLog
+from lockstep.table.create import open_tables
+from lockstep.table.head import Desired
+from lockstep.table.layout import StreamFolders
+from lockstep.table.schema import table_schema
+from sensors.topics import topics_sensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster import SensorExecutionData
+
+    from lockstep.engine.hands import AnyStream
+    from lockstep.rehearsal.broker import Broker
+
+
+class Watched:
+    """A stream with its sensor, on an instance of its own."""
+
+    def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
+        self.stream, self.settings, self.instance = stream, settings, instance
+        self.sensor = topics_sensor(stream, settings)
+        self.definitions = Definitions(
+            assets=stream_assets(stream, settings, owners=()),
+            jobs=[streaming_job(stream)],
+            sensors=[self.sensor],
+            resources={"spark": spark_resource(settings)},
+        )
+
+    def tick(self, cursor: str | None = None) -> SensorExecutionData:
+        """One look, as the daemon takes it."""
+        repository = self.definitions.get_repository_def()
+        context = build_sensor_context(instance=self.instance, cursor=cursor, repository_def=repository)
+        return self.sensor.evaluate_tick(context)
+
+    def claim(self) -> OutputLog:
+        """Make the tables and claim them, as a first run does."""
+        cluster = Discovery(admin_client(self.settings.kafka), 15.0).cluster_id()
+        folders = StreamFolders(self.stream.name, self.settings.table_root)
+        output = open_tables(folders, table_schema(self.stream.types.row), cluster)
+        output.commit(demands.claim(0, output.table_id, lambda _: None))
+        return output
+
+
+@pytest.fixture
+def watched(broker: Broker, topic_family: str, tmp_path: Path) -> Iterator[Watched]:
+    """A stream that reads the topics of this test alone."""
+    stream = dataclasses.replace(order_books, topics=Topics(pattern=rf"{topic_family}\..+"))
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Watched(stream, Settings(kafka=kafka, table_root=tmp_path / "tables"), instance)
+
+
+def test_a_stream_that_never_ran_is_not_started(watched: Watched) -> None:
+    tick = watched.tick()
+    assert tick.run_requests == []
+    assert "no table yet: materialize it once" in str(tick.skip_message)
+
+
+def test_a_failed_read_is_no_news_and_keeps_the_cursor(tmp_path: Path) -> None:
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.2)
+    settings = Settings(kafka=nowhere, table_root=tmp_path)
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        tick = Watched(order_books, settings, instance).tick(Cursor(attempt=2).encode())
+    assert tick.run_requests == []
+    assert "Kafka did not answer" in str(tick.skip_message)
+    assert tick.cursor in (None, Cursor(attempt=2).encode())
+
+
+def test_a_quiet_look_says_what_it_looked_at(watched: Watched) -> None:
+    watched.claim()
+    assert str(watched.tick().skip_message) == "0 topics wanted, 0 subscribed, none is new"
+
+
+def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_family: str) -> None:
+    watched.claim()
+    create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
+
+    tick = watched.tick()
+
+    (request,) = tick.run_requests or []
+    assert request.job_name == "order_books_stream"
+    assert request.tags[TOPICS_TAG] == f"{topic_family}.a"
+    assert request.tags[CAUSE_TAG] == f"new topics: {topic_family}.a"
+    job = watched.definitions.resolve_job_def("order_books_stream")
+    config = validate_run_config(job, request.run_config)
+    assert config["ops"]["order_books__table"]["config"] == {"available_now": True}
+    cursor, warning = read_cursor(tick.cursor)
+    assert (cursor.attempt, warning) == (0, "")
+    assert time.time() - cursor.asked_at < 60
+
+    again = watched.tick(tick.cursor)
+    assert again.run_requests == []
+    assert "not long ago" in str(again.skip_message)
+
+
+def test_a_run_that_is_on_its_way_is_waited_for(watched: Watched, topic_family: str) -> None:
+    watched.claim()
+    create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
+    run = watched.instance.create_run_for_job(watched.definitions.resolve_job_def("order_books_stream"))
+
+    tick = watched.tick()
+
+    assert tick.run_requests == []
+    assert f"run {run.run_id} is on its way" in str(tick.skip_message)
+
+
+def test_a_stream_that_a_person_stopped_stays_stopped(watched: Watched, topic_family: str) -> None:
+    writer = demands.Writer(epoch=1, generation=1)
+    watched.claim().commit(demands.desire(writer, Desired.STOPPED, "terminated in Dagster"))
+    create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
+
+    tick = watched.tick()
+
+    assert tick.run_requests == []
+    assert "is stopped (terminated in Dagster)" in str(tick.skip_message)
+
+
+def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) -> None:
+    watched.claim()
+    tick = watched.tick("not a cursor")
+    assert "none is new" in str(tick.skip_message)
+    assert read_cursor(tick.cursor) == (Cursor(), "")

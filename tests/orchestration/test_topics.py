@@ -1,0 +1,134 @@
+"""When the topics sensor asks for a run: the decision alone, from what was seen."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lockstep.engine.liveness import Phase, Pulse
+from lockstep.orchestration.topics import PAUSE_SECONDS, Cursor, Look, decide, read_cursor
+from lockstep.table.head import Desired, Head
+
+NOW = 1_000_000.0
+HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
+LIVING = Pulse(counter=50, phase=Phase.WRITING, never_ending=True)
+SEEN_BEFORE = Cursor(pulse="3:10")
+
+
+def look(
+    wanted: str = "a b",
+    subscribed: str = "a",
+    head: Head | None = HEAD,
+    pulse: Pulse | None = None,
+    on_its_way: str | None = None,
+) -> Look:
+    return Look(
+        head=head,
+        wanted=frozenset(wanted.split()),
+        subscribed=frozenset(subscribed.split()),
+        pulse=pulse,
+        on_its_way=on_its_way,
+    )
+
+
+def desired(wish: Desired) -> Head:
+    return msgspec.structs.replace(HEAD, desired=wish, reason="because")
+
+
+@pytest.mark.parametrize(
+    ("seen", "cursor", "says"),
+    [
+        (look(head=None), Cursor(), "has no table yet"),
+        (look(head=desired(Desired.HALTED)), Cursor(), "is halted (because)"),
+        (look(head=desired(Desired.STOPPED)), Cursor(), "is stopped (because)"),
+        (look(head=desired(Desired.HELD)), Cursor(), "is held (because)"),
+        (look(subscribed="a b"), Cursor(), "2 topics wanted, 2 subscribed, none is new"),
+        (look(wanted="", subscribed="a"), Cursor(), "none is new"),
+        (look(on_its_way="4711"), Cursor(), "run 4711 is on its way"),
+        (look(pulse=LIVING), Cursor(), "seen at the next look"),
+        (look(pulse=LIVING), Cursor(pulse="2:50"), "seen at the next look"),
+        (look(), Cursor(asked_at=NOW - 1), "not long ago"),
+    ],
+)
+def test_nothing_is_started_while_there_is_a_reason_to_wait(seen: Look, cursor: Cursor, says: str) -> None:
+    decision = decide(seen, cursor, NOW)
+    assert decision.restart is None
+    assert says in decision.says
+
+
+def test_a_new_topic_is_read_by_a_run_that_ends_when_no_run_lives() -> None:
+    restart = decide(look(wanted="c a b"), Cursor(), NOW).restart
+    assert restart is not None
+    assert (restart.added, restart.never_ending) == (("b", "c"), False)
+
+
+@pytest.mark.parametrize(
+    ("pulse", "never_ending"),
+    [
+        (LIVING, True),
+        (msgspec.structs.replace(LIVING, counter=10), False),  # did not count on: it is dead
+        (msgspec.structs.replace(LIVING, phase=Phase.ENDED), False),
+        (msgspec.structs.replace(LIVING, never_ending=False), False),
+    ],
+)
+def test_only_a_living_never_ending_run_is_replaced_by_another(pulse: Pulse, never_ending: bool) -> None:  # noqa: FBT001
+    restart = decide(look(pulse=pulse), SEEN_BEFORE, NOW).restart
+    assert restart is not None
+    assert restart.never_ending is never_ending
+
+
+def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
+    cursor, subscribed, restarts = SEEN_BEFORE, frozenset({"a"}), 0
+    for tick in range(12):
+        there = min(200, 20 * tick * 10)  # topics made by then
+        wanted = {"a"} | {f"new{number}" for number in range(there)}
+        pulse = Pulse(counter=50 + tick, phase=Phase.WRITING, never_ending=True)
+        seen = Look(head=HEAD, wanted=frozenset(wanted), subscribed=subscribed, pulse=pulse)
+        decision = decide(seen, cursor, NOW + 10 * tick)
+        cursor = decision.cursor
+        if decision.restart is not None:
+            restarts += 1
+            subscribed = frozenset(wanted)
+    assert subscribed == wanted
+    assert restarts <= 2
+
+
+def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later() -> None:
+    cursor, keys, times = Cursor(), [], []
+    for second in range(0, 400, 10):
+        decision = decide(look(), cursor, NOW + second)
+        cursor = decision.cursor
+        if decision.restart is not None:
+            keys.append(decision.restart.run_key)
+            times.append(second)
+    assert times == [0, 30, 90, 210]
+    assert len(set(keys)) == len(keys)  # Dagster launches a run key once, for ever
+
+
+def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
+    assert decide(look(), Cursor(asked_at=NOW + 10 * PAUSE_SECONDS), NOW).restart is not None
+
+
+def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
+    first = decide(look(), Cursor(), NOW).restart
+    rewound = decide(look(head=msgspec.structs.replace(HEAD, generation=2)), Cursor(), NOW).restart
+    other = decide(look(head=msgspec.structs.replace(HEAD, table_id="another")), Cursor(), NOW).restart
+    assert first is not None
+    assert rewound is not None
+    assert other is not None
+    assert len({first.run_key, rewound.run_key, other.run_key}) == 3
+    assert first.run_key.startswith("books-01234567-1-")
+    assert first.run_key.endswith("-0")
+
+
+def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
+    cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
+    assert cursor.encode() == '{"asked":"ab","asked_at":5.0,"attempt":2,"pulse":"3:10","version":1}'
+    assert read_cursor(cursor.encode()) == (cursor, "")
+
+
+@pytest.mark.parametrize("text", ["{", '{"attempt":"x"}', '{"version":9}', "[]"])
+def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
+    cursor, warning = read_cursor(text)
+    assert cursor == Cursor()
+    assert "begins anew" in warning
