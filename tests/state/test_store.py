@@ -157,6 +157,7 @@ def test_more_partitions_than_copies_may_be_open_are_folded_side_by_side(home: H
         assert entry is not None
         assert entry.state.value == state.address.partition + 1
     addresses = fold_all(home, states, 2)
+    assert {home.recovered(address).recovery for address in addresses} == {Recovery.CURRENT}
     assert [home.values(address, ["s"])["s"] for address in addresses] == [2, 3, 4, 5, 6, 7, 8]
 
 
