@@ -24,7 +24,7 @@ class Sensors(Transform[Message, State, Change]):
 
     def open(self, message: Message, record: Record) -> State:
         """All rows of the snapshot."""
-        return {row.id: astuple(row)[1:] for row in message.rows}  # type: ignore[misc]  # astuple knows no types
+        return {row.id: astuple(row)[1:] for row in message.rows}
 
     def apply(self, state: State, message: Message, record: Record) -> Iterable[Change]:
         """One output row a changed row."""

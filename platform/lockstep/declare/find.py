@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import sys
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -36,6 +37,9 @@ def streams_in(root: Path, package: str = PACKAGE) -> dict[str, Stream[object, o
     found: dict[str, Stream[object, object, msgspec.Struct]] = {}
     for module in pkgutil.iter_modules([str(root / package)]):
         for value in vars(importlib.import_module(f"{package}.{module.name}")).values():
-            if isinstance(value, Stream) and found.setdefault(value.name, value) is not value:
-                raise DeclarationError("Stream.name", value.name, "is the name of two streams", "rename one of them")
+            if not isinstance(value, Stream):
+                continue
+            stream = cast("Stream[object, object, msgspec.Struct]", value)
+            if found.setdefault(stream.name, stream) is not stream:
+                raise DeclarationError("Stream.name", stream.name, "is the name of two streams", "rename one of them")
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typing
-from typing import TypeVar, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -40,16 +39,17 @@ def transform_types(transform: type) -> TransformTypes:
             f"write `class {transform.__name__}(Transform[Message, State, Row])`",
         )
     message, state, row = arguments
-    if not (isinstance(row, type) and issubclass(row, msgspec.Struct)):
+    row_class = _class(row)
+    if row_class is None or not issubclass(row_class, msgspec.Struct):
         raise DeclarationError(
             "Stream.transform", row, "the row type is not a msgspec.Struct", "declare the row as one"
         )
-    return TransformTypes(message=message, state=state, row=row)
+    return TransformTypes(message=message, state=state, row=row_class)
 
 
 def _is_open(argument: object) -> bool:
     """Whether a type variable is left in it, also inside of it (`dict[K, V]`)."""
-    inside = () if isinstance(argument, type) else getattr(argument, "__parameters__", ())
+    inside: object = () if _class(argument) else getattr(argument, "__parameters__", ())
     return isinstance(argument, TypeVar) or bool(inside)
 
 
@@ -60,12 +60,17 @@ def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | N
         given = tuple(_replace(argument, known) for argument in get_args(base))
         if origin is Transform:
             return given
-        if isinstance(origin, type) and issubclass(origin, Transform):
-            return _arguments(origin, dict(zip(_parameters(origin), given, strict=True)))
+        generic = _class(origin)
+        if generic is not None and issubclass(generic, Transform):
+            return _arguments(generic, dict(zip(_parameters(generic), given, strict=True)))
     for plain in cls.__bases__:
         if issubclass(plain, Transform) and plain is not Transform:
             return _arguments(plain, {})
     return None
+
+
+def _class(value: object) -> type[Any] | None:
+    return cast("type[Any]", value) if isinstance(value, type) else None
 
 
 def _parameters(cls: type) -> tuple[object, ...]:
@@ -79,4 +84,4 @@ def _replace(argument: object, known: dict[object, object]) -> object:
     inner = getattr(argument, "__parameters__", ())
     if not inner:
         return argument
-    return typing.cast("typing.Any", argument)[tuple(known.get(parameter, parameter) for parameter in inner)]
+    return cast("Any", argument)[tuple(known.get(parameter, parameter) for parameter in inner)]

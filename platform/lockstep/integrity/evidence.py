@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import cast
 
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record
@@ -64,7 +65,7 @@ class Linked(Evidence):
             return state, _no_evidence("link", place)
         if state is None:
             return _opened(place, link.last, [link.last, 1])
-        last, fresh = state  # type: ignore[misc]  # a list of two here
+        last, fresh = cast("list[int]", state)
         if place.kind is SNAPSHOT:
             kept = link.last == last
         else:

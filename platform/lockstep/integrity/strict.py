@@ -27,7 +27,7 @@ class Strict(IntegrityClass):
 
     def __post_init__(self) -> None:
         """Refuse anything that is not evidence, such as the class instead of a value."""
-        if not isinstance(self.evidence, Evidence):
+        if not isinstance(self.evidence, Evidence):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
             raise DeclarationError(
                 "Strict.evidence", self.evidence, "is not evidence", "for example Strict(evidence=Sequence())"
             )

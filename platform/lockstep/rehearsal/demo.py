@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deltalake import DeltaTable
 from rich.console import Console
 
 from lockstep.errors import LockstepError
@@ -28,6 +27,7 @@ from lockstep.rehearsal.summary import show_summary
 from lockstep.table import log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import read_ledger
 
 STREAM = "order_books"
 RECORDINGS = Path("tests/recordings/binance_l2")
@@ -163,9 +163,8 @@ def batches(folders: StreamFolders) -> int:
 def _behind(stage: Stage, folders: StreamFolders) -> bool:
     """Whether the later topic holds messages that the table does not."""
     topic = f"{STREAM}.{LATER}"
-    rows = DeltaTable(folders.ledger).to_pyarrow_table(columns=["until"], filters=[("topic", "=", topic)])
-    committed = max(rows["until"].to_pylist(), default=0)
-    return bool(committed < produced(stage.broker.bootstrap_servers, topic))
+    committed = max((row.until for row in read_ledger(folders.ledger) if row.topic == topic), default=0)
+    return committed < produced(stage.broker.bootstrap_servers, topic)
 
 
 def _idle(folders: StreamFolders) -> bool:

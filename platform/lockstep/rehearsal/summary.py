@@ -5,58 +5,56 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from rich.console import Console
 from rich.table import Table
 
 from lockstep.rehearsal.stage import Stage, exports
 from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, read_ledger
 
 SAMPLE_ROWS = 5
 
 
 def show_summary(say: Console, stage: Stage, folders: StreamFolders, *, seconds: float, nothing_new: bool) -> None:
     """Print figures, where things are, and what to try next."""
-    ledger = DeltaTable(folders.ledger).to_pyarrow_table()
+    rows = read_ledger(folders.ledger)
     output = DeltaTable(folders.table)
     say.print()
     if nothing_new:
         say.print("Nothing new was there to read: everything was committed by an earlier run.")
-    say.print(_figures(ledger, output, seconds))
-    say.print(_topics(ledger))
+    say.print(_figures(rows, output, seconds))
+    say.print(_topics(rows))
     say.print(_sample(output.to_pyarrow_table()))
     _next(say, stage, folders.table)
 
 
-def _figures(ledger: pa.Table, output: DeltaTable, seconds: float) -> Table:
+def _figures(rows: list[LedgerRow], output: DeltaTable, seconds: float) -> Table:
     table = Table(title="what happened", show_header=False)
-    holes = sum(hole["until"] - hole["start"] for holes in ledger["holes"].to_pylist() for hole in holes)
-    causes = sorted({cause for cause in ledger["restart_cause"].to_pylist() if cause})
+    messages = sum(row.messages for row in rows)
+    starts = {row.epoch: row.restart_cause for row in rows if row.restart_cause}
     for name, value in (
-        ("batches", pc.max(ledger["batch"]).as_py()),
-        ("messages", pc.sum(ledger["messages"]).as_py()),
-        ("rows", pc.sum(ledger["rows"]).as_py()),
-        ("verdicts: accepted", pc.sum(ledger["messages"]).as_py() - pc.sum(ledger["dropped"]).as_py()),
-        (
-            "verdicts: repeats / gaps / dropped",
-            " / ".join(str(pc.sum(ledger[n]).as_py()) for n in ("repeats", "gaps", "dropped")),
-        ),
-        ("holes in offsets", holes),
+        ("batches", max(row.batch for row in rows)),
+        ("messages", messages),
+        ("rows", sum(row.rows for row in rows)),
+        ("verdict accept", messages - sum(row.dropped + row.skipped for row in rows)),
+        ("verdicts repeat, gap, drop", sum(row.repeats + row.gaps + row.dropped for row in rows)),
+        ("holes in offsets", sum(hole.until - hole.start for row in rows for hole in row.holes)),
         ("data files after compaction", len(output.file_uris())),
         ("versions of the table", output.version()),
+        *((f"writer {epoch}", cause) for epoch, cause in sorted(starts.items())),
         ("seconds", f"{seconds:.0f}"),
-        *((f"start {number}", cause.split(";")[0]) for number, cause in enumerate(causes, 1)),
     ):
         table.add_row(name, str(value))
     return table
 
 
-def _topics(ledger: pa.Table) -> Table:
+def _topics(rows: list[LedgerRow]) -> Table:
     table = Table("topic", "messages", "rows", "next offset", title="topics")
-    grouped = ledger.group_by("topic").aggregate([("messages", "sum"), ("rows", "sum"), ("until", "max")])
-    for row in sorted(grouped.to_pylist(), key=lambda row: str(row["topic"])):
-        table.add_row(row["topic"], str(row["messages_sum"]), str(row["rows_sum"]), str(row["until_max"]))
+    for topic in sorted({row.topic for row in rows}):
+        mine = [row for row in rows if row.topic == topic]
+        figures = (sum(row.messages for row in mine), sum(row.rows for row in mine), max(row.until for row in mine))
+        table.add_row(topic, *map(str, figures))
     return table
 
 
