@@ -156,4 +156,7 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(run(sys.argv[2:])))
+    try:
+        Path(sys.argv[1]).write_text(json.dumps(run(sys.argv[2:])))
+    except (_Ended, KeyboardInterrupt):  # asked to end, and everything below has ended: nothing to tell
+        raise SystemExit(128 + signal.SIGTERM) from None
