@@ -218,7 +218,7 @@ class Broker:
 
     def _format(self, java: list[str]) -> None:
         """Give the data folder its identity; a half-formatted one lacks meta.properties and gets it now."""
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = "L" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # a leading "-" would be an option
         settings = str(self.folder / "server.properties")
         tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings]
         said = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_SECONDS_MAX)
