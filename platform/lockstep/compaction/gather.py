@@ -21,8 +21,8 @@ from lockstep.compaction.proof import Proof, prove
 from lockstep.compaction.segments import I64, Segments, check_disjoint, find_segments, with_keys
 
 RUN_BYTES = 64 * 1024 * 1024
-"""Decoded rows of a run. Twice of it is in memory while it is ordered; a hundred runs make a bin of
-6 GB, and the slices of a partition are then still long enough to be copied at memory's speed."""
+"""Decoded rows of a run: about three times of it is in memory while it is ordered. Smaller runs cut the
+rows of a partition into more slices; larger ones only take more memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from lockstep.errors import TableError
 from lockstep.table.files import DataFile, DataFileWriter
 
 COMPRESSION_LEVEL = 3
-"""zstd's default: a sixth smaller than a batch's level 1 for half as much more CPU, paid once for a
-file that is read for years. Higher levels cost several times more for a few per cent."""
+"""zstd's default, paid once for a file that is read for years: half the bytes of a batch's level 1 for
+about a tenth more CPU of reading and writing (2.16 M repetitive rows of 26 columns). Higher levels cost
+several times more."""
 ROW_GROUP_ROWS = 200_000
 """Readers skip row groups, and rows are ordered by topic: smaller groups let a reader of one topic skip
 more; far smaller ones compress worse."""
