@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -25,9 +25,14 @@ from pydantic_settings import (
 
 from lockstep.errors import SettingsError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 ALLOWED_OPTIONS = ("security.protocol", "client.rack", "client.dns.lookup", "broker.address.family")
 ALLOWED_FAMILIES = ("sasl.", "ssl.", "socket.", "reconnect.", "metadata.", "topic.metadata.")
 """What passes through to librdkafka: how to reach a cluster. How to read it is lockstep's own."""
+OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY")
+"""Variables of the environment that are no settings of this file."""
 REFUSED_OPTIONS = ("sasl.oauthbearer.config", "ssl.engine.location", "ssl.providers")
 """Would load code, or reach hosts that nobody named."""
 
@@ -42,6 +47,8 @@ def _reach_only(options: dict[str, str]) -> dict[str, str]:
 
 
 def _servers(value: str) -> str:
+    if "@" in value:
+        raise ValueError("an address holds no user or password; they are kafka.options sasl.username and sasl.password")
     for server in value.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdigit():
@@ -58,11 +65,11 @@ class KafkaSettings(BaseModel):
         timeout_seconds: How long one question to the cluster may take.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = "127.0.0.1:9092"
     options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
-    timeout_seconds: float = 15.0
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
 
 
 class SparkSettings(BaseModel):
@@ -75,7 +82,7 @@ class SparkSettings(BaseModel):
         options: Further Spark properties.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     master: str = f"local[{os.cpu_count() or 2},3]"
     driver_memory: str = "1g"
@@ -94,6 +101,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="LOCKSTEP_",
+        hide_input_in_errors=True,  # a traceback is no place for a password
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
@@ -128,18 +136,44 @@ def load_settings() -> Settings:
     """Read the settings.
 
     Raises:
-        SettingsError: Names each wrong key with its value.
+        SettingsError: Names each wrong key, and its value where that cannot be a secret.
     """
+    _refuse_mistyped_origins()
     try:
         settings = Settings()
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False)
-        )
+        problems = "; ".join(_problem(item) for item in error.errors(include_url=False))
         raise SettingsError(f"settings are wrong: {problems}", next_step=_where()) from error
     except (SourceError, ValueError) as error:
         raise SettingsError(f"settings cannot be read: {error}", next_step=_where()) from error
-    return settings.model_copy(update={"table_root": settings.table_root.absolute()})
+    roots = {"table_root": settings.table_root.absolute(), "local_root": settings.local_root.absolute()}
+    return settings.model_copy(update=roots)
+
+
+def _refuse_mistyped_origins() -> None:
+    """A file or variable that is silently not read would leave the default in force, such as another table root."""
+    if "LOCKSTEP_SETTINGS" in os.environ and not settings_file().is_file():
+        raise SettingsError(
+            f"LOCKSTEP_SETTINGS names {settings_file()}, and there is no such file",
+            next_step="correct the name, or unset LOCKSTEP_SETTINGS to read lockstep.toml",
+        )
+    known = tuple(f"LOCKSTEP_{name.upper()}" for name in Settings.model_fields)
+    for name in sorted(os.environ):
+        setting = name.upper().partition("__")[0]
+        if setting.startswith("LOCKSTEP_") and setting not in (*known, *OTHER_VARIABLES):
+            raise SettingsError(
+                f"{name} in the environment is no setting; known: {', '.join(known)} (parts after __)",
+                next_step=f"correct or unset {name}",
+            )
+
+
+def _problem(item: ErrorDetails) -> str:
+    """One wrong key. Values of options and of unknown keys may be secrets, and are not shown."""
+    key, value = ".".join(map(str, item["loc"])), item["input"]
+    if item["type"] == "extra_forbidden":
+        return f"{key} is no setting"
+    plain = isinstance(value, (str, int, float)) and ".options" not in key and "@" not in str(value)
+    return f"{key}{f' = {value!r}' if plain else ''}: {item['msg'].removeprefix('Value error, ')}"
 
 
 def _where() -> str:
