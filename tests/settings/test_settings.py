@@ -1,0 +1,190 @@
+"""Settings come from one file and the environment; whatever is wrong is named, and no secret is shown."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import SettingsError
+from lockstep.settings import load_settings
+
+ALLOWED = (
+    "security.protocol, client.rack, client.dns.lookup, broker.address.family, "
+    "sasl.*, ssl.*, socket.*, reconnect.*, metadata.*, topic.metadata.*"
+)
+CORRECT = "correct lockstep.toml or the LOCKSTEP_* variables of the environment"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, and an environment that says nothing."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.upper().startswith("LOCKSTEP_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def write(folder: Path, text: str, name: str = "lockstep.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def refusal() -> str:
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    return str(refused.value)
+
+
+def test_without_file_and_environment_the_defaults_are_in_force(folder: Path) -> None:
+    settings = load_settings()
+    assert settings.kafka.bootstrap_servers == "127.0.0.1:9092"
+    assert settings.kafka.options == {}
+    assert settings.table_root == folder / "var" / "tables"
+    assert settings.local_root == Path(tempfile.gettempdir()) / "lockstep"
+    assert settings.spark.master == f"local[{os.cpu_count()},3]"
+
+
+def test_the_file_is_read(folder: Path) -> None:
+    write(
+        folder,
+        """
+        table_root = "/data/tables"
+        [kafka]
+        bootstrap_servers = "a.example:9092, b.example:9093"
+        [kafka.options]
+        "security.protocol" = "SASL_SSL"
+        "sasl.username" = "reader"
+        [spark]
+        master = "local[2,3]"
+        """,
+    )
+    settings = load_settings()
+    assert settings.table_root == Path("/data/tables")
+    assert settings.kafka.bootstrap_servers == "a.example:9092, b.example:9093"
+    assert settings.kafka.options == {"security.protocol": "SASL_SSL", "sasl.username": "reader"}
+    assert (settings.spark.master, settings.spark.driver_memory) == ("local[2,3]", "1g")
+
+
+def test_the_environment_overrides_single_keys_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, '[kafka]\nbootstrap_servers = "a.example:9092"\ntimeout_seconds = 5.0\n')
+    monkeypatch.setenv("LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:7777")
+    monkeypatch.setenv("LOCKSTEP_TABLE_ROOT", "elsewhere")
+    settings = load_settings()
+    assert (settings.kafka.bootstrap_servers, settings.kafka.timeout_seconds) == ("127.0.0.1:7777", 5.0)
+    assert settings.table_root == folder / "elsewhere"
+
+
+def test_another_file_may_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, 'table_root = "/wrong"\n')
+    named = write(folder, 'table_root = "/right"\n', "other.toml")
+    monkeypatch.setenv("LOCKSTEP_SETTINGS", str(named))
+    assert load_settings().table_root == Path("/right")
+
+
+def test_a_named_file_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_SETTINGS", "/nowhere/lockstep.toml")
+    assert refusal() == (
+        "LOCKSTEP_SETTINGS names /nowhere/lockstep.toml, and there is no such file\n"
+        "  next: correct the name, or unset LOCKSTEP_SETTINGS to read lockstep.toml"
+    )
+
+
+def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_TABLEROOT", "/data")
+    assert refusal() == (
+        "LOCKSTEP_TABLEROOT in the environment is no setting; known: LOCKSTEP_KAFKA, LOCKSTEP_SPARK, "
+        "LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT (parts after __)\n  next: correct or unset LOCKSTEP_TABLEROOT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('tabel_root = "/data"', "tabel_root is no setting"),
+        ('[kafka]\nservers = "a:1"', "kafka.servers is no setting"),
+        ("[kafka]\ntimeout_seconds = 'soon'", "kafka.timeout_seconds = 'soon': Input should be a valid number"),
+        ("[kafka]\ntimeout_seconds = 0", "kafka.timeout_seconds = 0: Input should be greater than 0"),
+        (
+            '[kafka]\nbootstrap_servers = "a.example"',
+            "kafka.bootstrap_servers = 'a.example': 'a.example' is not host:port",
+        ),
+        ('[kafka]\nbootstrap_servers = "a:1,:2"', "kafka.bootstrap_servers = 'a:1,:2': ':2' is not host:port"),
+        ('[kafka]\nbootstrap_servers = "a:1,"', "kafka.bootstrap_servers = 'a:1,': '' is not host:port"),
+        ("[spark]\nmaster = 4", "spark.master = 4: Input should be a valid string"),
+        ('[kafka.options]\n"socket.timeout.ms" = 5', "kafka.options.socket.timeout.ms: Input should be a valid string"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_value(folder: Path, text: str, problem: str) -> None:
+    write(folder, text)
+    message = refusal()
+    assert message.startswith(f"settings are wrong: {problem}")
+    assert message.endswith(f"\n  next: {CORRECT}")
+
+
+def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
+    write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
+    assert refusal() == (
+        "settings are wrong: kafka.timeout_seconds = -1.0: Input should be greater than 0; "
+        f"kafka.servers is no setting\n  next: {CORRECT}"
+    )
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "group.id",
+        "auto.offset.reset",
+        "isolation.level",
+        "enable.auto.commit",
+        "fetch.min.bytes",
+        "bootstrap.servers",
+        "plugin.library.paths",
+        "sasl.oauthbearer.config",
+        "ssl.engine.location",
+        "ssl.providers",
+        "no.such.option",
+    ],
+)
+def test_an_option_that_is_not_about_reaching_the_cluster_is_refused_by_name(folder: Path, option: str) -> None:
+    write(folder, f'[kafka.options]\n"{option}" = "value"\n')
+    assert refusal() == (
+        f"settings are wrong: kafka.options: option {option!r} is not passed through; allowed: {ALLOWED}\n"
+        f"  next: {CORRECT}"
+    )
+
+
+SECRET = "corr3ct-h0rse"  # noqa: S105  # made up
+LEAKS = {
+    "beside a refused option": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{SECRET}", "group.id": "x"}}'),
+    "in an option of another type": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": ["{SECRET}"]}}'),
+    "in options that are no JSON": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{SECRET}"'),
+    "under a mistyped key": ("LOCKSTEP_KAFKA__PASSWORD", SECRET),
+    "in the address": ("LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS", f"reader:{SECRET}@a.example:9092"),
+    "in place of the whole": ("LOCKSTEP_KAFKA", f'["{SECRET}"]'),
+    "under a mistyped variable": ("LOCKSTEP_PASSWORD", SECRET),
+}
+
+
+@pytest.mark.parametrize("where", LEAKS)
+def test_no_secret_is_shown_not_even_in_a_traceback(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*LEAKS[where])
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert SECRET not in str(refused.value)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_file_that_is_no_toml_is_refused_with_the_line(folder: Path) -> None:
+    write(folder, "[kafka]\nbootstrap_servers\n")
+    assert refusal().startswith("settings cannot be read: Expected '=' after a key in a key/value pair (at line 2")
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    settings = load_settings()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.table_root = Path("/other")
