@@ -80,9 +80,10 @@ class Landed(msgspec.Struct, frozen=True):
 class OutputLog:
     """A handle on the output table of a stream; one per thread that commits."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, handle: DeltaTable | None = None) -> None:
+        """Open the table, or take a handle that goes to it by another way."""
         self.folder = table
-        self._handle = DeltaTable(table)
+        self._handle = handle or DeltaTable(table)
 
     @property
     def table_id(self) -> str:
