@@ -1,0 +1,129 @@
+"""A run as the commit protocol sees it: it claims, commits batches of one partition, moves the ledger forward."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from deltalake import DeltaTable
+
+from lockstep.engine.bookkeeping import BatchIdentity, quiet_row
+from lockstep.engine.plan import Position
+from lockstep.table import demands, ledger, log, side
+from lockstep.table.create import open_tables
+from lockstep.table.files import DataFile, DataFileWriter
+from lockstep.table.layout import StreamFolders
+from lockstep.table.rows import Proof, RowsBuilder
+from lockstep.table.rows import Run as RunOfRows
+from lockstep.table.schema import table_schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.integrity.finding import Finding
+    from lockstep.table.commit import Landed, OutputLog
+    from lockstep.table.head import Head, SideFile
+
+HOUR = "2026-01-01T00"
+TOPIC, TOPIC_ID = "t", "id"
+
+
+class Row(msgspec.Struct):
+    number: int
+
+
+BUILDER = RowsBuilder(Row)
+
+
+def folders_in(root: Path, stream: str = "readings") -> StreamFolders:
+    return StreamFolders(stream, root)
+
+
+def anything(head: Head) -> None:
+    """Take over whatever there is."""
+    del head
+
+
+class ProtocolRun:
+    """One run. Each has handles of its own, as a process would."""
+
+    def __init__(self, folders: StreamFolders, output: OutputLog | None = None) -> None:
+        self.folders = folders
+        self.output = output or open_tables(folders, table_schema(Row), "cluster")
+        self.head = self.output.base().head
+
+    @property
+    def writer(self) -> demands.Writer:
+        """The identity of this run, as of its claim."""
+        return demands.Writer(epoch=self.head.epoch, generation=self.head.generation)
+
+    def claim(self) -> Head:
+        """Claim the epoch that was seen, and bring the ledger forward."""
+        self.head = self.output.commit(demands.claim(self.head.epoch, self.output.table_id, anything)).head
+        self.forward(self.head)
+        return self.head
+
+    def prepared(self, *, rows: int = 2, hour: str = HOUR, findings: tuple[Finding, ...] = ()) -> demands.Batch:
+        """The next batch: its files are written, nothing is committed."""
+        start = self.next_offset()
+        return demands.Batch(
+            number=self.head.batch + 1,
+            commit_hour=hour,
+            files=(self.file(start, rows, hour),) if rows else (),
+            ledger=self.ledger_file(start, rows),
+            findings=findings,
+        )
+
+    def commit(self, batch: demands.Batch) -> Landed:
+        """Commit a batch to the output table alone."""
+        landed = self.output.commit(demands.batch(self.writer, batch))
+        self.head = landed.head
+        return landed
+
+    def batch(self, rows: int = 2) -> Landed:
+        """Prepare, commit, and move the ledger forward."""
+        landed = self.commit(self.prepared(rows=rows))
+        self.forward(landed.head)
+        return landed
+
+    def forward(self, head: Head) -> bool:
+        return side.forward(self.folders.ledger, head.ledger, head.batch)
+
+    def next_offset(self) -> int:
+        row = ledger.positions(self.folders.ledger, self.head).get((TOPIC_ID, 0))
+        return row.until if row is not None else 0
+
+    def file(self, start: int, rows: int, hour: str) -> DataFile:
+        offsets = list(range(start, start + rows))
+        proof = Proof([RunOfRows(TOPIC, TOPIC_ID, 0, rows)], offsets, [0] * rows, ["s"] * rows, offsets, [None] * rows)
+        with DataFileWriter(self.folders.table, BUILDER.schema, commit_hour=hour, prefix="rows") as writer:
+            writer.write(BUILDER.build([Row(offset) for offset in offsets], proof))
+            return writer.finish()
+
+    def ledger_file(self, start: int, rows: int) -> SideFile:
+        identity = BatchIdentity(
+            generation=self.head.generation,
+            batch=self.head.batch + 1,
+            epoch=self.head.epoch,
+            committed_at=datetime(2026, 1, 1, tzinfo=UTC),
+            batch_seconds=0.0,
+            restart_cause=None,
+        )
+        position = Position(topic=TOPIC, topic_id=TOPIC_ID, partition=0, next_offset=start)
+        quiet = quiet_row(identity, position, None)
+        row = msgspec.structs.replace(quiet, until=start + rows, messages=rows, rows=rows)
+        return ledger.write_ledger(self.folders.ledger, [row])
+
+
+def stored_offsets(folders: StreamFolders) -> list[int]:
+    """The offsets of all visible rows, sorted."""
+    offsets: list[int] = DeltaTable(folders.table).to_pyarrow_table().column("_offset").to_pylist()  # type: ignore[assignment]  # never null
+    return sorted(offsets)
+
+
+def entries(folders: StreamFolders) -> list[log.Entry]:
+    """Every entry of the output table's log, by number."""
+    newest = DeltaTable(folders.table).version()
+    found = [log.read_entry(folders.table, version) for version in range(newest + 1)]
+    return [entry for entry in found if entry is not None]

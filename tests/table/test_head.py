@@ -1,0 +1,55 @@
+"""The head survives the way through a commit's metadata, whatever stands in it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lockstep.integrity.finding import Finding
+from lockstep.table.head import Desired, Head, Lineage, SideFile
+
+counts = some.integers(0, 2**62)
+texts = some.text(some.characters(exclude_categories=["Cs"]), max_size=20)
+files = some.builds(SideFile, path=texts, size=counts, rows=counts, statistics=texts)
+findings = some.builds(
+    Finding,
+    cause=texts,
+    topic=texts,
+    topic_id=texts,
+    partition=counts,
+    offset=counts,
+    until=counts,
+    session=some.none() | texts,
+    expected=some.none() | texts,
+    found=some.none() | texts,
+    detail=texts,
+)
+heads = some.builds(
+    Head,
+    stream=texts,
+    cluster_id=texts,
+    table_id=texts,
+    generation=counts,
+    lineage=some.lists(some.builds(Lineage, generation=counts, last_batch=counts), max_size=3).map(tuple),
+    epoch=counts,
+    batch=counts,
+    batch_version=counts,
+    hour=texts,
+    closed_hour=texts,
+    desired=some.sampled_from(Desired),
+    reason=texts,
+    findings=some.lists(findings, max_size=2).map(tuple),
+    ledger=some.none() | files,
+    full_ledger_batch=counts,
+    full_ledger_at=some.floats(0, 1e12),
+    rewind_floor=counts,
+)
+
+
+@given(heads)
+def test_a_head_comes_back_as_it_was(head: Head) -> None:
+    assert Head.decode(head.encode()) == head
+
+
+def test_a_fresh_head_is_short() -> None:
+    assert Head(stream="s", cluster_id="c").encode() == '{"stream":"s","cluster_id":"c"}'
