@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
@@ -220,7 +219,7 @@ def test_spark_answers_extremes_and_counts_as_if_it_had_read_the_rows(read_by_sp
 
 @pytest.mark.parametrize("path", COMPARED)
 def test_deltalake_finds_every_row_by_every_edge(table: RowTable, path: str) -> None:
-    dataset = DeltaTable(table.folder).to_pyarrow_dataset()
+    dataset: Any = DeltaTable(table.folder).to_pyarrow_dataset()
     field = pc.field(*path.split("."))
     for wanted in distinct(path):
         if repr(wanted) == "nan":  # to Arrow NaN is not even equal to itself
@@ -240,20 +239,20 @@ def test_queries_of_deltalake_find_rows_beside_nan(table: RowTable) -> None:
         ("value >= 1", operator.ge),
         ("value < 1", operator.lt),
     ):
-        found = pa.table(query.execute(f"select id from edges where {condition}").read_all())  # noqa: S608
+        found: Any = pa.table(query.execute(f"select id from edges where {condition}").read_all())  # noqa: S608
         expected = matching("value", compare, 1.0, nan_is_highest=True)
         assert expected == sorted(found.column("id").to_pylist()), condition
 
 
 @pytest.mark.parametrize("path", ["whole", "value", "text", "at", "day", "amount", "flag", "raw"])
 def test_deltalake_finds_nulls_and_what_is_not_null(table: RowTable, path: str) -> None:
-    dataset = DeltaTable(table.folder).to_pyarrow_dataset()
+    dataset: Any = DeltaTable(table.folder).to_pyarrow_dataset()
     assert [row.id for row in ROWS if value_of(row, path) is None] == ids(dataset, pc.field(path).is_null())
     assert [row.id for row in ROWS if value_of(row, path) is not None] == ids(dataset, pc.field(path).is_valid())
 
 
-def ids(dataset: ds.Dataset, wanted: Any) -> list[int]:
-    found: list[int] = dataset.to_table(columns=["id"], filter=wanted).column("id").to_pylist()
+def ids(dataset: Any, wanted: Any) -> list[int]:
+    found: Any = dataset.to_table(columns=["id"], filter=wanted).column("id").to_pylist()
     return sorted(found)
 
 

@@ -85,6 +85,15 @@ class Column:
         """The Arrow field of this column."""
         return pa.field(self.name, self.type.arrow, nullable=self.type.nullable)
 
+    def inner_field(self) -> pa.Field[Any]:
+        """The Arrow field inside a struct or list. It may be null, whatever the type says.
+
+        Where a whole struct is null its fields are too, and Spark's conversion to Arrow refuses
+        that for fields that may not be. None in a field that is not optional is refused when
+        rows are built.
+        """
+        return pa.field(self.name, self.type.arrow)
+
 
 _SCALARS: Final[Mapping[object, ColumnType]] = {
     str: ColumnType(Kind.STRING, pa.string()),
@@ -224,7 +233,7 @@ def _marker(place: _Place, kind: type[Marker], default: Default) -> Marker | Def
 
 def _struct(annotation: type[msgspec.Struct], place: _Place) -> ColumnType:
     inner = _struct_columns(annotation, place.path, place.parents)
-    arrow = pa.struct([column.field() for column in inner])
+    arrow = pa.struct([column.inner_field() for column in inner])
     return ColumnType(Kind.STRUCT, arrow, python=annotation, children=inner)
 
 
@@ -258,7 +267,7 @@ def _list(annotation: object, place: _Place) -> ColumnType:
     if get_origin(annotation) is tuple and inner[1:] != (Ellipsis,):
         raise place.error(annotation, "has a type for each position", "use a nested Struct, or tuple[X, ...]")
     element = Column("element", _column_type(inner[0], _Place(f"{place.path}[]", place.parents)))
-    return ColumnType(Kind.LIST, pa.list_(element.field()), children=(element,))
+    return ColumnType(Kind.LIST, pa.list_(element.inner_field()), children=(element,))
 
 
 def _map(annotation: object, place: _Place) -> ColumnType:
@@ -268,8 +277,7 @@ def _map(annotation: object, place: _Place) -> ColumnType:
     if _unwrapped(key, place)[0] is not str:
         raise place.error(annotation, "has keys that are not str", "use dict[str, X], or a list of a nested Struct")
     held = Column("value", _column_type(value, _Place(f"{place.path}{{}}", place.parents)))
-    field: Any = held.field()  # the stubs know types only, and those are always nullable
-    return ColumnType(Kind.MAP, pa.map_(pa.string(), field), children=(held,))
+    return ColumnType(Kind.MAP, pa.map_(pa.string(), held.type.arrow), children=(held,))
 
 
 _MAPPINGS: Final[Mapping[object, _Mapping]] = {

@@ -5,8 +5,10 @@ chunks of 1,000: tuples into one struct array 0.65 us a row, generated list comp
 column 0.89, zip of tuples 0.97, attrgetter per column 1.2, dicts 1.8. So plain rows take the first
 way; rows with enums, nested structs, lists or dicts take zip, and convert only those columns.
 
-Both ways check whole columns at once and cheaply. On any doubt the chunk is converted again value
-by value, which either succeeds or names the row and column that is wrong.
+Arrow alone takes 1.5 for an integer and a naive datetime for UTC, so msgspec checks the tuples
+first: 0.2 us a row for all columns, less than a check of the integers alone in Python. A chunk
+with anything doubtful is converted again value by value, which either succeeds (a subclass of
+int) or names the row and column that is wrong.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import date, datetime
-from itertools import accumulate, chain
-from operator import attrgetter, index, itemgetter
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from decimal import Decimal
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import pyarrow as pa
 from msgspec.structs import astuple
 
@@ -28,16 +30,29 @@ from lockstep.table.schema import TIMESTAMP, file_schema, row_columns
 from lockstep.table.values import converter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
-    import msgspec
+    from lockstep.table.columns import Column, ColumnType
 
     Tuples = list[tuple[Any, ...]]
 
-_WRONG: Final = (pa.ArrowException, ValueError, TypeError, AttributeError, OverflowError)
+_WRONG: Final = (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError)
 """What conversions raise for a value that does not fit."""
 
-_CONVERTED: Final = (Kind.ENUM, Kind.STRUCT, Kind.LIST, Kind.MAP)
+_PLAIN: Final[dict[Kind, Any]] = {
+    Kind.STRING: str,
+    Kind.BINARY: bytes,
+    Kind.BOOLEAN: bool,
+    Kind.INTEGER: int,
+    Kind.FLOAT: float,
+    Kind.DECIMAL: Decimal,
+    Kind.TIMESTAMP: Annotated[datetime, msgspec.Meta(tz=True)],
+    Kind.DATE: date,
+}
+"""The kinds that Arrow takes as they are; the others need their converter."""
+
+_AS_THEY_ARE: Final = (bytes, datetime, date, Decimal)
+"""Types that msgspec shall not accept as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +156,8 @@ class RowsBuilder:
         self._types = [column.type.arrow for column in self._columns]
         self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
         self._strict = [converter(column.type) for column in self._columns]
-        self._converts = {i: self._strict[i] for i, c in enumerate(self._columns) if c.type.kind in _CONVERTED}
-        self._required = [i for i, column in enumerate(self._columns) if not column.type.nullable]
-        kinds = [column.type.kind for column in self._columns]
-        self._checks = [_check(sure, kinds, kind) for kind, sure in _SURE.items() if kind in kinds]
+        self._converts = {i: self._strict[i] for i, c in enumerate(self._columns) if c.type.kind not in _PLAIN}
+        self._checked = _checked(self._columns)
 
     def build(self, rows: Sequence[msgspec.Struct], proof: Proof) -> pa.RecordBatch:
         """The rows of a chunk with their proof, in order.
@@ -163,12 +176,10 @@ class RowsBuilder:
             return None
         tuples = list(map(astuple, rows))
         try:
-            if not all(sure(tuples) for sure in self._checks):
-                return None
-            arrays = self._converted(tuples) if self._converts else self._plain(tuples)
+            msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
+            return self._converted(tuples) if self._converts else self._plain(tuples)
         except _WRONG:
             return None
-        return None if any(arrays[i].null_count for i in self._required) else arrays
 
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
         struct: Any = pa.array(tuples, self._struct)  # the stubs do not know flatten()
@@ -202,35 +213,15 @@ class RowsBuilder:
         return converted
 
 
-def _check(sure: Callable[[Iterable[Any]], bool], kinds: list[Kind], kind: Kind) -> Callable[[Tuples], bool]:
-    """Apply a check to all values of the columns of one kind."""
-    positions = [i for i, found in enumerate(kinds) if found is kind]
-    pick = itemgetter(*positions)
-    if len(positions) == 1:
-        return lambda tuples: sure(map(pick, tuples))
-    return lambda tuples: sure(chain.from_iterable(map(pick, tuples)))
+def _checked(columns: Sequence[Column]) -> type[msgspec.Struct]:
+    """A chunk as msgspec checks it. In a Struct, whose description of the type is built once."""
+    row = tuple(_checked_type(column.type) for column in columns)
+    return msgspec.defstruct("Checked", [("rows", list[tuple[row]])])  # type: ignore[valid-type]  # made at run time
 
 
-def _sure_integers(values: Iterable[Any]) -> bool:
-    # A sum is an integer only if all its parts are: one float or Decimal shows. It costs half of
-    # looking at each type. filter() leaves out None, and zeros, which are whole in any type.
-    return index(sum(filter(None, values))) is not None
-
-
-def _sure_timestamps(values: Iterable[Any]) -> bool:
-    aware = [value for value in values if value is not None]
-    return set(map(type, aware)) <= {datetime} and None not in set(map(attrgetter("tzinfo"), aware))
-
-
-def _sure_dates(values: Iterable[Any]) -> bool:
-    return set(map(type, values)) <= {date, NoneType}
-
-
-_SURE: Final[dict[Kind, Callable[[Iterable[Any]], bool]]] = {
-    Kind.INTEGER: _sure_integers,
-    Kind.TIMESTAMP: _sure_timestamps,
-    Kind.DATE: _sure_dates,
-}
+def _checked_type(column: ColumnType) -> Any:
+    kind = _PLAIN.get(column.kind, Any)  # what is converted is checked by its converter
+    return kind | None if column.nullable and kind is not Any else kind
 
 
 def _proof_arrays(proof: Proof) -> list[pa.Array[Any]]:

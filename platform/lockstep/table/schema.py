@@ -1,7 +1,7 @@
 """The schemas of an output table: the user's columns, the proof columns, and the hour of the commit.
 
-A column of a type without `| None` is declared NOT NULL, in Parquet and in Delta, nested fields and
-list elements included; all readers accept it, and a writer that would break it is refused.
+A column of a type without `| None` is declared NOT NULL in Parquet and in Delta. What is nested in
+it may be null for readers (see Column.inner_field), though not in the rows that are written.
 """
 
 from __future__ import annotations
