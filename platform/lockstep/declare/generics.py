@@ -61,12 +61,16 @@ def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | N
         if origin is Transform:
             return given
         generic = _class(origin)
-        if generic is not None and issubclass(generic, Transform):
+        if generic is not None and _is_transform(generic):
             return _arguments(generic, dict(zip(_parameters(generic), given, strict=True)))
     for plain in cls.__bases__:
-        if issubclass(plain, Transform) and plain is not Transform:
+        if _is_transform(plain) and plain is not Transform:
             return _arguments(plain, {})
     return None
+
+
+def _is_transform(cls: type[Any]) -> bool:
+    return issubclass(cls, Transform)
 
 
 def _class(value: object) -> type[Any] | None:
