@@ -2,16 +2,23 @@
 
 LockstepError                 something a person must know; `next_step` says what to do
 |- DeclarationError           a stream is declared wrong: field, value, what would be right
-|- NotYet                     declared for a later release: refused, so that nobody relies on it
+|  `- NotYet                  declared for a later release: refused, so that nobody relies on it
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
+|  `- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/healing.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table is not as the head says
-|  `- CommitUnknown           a commit's answer was lost; only a new claim decides
-|- StateError                 a state file is missing, damaged or of another type
+|  |- CommitUnknown           a commit's answer was lost; only a new claim decides
+|  `- Replan                  the hour of a planned batch was closed: it is planned again (table/demands.py)
+|- StateError                 state cannot be used
+|  |- StateDamaged            a durable file is missing or any byte of it wrong (state/section.py)
+|  |- StateTypeChanged        it was stored by a type that this one cannot read (state/schema.py)
+|  `- StateNotOfItsType       a fold left what its state type cannot hold (state/schema.py)
+|- RowRefused                 a row holds a value that its column cannot (table/rows.py)
+|- RecordingError             a line of a recording is not of one (rehearsal/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
 |- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
-`- IntegrityLost              the promise of the stream's class cannot be kept any more
+|  `- IntegrityLost           the promise of the stream's class cannot be kept any more
 `- Violation                  raised by a fold: what it checked does not hold
 
 Errors carry their parts as attributes, so that callers never parse a message, and the next
