@@ -12,7 +12,7 @@ from lockstep.engine.bookkeeping import BatchIdentity, position_of, quiet_row
 from lockstep.engine.plan import clock_hour, hour_of
 from lockstep.errors import LockstepError
 from lockstep.table import demands, ledger, log, side
-from lockstep.table.commit import CommitKind, OutputLog
+from lockstep.table.commit import CommitKind, Landed, OutputLog
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 
@@ -61,17 +61,25 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Los
     claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
     side.forward(folders.ledger, claimed.ledger, claimed.batch)
     rows = _ledger_rows(folders, claimed, f"{why} ({who})", accepted)  # 3
-    resumption = demands.Batch(
-        number=claimed.batch + 1,
-        commit_hour=hour_of(clock_hour(), claimed.hour, claimed.closed_hour),
+    landed = _commit(output, folders, claimed, rows)  # 4
+    side.forward(folders.ledger, landed.head.ledger, landed.head.batch)
+    return landed.head
+
+
+def _commit(output: OutputLog, folders: StreamFolders, head: Head, rows: list[ledger.LedgerRow]) -> Landed:
+    """Commit the resumption; again, for a later hour, when its hour is closed meanwhile."""
+    batch = demands.Batch(
+        number=head.batch + 1,
+        commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
         files=(),
         ledger=ledger.write_ledger(folders.ledger, rows),
         full_ledger_at=time.time(),
     )
-    writer = demands.Writer(epoch=claimed.epoch, generation=claimed.generation)
-    landed = output.commit(demands.batch(writer, resumption, kind=CommitKind.RESUME))  # 4
-    side.forward(folders.ledger, landed.head.ledger, landed.head.batch)
-    return landed.head
+    writer = demands.Writer(epoch=head.epoch, generation=head.generation)
+    try:
+        return output.commit(demands.batch(writer, batch, kind=CommitKind.RESUME))
+    except demands.Replan:
+        return _commit(output, folders, output.base().head, rows)
 
 
 def _ledger_rows(folders: StreamFolders, head: Head, why: str, accepted: Sequence[Loss]) -> list[ledger.LedgerRow]:
