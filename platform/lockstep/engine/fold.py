@@ -61,6 +61,8 @@ class RangeFold:
         try:
             self._fold(messages)
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
+            proven = sum(number for _, number, *_ in self._proofs)
+            del self._rows[proven:]  # what the message had emitted before it raised
             self._raised(error)
 
     def _fold(self, messages: Sequence[Message]) -> None:
@@ -133,20 +135,31 @@ class RangeFold:
         if self._program.integrity.undecodable is not Judgement.VIOLATION:
             self.counts.dropped += 1
             return False
-        key = record.key.decode(errors="replace") if record.key is not None else None
         problem = "no value (null)" if record.value is None else str(error)
         found = _finding(self._position, record.offset, "undecodable")
-        self.stopped = replace(found, session=key, expected="a message of the stream", found=problem)
+        self.stopped = replace(found, session=_key(record), expected="a message of the stream", found=problem)
         return True
 
     def _raised(self, error: Exception) -> None:
         """An exception of the user's code, or of a row that the table cannot hold, is a violation."""
-        at = self._record.offset if self._record is not None else self._position.next_offset
-        found = _finding(self._position, error.offset if isinstance(error, RowRefused) else at, "transform raised")
+        offset, session = self._place_of(error)
+        found = replace(_finding(self._position, offset, "transform raised"), session=session)
         if isinstance(error, Violation):
             self.stopped = replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
         else:
             self.stopped = replace(found, detail=f"{type(error).__name__}: {error}")
+
+    def _place_of(self, error: Exception) -> tuple[int, str | None]:
+        """Offset and session of the message that an error is about."""
+        if isinstance(error, RowRefused):
+            return error.offset, next((proof[2] for proof in self._proofs if proof[0] == error.offset), None)
+        record = self._record
+        if record is None:
+            return self._position.next_offset, None
+        try:
+            return record.offset, self._program.place(self._program.decode(record.value or b""), record).session
+        except Exception:  # noqa: BLE001  # the user's `place` is what raised
+            return record.offset, _key(record)
 
     def _flush(self) -> None:
         if not self._proofs:
@@ -203,6 +216,10 @@ def _finding(position: Position, offset: int, cause: str) -> Finding:
         offset=offset,
         until=offset + 1,
     )
+
+
+def _key(record: Record) -> str | None:
+    return record.key.decode(errors="replace") if record.key is not None else None
 
 
 def _too_large(value: bytes, bytes_max: int) -> object:
