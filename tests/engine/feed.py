@@ -1,0 +1,119 @@
+"""Puts messages at exact places: topic, partition, transaction. And says what the fold must make of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+ANSWER_SECONDS = 60.0
+GONE_SECONDS_MAX = 60.0
+COLUMNS = ("_offset", "_row", "_session", "_sequence", "name", "value", "total")
+
+
+def snapshot(seq: int, **values: int) -> bytes:
+    return json.dumps({"type": "snapshot", "seq": seq, "values": values}).encode()
+
+
+def update(seq: int, total: int | None = None, **values: int) -> bytes:
+    return json.dumps({"type": "update", "seq": seq, "values": values, "total": total}).encode()
+
+
+def session(updates: int, first: int = 1) -> list[bytes]:
+    """A snapshot, then so many updates of two values."""
+    return [snapshot(first, a=1, b=2), *(update(first + n, a=n, b=-n) for n in range(1, updates + 1))]
+
+
+def folded(messages: Sequence[tuple[int, str, bytes]]) -> list[tuple[object, ...]]:
+    """The rows, as `COLUMNS`, of (offset, session, value), by a fold that never imports lockstep."""
+    rows: list[tuple[object, ...]] = []
+    states: dict[str, dict[str, int]] = {}
+    for offset, key, value in messages:
+        message = json.loads(value)
+        if message["type"] == "snapshot":
+            states[key] = dict(message["values"])
+            continue
+        state = states[key]
+        for row, (name, added) in enumerate(message["values"].items()):
+            state[name] = state.get(name, 0) + added
+            rows.append((offset, row, key, message["seq"], name, state[name], sum(state.values())))
+    return rows
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A producer's side of one test.
+
+    Attributes:
+        bootstrap_servers: The broker.
+        family: Prefix of the test's topics.
+    """
+
+    bootstrap_servers: str
+    family: str
+
+    @property
+    def pattern(self) -> str:
+        """Matches the topics of this test alone."""
+        return rf"{self.family}\..+"
+
+    def create(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Make a topic; its full name."""
+        topic = f"{self.family}.{name}"
+        wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1", **(config or {})})
+        admin = self._admin()  # the answer dies with its client
+        admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
+        return topic
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until the broker does not show it any more."""
+        admin = self._admin()
+        admin.delete_topics([topic])[topic].result(ANSWER_SECONDS)
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while topic in admin.list_topics(timeout=ANSWER_SECONDS).topics:
+            assert time.monotonic() < deadline, f"{topic} is still there"
+            time.sleep(0.1)
+
+    def create_again(self, name: str) -> str:
+        """Make a topic of a name that was just deleted, as soon as the broker lets us."""
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while True:
+            try:
+                return self.create(name)
+            except KafkaException:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+    def send(self, topic: str, values: Iterable[bytes | None], *, key: str = "s", partition: int = 0) -> None:
+        """Append values to one partition, in order."""
+        producer = Producer(self._settings())
+        for value in values:
+            producer.produce(topic, value=value, key=key, partition=partition)
+        assert producer.flush(ANSWER_SECONDS) == 0
+
+    def transactional(self) -> Producer:
+        """A producer of transactions, ready to begin one."""
+        producer = Producer({**self._settings(), "transactional.id": self.family})
+        producer.init_transactions(ANSWER_SECONDS)
+        return producer
+
+    def _settings(self) -> dict[str, str | int | bool]:
+        return {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+
+
+def send_within(producer: Producer, topic: str, values: Iterable[bytes], key: str = "s") -> None:
+    """Append values inside the transaction that is open, and wait until the broker has them."""
+    for value in values:
+        producer.produce(topic, value=value, key=key, partition=0)
+    assert producer.flush(ANSWER_SECONDS) == 0

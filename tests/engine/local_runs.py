@@ -1,0 +1,93 @@
+"""Runs of a stream whose bins run in this process: real Kafka, real Delta, no JVM of Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lockstep import AvailableNow, Limits
+from lockstep.engine.hands import AnyStream, Hands
+from lockstep.engine.loop import Outcome, run_batches
+from lockstep.engine.run import job_of
+from lockstep.engine.runner import Runner, local_runner
+from lockstep.engine.start import Approach
+from lockstep.kafka.client import admin_client
+from lockstep.kafka.discovery import Discovery
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table.layout import StreamFolders
+from tests.engine.feed import COLUMNS
+from tests.engine.plain_reader import read_table, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lockstep import Trigger
+    from lockstep.engine.progress import BatchReport
+
+
+@dataclass(frozen=True)
+class LocalRuns:
+    """All runs of one stream into one table root.
+
+    Attributes:
+        stream: The declaration.
+        bootstrap_servers: The broker.
+        root: Folder of tables and hot copies.
+        reports: Of all committed batches.
+    """
+
+    stream: AnyStream
+    bootstrap_servers: str
+    root: Path
+    reports: list[BatchReport] = field(default_factory=list)
+
+    @property
+    def folders(self) -> StreamFolders:
+        """Where the tables lie."""
+        return StreamFolders(self.stream.name, self.root / "tables")
+
+    def of(self, stream: AnyStream) -> LocalRuns:
+        """The same tables with another declaration."""
+        return dataclasses.replace(self, stream=stream)
+
+    def with_limits(self, limits: Limits) -> LocalRuns:
+        """The same stream with other limits."""
+        return self.of(dataclasses.replace(self.stream, limits=limits))
+
+    def run(
+        self,
+        *,
+        trigger: Trigger | None = None,
+        stop: threading.Event | None = None,
+        around: Callable[[Runner], Runner] = lambda runner: runner,
+        cores: int = 2,
+    ) -> Outcome:
+        """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
+        stop = stop or threading.Event()
+        settings = Settings(
+            kafka=KafkaSettings(bootstrap_servers=self.bootstrap_servers),
+            table_root=self.root / "tables",
+            local_root=self.root / "local",
+        )
+        discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        claimed = Approach(self.stream, self.folders, discovery.cluster_id()).claim(cancelled=stop.is_set)
+        hands = Hands(
+            stream=self.stream,
+            trigger=trigger or AvailableNow(),
+            folders=self.folders,
+            discovery=discovery,
+            runner=around(local_runner(job_of(self.stream, settings, self.folders))),
+            cores=cores,
+            stop=stop,
+            report=self.reports.append,
+            cause="test",
+        )
+        return run_batches(hands, claimed)
+
+    def rows(self, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
+        """The rows of one partition as `COLUMNS`, in the order in which they were committed."""
+        table = read_table(self.folders.table)
+        return rows_of(table.filter([held == partition for held in table["_partition"].to_pylist()]), topic, COLUMNS)

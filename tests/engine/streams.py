@@ -1,0 +1,93 @@
+"""Small streams for the engine's tests, importable by name as executors need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lockstep import Kind, Opened, Place, Record, Sequence, Stream, Strict, Topics, Transform, Violation
+from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.evidence import Checksum
+
+POISON = 666
+"""The unmended fold fails at this value, after it has changed its state."""
+
+
+class Snapshot(msgspec.Struct, tag="snapshot", tag_field="type"):
+    """All values of a session."""
+
+    seq: int
+    values: dict[str, int]
+
+
+class Update(msgspec.Struct, tag="update", tag_field="type"):
+    """Values to add to those of a session; `total` is what the producer says they sum up to then."""
+
+    seq: int
+    values: dict[str, int]
+    total: int | None = None
+
+
+class Panel(msgspec.Struct):
+    """The state of a session."""
+
+    values: dict[str, int]
+
+
+class Reading(msgspec.Struct):
+    """One changed value and the sum of all values after it."""
+
+    name: str
+    value: int
+    total: int
+
+
+class Adding(Transform[Snapshot | Update, Panel, Reading]):
+    """Adds to values by name. Fails at POISON, half-way through its message."""
+
+    def place(self, message: Snapshot | Update, record: Record) -> Place:
+        """The session is the key."""
+        kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
+        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+
+    def open(self, message: Snapshot | Update, record: Record) -> Panel | Opened[Panel, Reading]:
+        """All values, without rows."""
+        return Panel(dict(message.values))
+
+    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        for name, added in message.values.items():
+            state.values[name] = state.values.get(name, 0) + added
+            yield Reading(name, state.values[name], sum(state.values.values()))
+            if added == POISON:
+                self.poisoned()
+        total = sum(state.values.values())
+        if isinstance(message, Update) and message.total not in {None, total}:
+            raise Violation(total, message.total)
+
+    def poisoned(self) -> None:
+        """Where the fold fails."""
+        raise ZeroDivisionError("poison")
+
+
+class Mended(Adding):
+    """The same fold, mended."""
+
+    def poisoned(self) -> None:
+        """Bears it."""
+
+
+def adding(
+    pattern: str, integrity: IntegrityClass | None = None, transform: Adding | None = None
+) -> Stream[Snapshot | Update, Panel, Reading]:
+    """The stream over the topics of one test; Strict by Sequence unless said otherwise."""
+    return Stream(
+        name="adding",
+        topics=Topics(pattern=pattern),
+        transform=transform or Adding(),
+        integrity=integrity or Strict(evidence=Sequence()),
+    )
+
+
+BY_CHECKSUM = Strict(evidence=Checksum())

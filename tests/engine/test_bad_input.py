@@ -1,0 +1,136 @@
+"""Bad input under Strict: what precedes it is committed, the others go on, the halt names it, nobody reads on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.errors import IntegrityLost, StreamHalted
+from lockstep.operations.resume import Loss, resume
+from tests.engine.feed import folded, session, update
+from tests.engine.plain_reader import entries, heads, read_until
+from tests.engine.streams import BY_CHECKSUM, POISON, Mended, adding
+
+if TYPE_CHECKING:
+    from lockstep.integrity.contract import IntegrityClass
+    from tests.engine.feed import Feed
+    from tests.engine.local_runs import LocalRuns
+
+BEFORE = session(3)
+"""Offsets 0 to 3 of the session "s", sequences 1 to 4; the bad message is offset 4."""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One bad message and what must be said of it."""
+
+    value: bytes | None
+    cause: str
+    expected: str | None = None
+    found: str | None = None
+    detail: str = ""
+    key: str = "s"
+    integrity: IntegrityClass | None = None
+
+
+CASES = {
+    "undecodable": Bad(b'{"type":"update"', "undecodable", "a message of the stream", "Input data was truncated"),
+    "null": Bad(None, "undecodable", "a message of the stream", "no value (null)"),
+    "unknown-session": Bad(
+        update(1, a=1), "unknown session", "a snapshot first", "update of a session without snapshot", key="new"
+    ),
+    "gap": Bad(update(7, a=1), "gap", "5", "7, missing 5 to 6"),
+    "repeat": Bad(update(4, a=1), "repeat", "5", "4"),
+    "raises": Bad(update(5, a=1, b=POISON, c=3), "transform raised", detail="ZeroDivisionError: poison"),
+    "checksum": Bad(update(5, 99, a=1), "checksum", "4", "99", integrity=BY_CHECKSUM),
+    "unfit-row": Bad(update(5, a=2**64), "transform raised", detail="RowRefused: "),
+}
+
+
+@pytest.mark.parametrize("bad", CASES.values(), ids=CASES)
+def test_a_bad_message_halts_its_partition_after_what_precedes_it_and_no_other(
+    feed: Feed, runs: LocalRuns, bad: Bad
+) -> None:
+    runs = runs.of(adding(feed.pattern, bad.integrity))
+    topic = fed(feed, bad)
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    (finding,) = lost.value.findings
+    assert (finding.topic, finding.partition, finding.offset, finding.until) == (topic, 0, 4, 5)
+    assert (finding.cause, finding.session) == (bad.cause, bad.key)
+    assert (finding.expected, finding.found) == (bad.expected, bad.found)
+    assert finding.detail.startswith(bad.detail)
+    assert_said(lost.value, topic)
+    assert_halted(runs, topic, bad)
+
+
+@pytest.mark.parametrize("bad", CASES.values(), ids=CASES)
+def test_a_halted_stream_refuses_to_start_and_reads_no_further(feed: Feed, runs: LocalRuns, bad: Bad) -> None:
+    runs = runs.of(adding(feed.pattern, bad.integrity))
+    fed(feed, bad)
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    log = entries(runs.folders.table)
+    with pytest.raises(StreamHalted) as halted:
+        runs.run()
+    assert halted.value.findings == lost.value.findings
+    assert entries(runs.folders.table) == log
+
+
+def test_mended_code_takes_the_message_whose_changes_were_undone(feed: Feed, runs: LocalRuns) -> None:
+    topic = fed(feed, CASES["raises"])
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    resume(runs.folders, why="the fold is mended", who="test")
+    runs.of(adding(feed.pattern, transform=Mended())).run()
+    values = [*BEFORE, update(5, a=1, b=POISON, c=3), update(6, a=1)]
+    assert folded([(offset, "s", value) for offset, value in enumerate(values)]) == runs.rows(topic)
+    assert read_until(runs.folders.ledger, topic) == 6
+
+
+def test_an_accepted_loss_is_passed_over_and_kept_in_the_ledger(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [*BEFORE, b"garbage", update(5, a=1)])
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    resume(runs.folders, why="a test message", who="test", accepted=[Loss(topic, 0, 4, 5)])
+    runs.run()
+    values = [(offset, "s", value) for offset, value in enumerate(BEFORE)]
+    assert folded([*values, (5, "s", update(5, a=1))]) == runs.rows(topic)
+
+
+def test_a_violation_in_a_later_batch_keeps_the_batches_before(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, BEFORE)
+    runs.run()
+    feed.send(topic, [update(5, a=1), update(9, a=1), update(10, a=1)])
+    with pytest.raises(IntegrityLost, match=r"gap at .* offset 5, session 's': expected 6, found 9, missing 6 to 8"):
+        runs.run()
+    assert folded([(n, "s", value) for n, value in enumerate([*BEFORE, update(5, a=1)])]) == runs.rows(topic)
+
+
+def fed(feed: Feed, bad: Bad) -> str:
+    """A topic of two partitions: the first with the bad message and one after it, the second good."""
+    topic = feed.create("values", partitions=2)
+    feed.send(topic, BEFORE)
+    feed.send(topic, [bad.value], key=bad.key)
+    feed.send(topic, [update(6, a=1)])
+    feed.send(topic, session(9), key="other", partition=1)
+    return topic
+
+
+def assert_said(lost: IntegrityLost, topic: str) -> None:
+    """People read the place and the next command."""
+    assert f"at {topic}/0 offset 4, session " in str(lost)
+    assert f"lockstep resume adding --accept-loss {topic}/0@4-5" in lost.next_step
+
+
+def assert_halted(runs: LocalRuns, topic: str, bad: Bad) -> None:
+    """What precedes the bad message and the other partition are committed, with the evidence."""
+    head = heads(runs.folders.table)[-1]
+    assert (head["desired"], head["findings"][0]["cause"]) == ("halted", bad.cause)
+    assert folded([(offset, "s", value) for offset, value in enumerate(BEFORE)]) == runs.rows(topic, 0)
+    assert folded([(offset, "other", value) for offset, value in enumerate(session(9))]) == runs.rows(topic, 1)
+    assert (read_until(runs.folders.ledger, topic, 0), read_until(runs.folders.ledger, topic, 1)) == (4, 10)
