@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +19,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session that reads Delta; times are UTC."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["TZ"] = "UTC"
     settings = {
         "spark.jars": ",".join(map(str, resolve("delta"))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
