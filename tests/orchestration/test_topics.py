@@ -21,6 +21,7 @@ def look(
     head: Head | None = HEAD,
     pulse: Pulse | None = None,
     on_its_way: str | None = None,
+    unfinished: str = "",
 ) -> Look:
     return Look(
         head=head,
@@ -28,6 +29,7 @@ def look(
         subscribed=frozenset(subscribed.split()),
         pulse=pulse,
         on_its_way=on_its_way,
+        unfinished=frozenset(unfinished.split()),
     )
 
 
@@ -48,6 +50,7 @@ def desired(wish: Desired) -> Head:
         (look(pulse=LIVING), Cursor(), "seen at the next look"),
         (look(pulse=LIVING), Cursor(pulse="2:50"), "seen at the next look"),
         (look(), Cursor(asked_at=NOW - 1), "not long ago"),
+        (look(unfinished="k"), Cursor(run_key="k", awaited="b", asked_at=NOW - 500), "has not subscribed yet"),
     ],
 )
 def test_nothing_is_started_while_there_is_a_reason_to_wait(seen: Look, cursor: Cursor, says: str) -> None:
@@ -105,6 +108,16 @@ def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later(
     assert len(set(keys)) == len(keys)  # Dagster launches a run key once, for ever
 
 
+def test_a_run_that_subscribed_what_it_was_for_is_not_waited_for() -> None:
+    cursor = Cursor(run_key="k", awaited="z", asked_at=NOW - 31)
+    assert decide(look(unfinished="k"), cursor, NOW).restart is not None
+
+
+def test_a_run_that_never_subscribes_is_given_up_after_ten_minutes() -> None:
+    cursor = Cursor(run_key="k", awaited="b", asked_at=NOW - 600)
+    assert decide(look(unfinished="k"), cursor, NOW).restart is not None
+
+
 def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
     assert decide(look(), Cursor(asked_at=NOW + 10 * PAUSE_SECONDS), NOW).restart is not None
 
@@ -123,7 +136,9 @@ def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
 
 def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
     cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
-    assert cursor.encode() == '{"asked":"ab","asked_at":5.0,"attempt":2,"pulse":"3:10","version":1}'
+    assert cursor.encode() == (
+        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","pulse":"3:10","run_key":"","version":1}'
+    )
     assert read_cursor(cursor.encode()) == (cursor, "")
 
 

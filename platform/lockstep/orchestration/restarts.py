@@ -31,7 +31,9 @@ KAFKA_SECONDS_MAX = 10.0
 LAUNCH_MINUTES_MAX = 10
 """A run that has not begun to work by then does not count as one on its way."""
 TAG_TOPICS_MAX = 20
+RUN_KEY_TAG = "dagster/run_key"
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
+UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
 
 
 def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Look:
@@ -54,6 +56,7 @@ def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Lo
         subscribed=frozenset(row.topic for row in positions(folders.ledger, head).values()),
         pulse=pulse(folders.control, head.epoch),
         on_its_way=_on_its_way(instance, stream_job(stream)),
+        unfinished=_unfinished(instance, stream_job(stream)),
     )
 
 
@@ -83,3 +86,8 @@ def _on_its_way(instance: DagsterInstance, job: str) -> str | None:
     since = datetime.now(UTC) - timedelta(minutes=LAUNCH_MINUTES_MAX)
     runs = instance.get_runs(RunsFilter(job_name=job, statuses=NOT_WORKING_YET, created_after=since), limit=1)
     return runs[0].run_id if runs else None
+
+
+def _unfinished(instance: DagsterInstance, job: str) -> frozenset[str]:
+    runs = instance.get_runs(RunsFilter(job_name=job, statuses=UNFINISHED))
+    return frozenset(run.tags[RUN_KEY_TAG] for run in runs if RUN_KEY_TAG in run.tags)

@@ -9,7 +9,7 @@ from lockstep.declare.triggers import AvailableNow, Trigger
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.loop import Outcome
 from lockstep.engine.run import import_roots, run_stream
-from lockstep.errors import LockstepError, StreamHalted
+from lockstep.errors import Fenced, LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
 from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
 from lockstep.orchestration.names import CAUSE_TAG, table_key
@@ -101,6 +101,8 @@ class _TableRun:
         except Abandoned:
             self._context.log.warning("the batch did not end within %s s and was abandoned", patience)
             return Outcome.STOPPED
+        except Fenced:  # another run claimed in the same moment
+            return Outcome.FENCED
 
     def _tick(self) -> None:
         self._progress.tick()

@@ -85,7 +85,7 @@ def _result(checked: "Checked", folders: StreamFolders) -> AssetCheckResult:
     }
     if all(result.outcome is Outcome.NOTHING for result in checked.results):
         return _nothing_yet("no row is committed yet", metadata)
-    return AssetCheckResult(passed=checked.passed, description=_broken(checked), metadata=metadata)
+    return AssetCheckResult(passed=checked.passed, description=_says(checked), metadata=metadata)
 
 
 def _nothing_yet(why: str, metadata: "dict[str, RawMetadataValue] | None" = None) -> AssetCheckResult:
@@ -95,7 +95,9 @@ def _nothing_yet(why: str, metadata: "dict[str, RawMetadataValue] | None" = None
     )
 
 
-def _broken(checked: "Checked") -> str:
+def _says(checked: "Checked") -> str:
+    if checked.passed:
+        return f"{checked.rows} rows and their ledger, up to table version {checked.versions.table}"
     broken = [result for result in checked.results if result.observed or result.crashed]
     return "; ".join(f"{result.outcome.value}: {result.sentence} {result.reason}".strip() for result in broken)
 

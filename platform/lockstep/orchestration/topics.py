@@ -29,14 +29,18 @@ class Cursor(msgspec.Struct, frozen=True):
     Attributes:
         version: Of this layout.
         pulse: Epoch and counter of the writer as they were at the last look.
-        asked: Digest of the topics for which a run was asked last.
+        run_key: Of the run that was asked for last.
+        asked: Digest of the topics it was asked for.
+        awaited: One of these topics.
         attempt: How often in a row it was asked for the same topics.
         asked_at: When, in seconds since 1970 (UTC).
     """
 
     version: int = CURSOR_VERSION
     pulse: str = ""
+    run_key: str = ""
     asked: str = ""
+    awaited: str = ""
     attempt: int = 0
     asked_at: float = 0.0
 
@@ -54,6 +58,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
         subscribed: Topics of the ledger.
         pulse: The last sign of life of the writer that holds the table.
         on_its_way: A run of the stream that was launched and does not work yet.
+        unfinished: Run keys of runs that were asked for here and have not ended.
     """
 
     head: Head | None
@@ -61,6 +66,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     subscribed: frozenset[str] = frozenset()
     pulse: Pulse | None = None
     on_its_way: str | None = None
+    unfinished: frozenset[str] = frozenset()
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -103,7 +109,7 @@ def decide(look: Look, cursor: Cursor, now: float) -> Decision:
 
     1. A stream that has never run, was stopped or is halted is left alone.
     2. Nothing new, a run on its way, or an unknown writer: wait.
-    3. Asked for not long ago: wait.
+    3. Asked for not long ago, and the run has not failed: wait.
     4. Ask for a run.
     """
     seen = msgspec.structs.replace(cursor, pulse=_sign(look))
@@ -123,12 +129,11 @@ def decide(look: Look, cursor: Cursor, now: float) -> Decision:
 def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...], *, never_ending: bool) -> Decision:
     asked = _digest(added)
     attempt = cursor.attempt + 1 if asked == cursor.asked else 0
-    restart = Restart(
-        run_key=f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}",
-        never_ending=never_ending,
-        added=added,
+    run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}"
+    after = msgspec.structs.replace(
+        cursor, run_key=run_key, asked=asked, awaited=added[0], attempt=attempt, asked_at=now
     )
-    after = msgspec.structs.replace(cursor, asked=asked, attempt=attempt, asked_at=now)
+    restart = Restart(run_key, never_ending, added)
     return Decision(after, f"{len(added)} new topics: {_some(added)}", restart)
 
 
@@ -142,14 +147,21 @@ def _waiting(look: Look, cursor: Cursor, now: float, added: tuple[str, ...]) -> 
     """What there is to wait for; empty when there is nothing."""
     if look.on_its_way is not None:
         return f"run {look.on_its_way} is on its way"
-    if _writer_is_unknown(look, cursor):
-        return "whether its last run lives is seen at the next look"
-    pause = PAUSE_SECONDS
-    if _digest(added) == cursor.asked:
-        pause = min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX)
-    left = cursor.asked_at + pause - now
-    # A clock that was set back must not silence the sensor.
-    return f"asked for a run not long ago, waiting {left:.0f} s" if 0 < left <= pause else ""
+    since = now - cursor.asked_at
+    if since < 0:  # a clock that was set back must not silence the sensor
+        since = PAUSE_SECONDS_MAX
+    # Until it has subscribed them, it will take every topic that is there by then.
+    if cursor.run_key in look.unfinished and cursor.awaited in added and since < PAUSE_SECONDS_MAX:
+        return f"the run asked for {since:.0f} s ago has not subscribed yet"
+    pause = _pause(cursor, added)
+    if since < pause:
+        return f"asked for a run not long ago, waiting {pause - since:.0f} s"
+    return "whether its last run lives is seen at the next look" if _writer_is_unknown(look, cursor) else ""
+
+
+def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
+    again = _digest(added) == cursor.asked
+    return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
 
 
 def _writer_is_unknown(look: Look, cursor: Cursor) -> bool:
