@@ -50,7 +50,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("bad", CASES.values(), ids=CASES)
-def test_a_bad_message_halts_its_partition_after_what_precedes_it_and_no_other(
+def test_a_bad_message_halts_its_partition_alone_after_what_precedes_it_and_a_restart_reads_no_further(
     feed: Feed, runs: LocalRuns, bad: Bad
 ) -> None:
     runs = runs.of(adding(feed.pattern, bad.integrity))
@@ -64,19 +64,7 @@ def test_a_bad_message_halts_its_partition_after_what_precedes_it_and_no_other(
     assert finding.detail.startswith(bad.detail)
     assert_said(lost.value, topic)
     assert_halted(runs, topic, bad)
-
-
-@pytest.mark.parametrize("bad", CASES.values(), ids=CASES)
-def test_a_halted_stream_refuses_to_start_and_reads_no_further(feed: Feed, runs: LocalRuns, bad: Bad) -> None:
-    runs = runs.of(adding(feed.pattern, bad.integrity))
-    fed(feed, bad)
-    with pytest.raises(IntegrityLost) as lost:
-        runs.run()
-    log = entries(runs.folders.table)
-    with pytest.raises(StreamHalted) as halted:
-        runs.run()
-    assert halted.value.findings == lost.value.findings
-    assert entries(runs.folders.table) == log
+    assert_refused(runs, lost.value)
 
 
 def test_mended_code_takes_the_message_whose_changes_were_undone(feed: Feed, runs: LocalRuns) -> None:
@@ -134,3 +122,12 @@ def assert_halted(runs: LocalRuns, topic: str, bad: Bad) -> None:
     assert folded([(offset, "s", value) for offset, value in enumerate(BEFORE)]) == runs.rows(topic, 0)
     assert folded([(offset, "other", value) for offset, value in enumerate(session(9))]) == runs.rows(topic, 1)
     assert (read_until(runs.folders.ledger, topic, 0), read_until(runs.folders.ledger, topic, 1)) == (4, 10)
+
+
+def assert_refused(runs: LocalRuns, lost: IntegrityLost) -> None:
+    """A restart says the same again, and nothing is committed: not even a claim."""
+    log = entries(runs.folders.table)
+    with pytest.raises(StreamHalted) as halted:
+        runs.run()
+    assert halted.value.findings == lost.findings
+    assert entries(runs.folders.table) == log
