@@ -20,6 +20,8 @@ from typing import Any
 from tests.engine.plain_reader import named_files
 
 PARQUET_END = b"PAR1"
+BATCHES_MAX = 4
+"""A moment that does not come within so many batches is given up: others need the rest of the run."""
 ENTRY = re.compile(r"\d{20}\.json")
 
 
@@ -83,14 +85,15 @@ class Watch:
     def __init__(self, baseline: Baseline) -> None:
         self._places, self._baseline = baseline.places, baseline
         self._entry, self._rows = self._places.log_entry, self._places.rows_files()
+        self._last_entry = self._entry + BATCHES_MAX
 
     def sees(self, aim: Phase) -> bool:
-        """Whether the running batch is at this moment."""
+        """Whether the running batch is at this moment, or too many batches went by without it."""
         entry = self._places.log_entry
         if entry != self._entry:
             between = aim is Phase.BETWEEN and _ledger_behind(self._places)
             self._entry, self._rows = entry, self._places.rows_files()
-            return between
+            return between or entry >= self._last_entry
         return self._sees_within_batch(aim)
 
     def _sees_within_batch(self, aim: Phase) -> bool:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.producer import produce
-from lockstep.rehearsal.recordings import as_sent, recorded_books, recorded_days
 from lockstep.table.layout import StreamFolders
 from tests.crash.moments import Phase
 from tests.crash.run_of_kills import FIRST_BATCHES, Kill, RunOfKills
-from tests.engine.plain_reader import (
-    first_difference,
-    heads,
-    named_files,
-    named_ledger_files,
-    read_table,
-    read_until,
-    rows_of,
-)
-from tests.order_books.expected_rows import COLUMNS, expected_rows
+from tests.crash.whole import assert_whole, produced
+from tests.engine.plain_reader import heads
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lockstep.rehearsal.broker import Broker
 
-RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
 NEEDED = (Phase.WRITTEN, Phase.BETWEEN)
 SHORT = (Phase.WRITTEN, Phase.BETWEEN, Phase.FOLDING)
 ALL = (
@@ -57,7 +47,7 @@ class Size:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(Size(500, 40, SHORT), id="three"),
+        pytest.param(Size(700, 40, SHORT), id="three"),
         pytest.param(Size(1_000_000, 500, ALL), id="ten", marks=pytest.mark.slow),
     ],
 )
@@ -79,16 +69,6 @@ def test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row(
     assert_all_inside(kills, batches=int(heads(folders.table)[-1]["batch"]))
 
 
-def produced(broker: Broker, family: str, messages: int) -> dict[str, list[bytes]]:
-    """The recordings, each in a topic of its own; what each topic holds."""
-    sent = {}
-    for book in recorded_books(RECORDINGS):
-        taken = as_sent(recorded_days(RECORDINGS, book)).messages[:messages]
-        produce(broker.bootstrap_servers, f"{family}.{book}", taken)
-        sent[f"{family}.{book}"] = [message.value for message in taken]
-    return sent
-
-
 def killed(run: RunOfKills, aims: tuple[Phase, ...]) -> list[Kill]:
     """All aims, then again those that must be hit and were not."""
     kills: list[Kill] = []
@@ -100,17 +80,6 @@ def killed(run: RunOfKills, aims: tuple[Phase, ...]) -> list[Kill]:
         if not todo:
             todo = [phase for phase in NEEDED if phase not in {kill.proof.phase for kill in kills}]
     return kills
-
-
-def assert_whole(folders: StreamFolders, sent: dict[str, list[bytes]]) -> None:
-    """The table is the plain fold of the log; the ledger is what the commits name."""
-    table = read_table(folders.table)
-    expected = {topic: expected_rows(values) for topic, values in sent.items()}
-    for topic, rows in expected.items():
-        assert first_difference(rows, rows_of(table, topic, COLUMNS)) is None
-        assert read_until(folders.ledger, topic) == len(sent[topic])
-    assert table.num_rows == sum(len(rows) for rows in expected.values())
-    assert named_ledger_files(folders.table) == named_files(folders.ledger)
 
 
 def assert_all_inside(kills: list[Kill], batches: int) -> None:
