@@ -157,9 +157,8 @@ def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     """The command that resumes a stream after its cause was understood."""
     if not findings:
         return f"lockstep resume {stream}"
-    first = findings[0]
-    lost = f"{first.topic}/{first.partition}@{first.offset}-{first.until}"
-    return f"find the cause, then: lockstep resume {stream} --accept-loss {lost} --why '...'"
+    lost = " ".join(f"--accept-loss {f.topic}/{f.partition}@{f.offset}-{f.until}" for f in findings)
+    return f"find the cause, then: lockstep resume {stream} {lost} --why '...'"
 
 
 def _rebuilt(kind: type[LockstepError], parts: dict[str, object]) -> LockstepError:

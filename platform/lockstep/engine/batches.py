@@ -17,12 +17,12 @@ from lockstep.engine.facts import BinFacts, RangeFacts
 from lockstep.engine.hands import Hands
 from lockstep.engine.plan import BatchPlan, PlanInput, clock_hour, hour_of, plan_batch
 from lockstep.engine.progress import BatchReport, freshness_seconds
-from lockstep.engine.start import Claimed, refuse_unfit
+from lockstep.engine.start import Claimed, refuse_overtaken, refuse_unfit
 from lockstep.engine.watch import KafkaWatch
-from lockstep.errors import IntegrityLost, LockstepError
+from lockstep.errors import IntegrityLost, LockstepError, TableError
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.audit import EXPIRED, Key, Known, audit, replaced
+from lockstep.kafka.audit import EXPIRED, GREW, Key, Known, audit, replaced
 from lockstep.table import demands, ledger, side
 from lockstep.table.commit import Landed, checkpoint
 
@@ -207,6 +207,10 @@ class Batches:
             self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
             self._positions[key] = msgspec.structs.replace(self._positions[key], next_offset=finding.until)
             LOG.warning("%s", finding)
+        elif finding.cause == GREW and key in self._watch.view.ends:
+            topic = self._watch.view.topics[finding.topic]
+            self._positions[key] = bookkeeping.first_position(topic, key, self._watch.view.ends[key])
+            LOG.warning("%s", finding)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""
@@ -252,10 +256,19 @@ class Batches:
         return f"{self._claimed.takeover.value}; {self._hands.cause}"
 
     def _settle(self) -> None:
-        """A batch is committed only after the side tables hold the one before."""
-        if self._side is not None:
+        """A batch is committed only after the side tables hold the one before.
+
+        Raises:
+            Fenced: A newer writer has brought them further than this one knows.
+        """
+        if self._side is None:
+            return
+        try:
             self._side.result()
-            self._side = None
+        except TableError:
+            refuse_overtaken(self._claimed.output, self._claimed.writer)
+            raise
+        self._side = None
 
     def _checkpoint(self) -> None:
         try:

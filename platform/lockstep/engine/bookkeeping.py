@@ -138,21 +138,24 @@ def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, P
     """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
 
     A new topic is taken whole or, while one of its partitions has no leader and so no first
-    offset, by a later run: taken in part, it would look grown as soon as the leader is back.
+    offset, by a later run: taken in part, it would look grown as soon as the leader is back. A
+    topic that did grow is not taken further here: the audit finds it, and the class decides.
     """
     found: dict[Key, Position] = {}
+    begun = {topic_id for topic_id, _ in known}
     for topic in view.topics.values():
         keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
-        whole = all(key in view.ends for key in keys)
+        whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
                 found[key] = position_of(known[key], deletes_only=topic.deletes_only)
             elif whole:
-                found[key] = _first_position(topic, key, view.ends[key])
+                found[key] = first_position(topic, key, view.ends[key])
     return found
 
 
-def _first_position(topic: Topic, key: Key, ends: Ends) -> Position:
+def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
+    """Where a partition is read from that was never read: its first offset."""
     topic_id, partition = key
     return Position(
         topic=topic.name,

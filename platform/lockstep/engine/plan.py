@@ -205,4 +205,5 @@ def _waiting(position: Position, given: PlanInput) -> int:
 
 
 def _rate(item: PlannedRange, given: PlanInput) -> float:
-    return given.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
+    # A clock may tick too slowly to see a few messages: nothing is free.
+    return max(given.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE), 1e-9)

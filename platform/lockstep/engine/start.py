@@ -9,7 +9,7 @@ import msgspec
 
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.liveness import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
-from lockstep.errors import LockstepError, StreamHalted
+from lockstep.errors import Fenced, LockstepError, StreamHalted, TableError
 from lockstep.integrity.contract import IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import Key, compacted
@@ -68,9 +68,10 @@ class Approach:
         """
         takeover = self._approach(cancelled)
         landed = self._claim()
-        forwarded = side.forward(self._folders.ledger, landed.head.ledger, landed.head.batch)
+        writer = demands.Writer(epoch=landed.head.epoch, generation=landed.head.generation)
+        forwarded = self._forward(landed.head, writer)
         return Claimed(
-            writer=demands.Writer(epoch=landed.head.epoch, generation=landed.head.generation),
+            writer=writer,
             head=landed.head,
             output=self.output,
             known=positions(self._folders.ledger, landed.head),
@@ -88,6 +89,13 @@ class Approach:
         last = pulse(self._folders.control, self.head.epoch)
         return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
 
+    def _forward(self, head: Head, writer: demands.Writer) -> bool:
+        try:
+            return side.forward(self._folders.ledger, head.ledger, head.batch)
+        except TableError:
+            refuse_overtaken(self.output, writer)
+            raise
+
     def _claim(self) -> Landed:
         return self.output.commit(demands.claim(self.head.epoch, self.output.table_id, refuse_halted))
 
@@ -100,6 +108,17 @@ def refuse_halted(head: Head) -> None:
     """
     if head.desired is Desired.HALTED:
         raise StreamHalted(head.stream, head.findings)
+
+
+def refuse_overtaken(output: OutputLog, writer: demands.Writer) -> None:
+    """Side tables that are ahead of a writer belong to a newer one.
+
+    Raises:
+        Fenced: There is a newer one.
+    """
+    holder = output.base().head.epoch
+    if holder != writer.epoch:
+        raise Fenced(writer.epoch, holder)
 
 
 def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:

@@ -12,6 +12,9 @@ from lockstep.kafka.discovery import ClusterView, Ends, Topic
 EXPIRED = "expired unread"
 """Retention removed offsets before they were read."""
 
+GREW = "partitions grew"
+"""A topic has more partitions than when it was subscribed."""
+
 Key = tuple[str, int]
 """(topic id, partition)."""
 
@@ -68,33 +71,37 @@ def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | 
     if ends is None:
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:
-        return _finding(
-            EXPIRED, position, topic_id, partition, found=f"log start {ends.start}", until=ends.start
-        )
+        return _finding(EXPIRED, position, topic_id, partition, found=f"log start {ends.start}", until=ends.start)
     if ends.high_watermark < position.next_offset:
         return _finding("log truncated", position, topic_id, partition, found=f"log end {ends.high_watermark}")
     return None
 
 
 def _grown(known: Mapping[Key, Known], view: ClusterView) -> list[Finding]:
-    counts: dict[str, int] = {}
-    for topic_id, _ in known:
-        counts[topic_id] = counts.get(topic_id, 0) + 1
+    """One finding a new partition, so that each can be answered for by itself."""
+    held: dict[str, set[int]] = {}
+    for topic_id, partition in known:
+        held.setdefault(topic_id, set()).add(partition)
     return [
-        Finding(
-            cause="partitions grew",
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=counts[topic.topic_id],
-            offset=0,
-            until=0,
-            expected=f"{counts[topic.topic_id]} partitions",
-            found=f"{topic.partitions} partitions",
-            detail="sessions may have moved to another partition, where their order cannot be known",
-        )
+        _new_partition(topic, len(held[topic.topic_id]), partition)
         for topic in view.topics.values()
-        if topic.topic_id in counts and topic.partitions > counts[topic.topic_id]
+        if topic.topic_id in held
+        for partition in sorted(set(range(topic.partitions)) - held[topic.topic_id])
     ]
+
+
+def _new_partition(topic: Topic, before: int, partition: int) -> Finding:
+    return Finding(
+        cause=GREW,
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=partition,
+        offset=0,
+        until=0,
+        expected=f"{before} partitions",
+        found=f"{topic.partitions} partitions",
+        detail="sessions may have moved to another partition, where their order cannot be known",
+    )
 
 
 def _finding(

@@ -11,6 +11,7 @@ import msgspec
 from lockstep.engine.bookkeeping import BatchIdentity, position_of, quiet_row
 from lockstep.engine.plan import clock_hour, hour_of
 from lockstep.errors import LockstepError
+from lockstep.kafka.audit import GREW
 from lockstep.table import demands, ledger, log, side
 from lockstep.table.commit import CommitKind, Landed, OutputLog
 from lockstep.table.head import Desired, Head
@@ -32,10 +33,10 @@ class Loss(msgspec.Struct, frozen=True):
         """From TOPIC/PARTITION@FROM-UNTIL.
 
         Raises:
-            LockstepError: The text is not of that form, or the range is empty.
+            LockstepError: The text is not of that form, or the range runs backwards.
         """
         match = LOSS.fullmatch(text)
-        if match is None or int(match["start"]) >= int(match["until"]):
+        if match is None or int(match["start"]) > int(match["until"]):
             raise LockstepError(
                 f"--accept-loss {text!r} is not TOPIC/PARTITION@FROM-UNTIL", next_step="for example books.eth/0@120-121"
             )
@@ -98,11 +99,26 @@ def _ledger_rows(folders: StreamFolders, head: Head, why: str, accepted: Sequenc
         quiet = quiet_row(identity, position_of(row, deletes_only=True), None)
         loss = losses.pop((row.topic, row.partition), None)
         rows.append(_skipped(quiet, loss, why) if loss else quiet)
+    rows += [_taken_up(losses.pop(key), rows, why) for key in list(losses) if key in _grown(head)]
     if losses:
         raise LockstepError(
             f"no partition {next(iter(losses))} in the ledger", next_step=f"lockstep status {folders.stream}"
         )
     return rows
+
+
+def _grown(head: Head) -> set[tuple[str, int]]:
+    """Partitions that the halt names as new."""
+    return {(finding.topic, finding.partition) for finding in head.findings if finding.cause == GREW}
+
+
+def _taken_up(loss: Loss, rows: list[ledger.LedgerRow], why: str) -> ledger.LedgerRow:
+    """The first row of a partition that a topic grew by."""
+    sibling = next(row for row in rows if row.topic == loss.topic)
+    first = msgspec.structs.replace(
+        sibling, partition=loss.partition, start=loss.until, until=loss.until, leader_epoch=None, state_file=None
+    )
+    return msgspec.structs.replace(first, accepted_loss=f"taken up at offset {loss.until}: {why}")
 
 
 def _skipped(row: ledger.LedgerRow, loss: Loss, why: str) -> ledger.LedgerRow:

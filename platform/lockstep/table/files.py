@@ -76,7 +76,7 @@ class DataFileWriter:
             schema,
             compression="zstd",
             compression_level=compression_level,
-            use_dictionary=columns.use_dictionary or False,  # type: ignore[arg-type]  # the stubs forget lists
+            use_dictionary=columns.use_dictionary or False,
             write_statistics=columns.write_statistics or False,  # type: ignore[arg-type]  # the stubs forget lists
         )
 

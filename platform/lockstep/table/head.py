@@ -6,6 +6,7 @@ from enum import Enum
 
 import msgspec
 
+from lockstep.errors import TableError
 from lockstep.integrity.finding import Finding
 
 FIRST_GENERATION = 1
@@ -43,7 +44,7 @@ class Lineage(msgspec.Struct, frozen=True):
     last_batch: int
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
     Attributes:
@@ -90,5 +91,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @staticmethod
     def decode(text: str) -> Head:
-        """From a commit's metadata."""
-        return msgspec.json.decode(text, type=Head)
+        """From a commit's metadata.
+
+        Raises:
+            TableError: A newer release wrote fields that this one would silently drop.
+        """
+        try:
+            return msgspec.json.decode(text, type=Head)
+        except msgspec.ValidationError as error:
+            raise TableError(
+                f"this release of lockstep cannot read the table's head: {error}",
+                next_step="run the release that wrote it, or a newer one",
+            ) from error

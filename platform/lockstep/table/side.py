@@ -27,6 +27,7 @@ def forward(side: Path, file: SideFile | None, batch: int) -> bool:
     """
     if file is None:
         return False
+    problem: Exception | None = None
     handle = DeltaTable(side)
     for _ in range(MOST_ATTEMPTS):
         handle.update_incremental()
@@ -36,12 +37,13 @@ def forward(side: Path, file: SideFile | None, batch: int) -> bool:
         if held != batch - 1:
             raise _apart(side, held, batch)
         _check(side, file)
-        if _write(handle, side, file, batch):
+        problem = _write(handle, side, file, batch)
+        if problem is None:
             return True
-    raise CommitUnknown(f"{side}: batch {batch} could not be committed", next_step="start the stream again")
+    raise CommitUnknown(f"{side}: batch {batch}: {problem}", next_step="mend the cause; start again") from problem
 
 
-def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> bool:
+def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> Exception | None:
     version = handle.version() + 1
     try:
         handle.create_write_transaction(
@@ -55,12 +57,12 @@ def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> bool:
             ),
             post_commithook_properties=_NO_HOOKS,
         )
-    except (DeltaError, OSError):
+    except (DeltaError, OSError) as error:
         # Whoever won wrote the same file for the same batch, or the next look says what is missing.
-        return False
+        return error
     log.sync(log.entry_path(side, version))
     log.sync(side / "_delta_log")
-    return True
+    return None
 
 
 def _check(side: Path, file: SideFile) -> None:
