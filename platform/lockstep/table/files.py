@@ -7,7 +7,7 @@ import time
 import uuid
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 import pyarrow as pa
@@ -76,8 +76,8 @@ class DataFileWriter:
             schema,
             compression="zstd",
             compression_level=compression_level,
-            use_dictionary=columns.use_dictionary or False,
-            write_statistics=columns.write_statistics or False,  # type: ignore[arg-type]  # the stubs forget lists
+            use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs forget
+            write_statistics=cast("bool", columns.write_statistics or False),
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
