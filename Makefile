@@ -7,7 +7,7 @@ BIN := .venv/bin
 CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check lock clean
+.PHONY: help setup demo test test-all check bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
