@@ -103,6 +103,13 @@ class _TableRun:
             return Outcome.STOPPED
         except Fenced:  # another run claimed in the same moment
             return Outcome.FENCED
+        except StreamHalted:
+            raise
+        except Exception:  # the outermost edge of a stop: however the batch broke off, nothing of it is visible
+            if not self._stopping.wanted.is_set():
+                raise
+            self._context.log.warning("the batch was broken off by the stop", exc_info=True)
+            return Outcome.STOPPED
 
     def _tick(self) -> None:
         self._progress.tick()
