@@ -16,7 +16,7 @@ from benchmarks.systems import parse_task
 from lockstep import AvailableNow, Limits
 from lockstep.engine.run import run_stream
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.spark.session import start_session
+from lockstep.spark.session import start_context
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     run_stream(
         stream,
         settings,
-        spark=lambda: start_session(settings.spark, "benchmark", import_roots=roots).sparkContext,
+        spark=lambda: start_context(settings.spark, "benchmark", import_roots=roots),
         stop=threading.Event(),
         trigger=AvailableNow(),
         report=lambda batch: print(batch, file=sys.stderr),

@@ -13,7 +13,7 @@ from lockstep.engine.loop import Outcome
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.run import import_roots, run_stream
 from lockstep.settings import Settings
-from lockstep.spark.session import start_session
+from lockstep.spark.session import start_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,9 +39,8 @@ def run_attended(
     contexts: list[SparkContext] = []
 
     def spark() -> SparkContext:
-        session = start_session(settings.spark, f"lockstep {stream.name}", import_roots=import_roots(stream))
-        contexts.append(session.sparkContext)
-        return session.sparkContext
+        contexts.append(start_context(settings.spark, f"lockstep {stream.name}", import_roots=import_roots(stream)))
+        return contexts[-1]
 
     def work(stop: threading.Event) -> Outcome:
         trigger = AvailableNow() if available_now else None

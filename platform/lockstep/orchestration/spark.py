@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field, PrivateAttr
 
-from lockstep.settings import Settings, load_settings
+from lockstep.settings import Settings, SparkSettings, load_settings
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 STOP_SECONDS = 3.0
@@ -28,7 +29,7 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
     master: str = Field(description="A classic Spark master, for example local[2,3].")
     driver_memory: str = Field(description="Heap of the driver's JVM, for example 1g.")
-    _session: "SparkSession | None" = PrivateAttr(default=None)
+    _context: "SparkContext | None" = PrivateAttr(default=None)
 
     def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> "SparkSession":
         """Start the session of this run, or give the one that runs. Never call it on the main thread.
@@ -44,26 +45,36 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
         from lockstep.spark.session import prepare_session
 
-        wanted = {"master": self.master, "driver_memory": self.driver_memory}
-        settings = load_settings().spark.model_copy(update=wanted)
-        properties = prepare_session(settings, import_roots=import_roots)
+        properties = prepare_session(self._settings(), import_roots=import_roots)
         config = {**properties, "spark.app.name": name}
-        self._session = LazyPySparkResource(spark_config=config).spark_session
-        return self._session
+        session: SparkSession = LazyPySparkResource(spark_config=config).spark_session
+        self._context = session.sparkContext
+        return session
+
+    def context(self, name: str, import_roots: tuple[Path, ...] = ()) -> "SparkContext":
+        """Start Spark without SQL, which a stream does not need. Otherwise as `session`."""
+        from lockstep.spark.session import start_context
+
+        self._context = start_context(self._settings(), name, import_roots=import_roots)
+        return self._context
 
     def cancel(self) -> None:
         """End whatever the session computes, by force where it does not listen."""
-        if self._session is None:
+        if self._context is None:
             return
-        if not _ends_within(self._session.sparkContext.cancelAllJobs, STOP_SECONDS):
+        if not _ends_within(self._context.cancelAllJobs, STOP_SECONDS):
             _kill_jvm()
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session; the JVM ends with this process."""
         del context
-        if self._session is not None and not _ends_within(self._session.stop, STOP_SECONDS):
+        if self._context is not None and not _ends_within(self._context.stop, STOP_SECONDS):
             _kill_jvm()
-        self._session = None
+        self._context = None
+
+    def _settings(self) -> SparkSettings:
+        wanted = {"master": self.master, "driver_memory": self.driver_memory}
+        return load_settings().spark.model_copy(update=wanted)
 
 
 def spark_resource(settings: Settings) -> SparkResource:

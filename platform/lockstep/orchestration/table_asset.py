@@ -88,7 +88,7 @@ class _TableRun:
             return run_stream(
                 self._stream,
                 self._settings,
-                spark=lambda: spark.session(self._stream.name, import_roots(self._stream)).sparkContext,
+                spark=lambda: spark.context(self._stream.name, import_roots(self._stream)),
                 stop=self._stopping.wanted,
                 trigger=trigger,
                 report=self._progress.add,
