@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -45,9 +43,7 @@ def run(
     from lockstep.operations.run import run_attended  # loads the engine
 
     with _errors():
-        outcome = run_attended(
-            _stream(stream), load_settings(), available_now=available_now, until=_signalled(), say=_progress()
-        )
+        outcome = run_attended(_stream(stream), load_settings(), available_now=available_now, say=_say)
         OUT.print(f"{stream}: {outcome.value}")
 
 
@@ -125,16 +121,8 @@ def _stream(name: str) -> AnyStream:
     return streams[name]
 
 
-def _signalled() -> threading.Event:
-    """An event that Ctrl-C and SIGTERM set; the run ends at its batch boundary."""
-    event = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: event.set())
-    return event
-
-
-def _progress() -> Callable[[str], None]:
-    return lambda line: ERR.print(line, highlight=False)
+def _say(line: str) -> None:
+    ERR.print(line, highlight=False)
 
 
 @contextmanager

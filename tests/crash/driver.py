@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
 
 from assets.order_books import order_books
 from lockstep import Limits, Topics
@@ -23,7 +22,7 @@ def main() -> None:
     stream = dataclasses.replace(
         order_books, topics=Topics(pattern=pattern), limits=Limits(batch_messages=batch_messages)
     )
-    outcome = run_attended(stream, load_settings(), available_now=True, until=threading.Event(), say=_say)
+    outcome = run_attended(stream, load_settings(), available_now=True, say=_say)
     _say(outcome.value)
 
 

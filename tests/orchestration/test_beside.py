@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
+from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from tests.orchestration.installation import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_an_error_of_the_work_is_raised_where_it_is_waited_for() -> None:
 
 STUCK = """
 import sys, time
-from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
+from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.orchestration.spark import SparkResource
 
 spark = SparkResource(master="local[1,3]", driver_memory="512m")

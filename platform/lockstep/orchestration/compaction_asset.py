@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInterruptedError, MaterializeResult, asset
 
+from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
 from lockstep.orchestration.endings import failed
 from lockstep.orchestration.names import compaction_key, table_key
 from lockstep.orchestration.spark import SparkResource

@@ -11,7 +11,7 @@ from dagster import DagsterRunStatus
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
-    from lockstep.orchestration.beside import Stopping
+    from lockstep.engine.beside import Stopping
 
 LOG = logging.getLogger("lockstep")
 

@@ -6,12 +6,12 @@ from dagster import AssetExecutionContext, AssetsDefinition, Config, Materialize
 from pydantic import Field
 
 from lockstep.declare.triggers import AvailableNow, Trigger
+from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.loop import Outcome
 from lockstep.engine.run import import_roots, run_stream
 from lockstep.errors import Fenced, LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
-from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
 from lockstep.orchestration.names import CAUSE_TAG, table_key
 from lockstep.orchestration.own_run import OwnRun
 from lockstep.orchestration.progress import RunProgress

@@ -13,10 +13,10 @@ from dagster import (
     asset_check,
 )
 
+from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.folds.table import TableFold
-from lockstep.orchestration.beside import Abandoned, Stopping, run_beside
 from lockstep.orchestration.endings import failed
 from lockstep.orchestration.names import CHECK, table_key
 from lockstep.orchestration.spark import SparkResource
