@@ -14,7 +14,7 @@ from lockstep.engine.batches import Batches
 from lockstep.engine.hands import Hands
 from lockstep.engine.liveness import Heartbeat
 from lockstep.engine.start import Claimed
-from lockstep.errors import Fenced
+from lockstep.errors import Fenced, KafkaError
 
 LOG = logging.getLogger("lockstep")
 
@@ -62,6 +62,10 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
             return Outcome.FENCED
+        except KafkaError:
+            if not hands.stop.is_set():
+                raise
+            return Outcome.STOPPED  # asked to stop while Kafka did not answer
 
 
 def _look(hands: Hands, heartbeat: Heartbeat, began: float, *, backlog: bool) -> Outcome | None:

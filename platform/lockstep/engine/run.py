@@ -15,6 +15,7 @@ from lockstep.engine.loop import Outcome, run_batches
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.runner import spark_runner
 from lockstep.engine.start import Approach
+from lockstep.errors import Fenced
 from lockstep.kafka.client import admin_client, reader_configuration
 from lockstep.kafka.discovery import Discovery
 from lockstep.settings import Settings
@@ -59,7 +60,10 @@ def run_stream(
     folders = StreamFolders(stream.name, settings.table_root)
     approach = Approach(stream, folders, discovery.cluster_id())
     context = spark()
-    claimed = approach.claim(cancelled=stop.is_set)
+    try:
+        claimed = approach.claim(cancelled=stop.is_set)
+    except Fenced:
+        return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
     hands = Hands(
         stream=stream,
         trigger=trigger or stream.trigger,

@@ -10,7 +10,7 @@ from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.loop import Outcome
 from lockstep.engine.run import import_roots, run_stream
-from lockstep.errors import Fenced, LockstepError, StreamHalted
+from lockstep.errors import LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
 from lockstep.orchestration.names import CAUSE_TAG, table_key
 from lockstep.orchestration.own_run import OwnRun
@@ -101,8 +101,6 @@ class _TableRun:
         except Abandoned:
             self._context.log.warning("the batch did not end within %s s and was abandoned", patience)
             return Outcome.STOPPED
-        except Fenced:  # another run claimed in the same moment
-            return Outcome.FENCED
         except StreamHalted:
             raise
         except Exception:  # the outermost edge of a stop: however the batch broke off, nothing of it is visible

@@ -11,6 +11,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,10 +35,10 @@ RECORDINGS = Path("tests/recordings/binance_l2")
 AT_FIRST = ("cm_btcusd_perp", "spot_btcusdt")
 LATER = "spot_ethusdt"
 """The topic that appears while the stream is not running; the daemon's sensor must see it."""
-KILL_AFTER_BATCHES, PATIENCE_SECONDS = 5, 300.0
+KILL_AFTER_BATCHES, PATIENCE_SECONDS, PROGRESS_SECONDS = 5, 300.0, 2.0
 NOW = {"ops": {f"{STREAM}__table": {"config": {"available_now": True}}}}
 
-SAY = Console(highlight=False)
+SAY = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -64,7 +65,8 @@ def play(repository: Path, folder: Path) -> None:
     5. What happened.
     """
     began = time.monotonic()
-    with step("starting Kafka"), _staged(repository, folder) as stage:
+    SAY.print("[bold]>[/bold] starting Kafka")
+    with _staged(repository, folder) as stage:
         folders = StreamFolders(STREAM, stage.tables)
         day = 1 if log.exists(folders.table) else 0
         new = sum(_produce(stage, book, days=day + 1) for book in AT_FIRST)  # 1
@@ -74,13 +76,6 @@ def play(repository: Path, folder: Path) -> None:
         _let_the_sensor_see_it(stage, folders)  # 3
         _close_compact_check(stage)  # 4
         show_summary(SAY, stage, folders, seconds=time.monotonic() - began, nothing_new=not new)  # 5
-
-
-@contextmanager
-def step(what: str) -> Iterator[None]:
-    """Say that something begins, and how long it took."""
-    SAY.print(f"[bold]>[/bold] {what} ...")
-    yield
 
 
 @contextmanager
@@ -108,7 +103,7 @@ def _materialize_with_a_kill(stage: Stage, folders: StreamFolders) -> None:
     SAY.print(f"[bold]>[/bold] {' '.join(command[:7])}   (trigger: AvailableNow)")
     before = batches(folders)
     process = stage.start(command, "materialize-killed")
-    with ended_with(process):
+    with ended_with(process), progress(folders):
         orphan = written_not_committed(folders.table, process, after=before + KILL_AFTER_BATCHES)
         if orphan is not None:
             process.kill()
@@ -128,7 +123,9 @@ def _recover(stage: Stage, folders: StreamFolders, command: list[str]) -> None:
     with ended_with(process):
         _wait(lambda: batches(folders) > at_kill, process, stage, "materialize-again")
         SAY.print(f"  the next start went on with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
-        if process.wait() != 0:
+        with progress(folders):
+            code = process.wait()
+        if code != 0:
             raise stage.failed("materialize-again", "the stream failed")
     SAY.print(f"  {batches(folders)} batches are committed")
 
@@ -151,8 +148,10 @@ def _let_the_sensor_see_it(stage: Stage, folders: StreamFolders) -> None:
 def _close_compact_check(stage: Stage) -> None:
     SAY.print(f"[bold]>[/bold] lockstep close {STREAM}; compaction; checks")
     stage.run(["lockstep", "close", STREAM], "close")
-    stage.run(["dagster", "job", "execute", "-j", f"{STREAM}_compaction", "-m", "definitions"], "compaction")
-    stage.run(["dagster", "job", "execute", "-j", f"{STREAM}_checks", "-m", "definitions"], "checks")
+    for name in ("compaction", "checks"):
+        SAY.print(f"  dagster job execute -j {STREAM}_{name}")
+        with progress(StreamFolders(STREAM, stage.tables)):
+            stage.run(["dagster", "job", "execute", "-j", f"{STREAM}_{name}", "-m", "definitions"], name)
 
 
 def batches(folders: StreamFolders) -> int:
@@ -177,12 +176,37 @@ def _idle(folders: StreamFolders) -> bool:
 
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage: Stage, name: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if process.poll() not in {None, 0}:
-            raise stage.failed(name, f"{name} ended with {process.returncode}")
-        if time.monotonic() > deadline:
-            raise stage.failed(name, f"{name}: nothing happened for {PATIENCE_SECONDS:.0f} s")
-        time.sleep(0.3)
+    with progress(StreamFolders(STREAM, stage.tables)):
+        while not condition():
+            if process.poll() not in {None, 0}:
+                raise stage.failed(name, f"{name} ended with {process.returncode}")
+            if time.monotonic() > deadline:
+                raise stage.failed(name, f"{name}: nothing happened for {PATIENCE_SECONDS:.0f} s")
+            time.sleep(0.3)
+
+
+@contextmanager
+def progress(folders: StreamFolders) -> Iterator[None]:
+    """Show how many batches are committed, while something is waited for."""
+    over, status = threading.Event(), SAY.status("working ...")
+
+    def show() -> None:
+        shown = 0
+        while not over.wait(PROGRESS_SECONDS):
+            now = batches(folders)
+            status.update(f"{now} batches committed")
+            if now != shown and not SAY.is_terminal:
+                SAY.print(f"  ... {now} batches committed")
+            shown = now
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        with status:
+            yield
+    finally:
+        over.set()
+        thread.join()
 
 
 if __name__ == "__main__":

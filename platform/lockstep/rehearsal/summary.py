@@ -59,17 +59,17 @@ def _topics(rows: list[LedgerRow]) -> Table:
 
 
 def _sample(rows: pa.Table) -> Table:
-    names = [name for name in rows.column_names if not name.startswith("_")] + ["_topic", "_offset", "_row"]
-    table = Table(*names, title=f"the newest {SAMPLE_ROWS} of {rows.num_rows} rows")
-    newest = rows.select(names).slice(max(0, rows.num_rows - SAMPLE_ROWS))
-    for row in newest.to_pylist():
+    names = [name for name in rows.column_names if not name.startswith("_") and name != "commit_hour"]
+    names += ["_session", "_offset", "_row"]
+    table = Table(*names, title=f"{SAMPLE_ROWS} of {rows.num_rows} rows")
+    for row in rows.select(names).slice(max(0, rows.num_rows - SAMPLE_ROWS)).to_pylist():
         table.add_row(*(str(row[name]) for name in names))
     return table
 
 
 def _next(say: Console, stage: Stage, table: Path) -> None:
     say.print(f"\nthe table: {table}", soft_wrap=True)
-    say.print("read it:   python -c \"from deltalake import DeltaTable; print(DeltaTable('TABLE').to_pandas())\"")
+    say.print("read it:   any Delta reader, for example deltalake.DeltaTable(path).to_pandas()")
     say.print("try next, in a shell with the environment active (. .venv/bin/activate):")
     say.print(f"  {exports(stage.environment())}", soft_wrap=True)
     say.print("  make demo                      a second run: the next day of the recordings, carried on over midnight")
