@@ -1,0 +1,111 @@
+"""Checks a whole stream and keeps the result beside it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lockstep.quality.rules import PROOF_NOT_NULL, Outcome, PartitionSummary, RuleResult, partition_rules
+from lockstep.quality.suite import Judged, judge, not_judged
+from lockstep.quality.summary import summarize, summarize_files
+from lockstep.quality.versions import Versions, matching_versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from lockstep.table.layout import StreamFolders
+
+RESULT_FILE: Final = "last_check.json"
+
+RULES: Final = (*(rule.id for rule in partition_rules(snapshots_emit=True)), PROOF_NOT_NULL.id)
+"""Ids of all rules, in the order of the results."""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a check.
+
+    Attributes:
+        stream: Name of the stream.
+        versions: The moment that was looked at.
+        partitions: What was measured, in order of topic and partition.
+        results: One a rule, in the order of `RULES`.
+    """
+
+    stream: str
+    versions: Versions
+    partitions: tuple[PartitionSummary, ...]
+    results: tuple[RuleResult, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows looked at."""
+        return sum(place.rows for place in self.partitions)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was checked, and nothing that could be checked was broken."""
+        outcomes = {result.outcome for result in self.results}
+        return Outcome.PASSED in outcomes and outcomes <= {Outcome.PASSED, Outcome.NOTHING}
+
+
+def check_stream(spark: SparkSession, folders: StreamFolders, *, snapshots_emit: bool = True) -> Checked:
+    """Check all that a stream has committed, beside a running writer too, and keep the result.
+
+    1. Find a moment that table and ledger both hold.
+    2. Count the nulls of the proof columns, from the log.
+    3. Measure the partitions; not where proof is null, because Spark would misread it.
+    4. Judge each rule.
+    5. Keep the result under `<table root>/<stream>/quality`.
+
+    Args:
+        spark: A session made by `start_session`.
+        folders: The stream.
+        snapshots_emit: Whether the transform's snapshots may emit rows (those of `TableFold` never
+            do); only without them is a repeated sequence a break.
+
+    Raises:
+        TableError: The tables do not belong together, or somebody else wrote them.
+    """
+    versions = matching_versions(folders)  # 1
+    files = summarize_files(folders.table, versions.table)  # 2
+    rules = partition_rules(snapshots_emit=snapshots_emit)
+    broken = sum(file.nulls for file in files)
+    partitions = () if broken else summarize(spark, folders, versions)  # 3
+    judged = (  # 4
+        not_judged(rules, f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}")
+        if broken
+        else judge(rules, partitions)
+    )
+    proof = judge((PROOF_NOT_NULL,), files)
+    checked = Checked(
+        stream=folders.stream,
+        versions=versions,
+        partitions=partitions,
+        results=(*judged.results, *proof.results),
+    )
+    _keep(folders, checked, (judged, proof))  # 5
+    return checked
+
+
+def result_file(folders: StreamFolders) -> Path:
+    """The file that holds the last result and what Great Expectations said, as JSON."""
+    return folders.root / folders.stream / "quality" / RESULT_FILE
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    checked: Checked
+    great_expectations: tuple[msgspec.Raw, ...]
+
+
+def _keep(folders: StreamFolders, checked: Checked, judged: tuple[Judged, ...]) -> None:
+    """Replace the last result as a whole: a reader never sees half of one."""
+    path = result_file(folders)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = _Kept(checked, tuple(part.raw for part in judged if part.raw is not None))
+    draft = path.with_name(f".{uuid.uuid4().hex}.json")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+    draft.replace(path)

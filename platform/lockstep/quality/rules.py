@@ -1,0 +1,258 @@
+"""What a table must hold to be whole, and what was found. Pure.
+
+A rule turns what was measured at one place (a partition, a data file) into a number of breaks; the
+threshold is none. It also says how much there was to look at: where that is nothing, the outcome
+is "nothing to check yet", never "passed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+Cell = int | str | None
+"""A value of a table for people."""
+
+
+class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What table and ledger say of one topic-partition. Counts, unless said otherwise.
+
+    Attributes:
+        topic_id: Kafka's id of the topic's life.
+        topic: Its name.
+        partition: Partition number.
+        batches: Batches that have a ledger row of it.
+        sessions: Sessions that have rows.
+        rows: Rows in the table.
+        distinct_rows: Distinct (topic id, partition, emit offset, row).
+        rows_outside: Rows whose emit offset no ledger range covers.
+        ledger_rows: Rows that the ledger says were written.
+        row_differences: Rows by which table and ledger differ, summed batch by batch.
+        offsets_read: Offsets in all ledger ranges.
+        messages: Messages that the ledger says were read.
+        messages_with_rows: Messages that have rows in the table.
+        accepted_without_row: Accepted messages that emitted none.
+        skipped: Messages of kind SKIP.
+        dropped: Messages neither applied nor kept.
+        repeats: Messages that the gate let pass although they repeated or went back.
+        holes: Offsets that held no message.
+        unproven_holes: Those of them without a proven cause.
+        accepted_losses: Offsets that an operator accepted as lost.
+        gap_offsets: Offsets between ledger ranges that no range covers.
+        overlap_offsets: Offsets that more than one ledger range covers.
+        unexplained_offsets: Offsets read that are neither message, hole nor accepted loss (or
+            the other way round), summed batch by batch.
+        unexplained_messages: Messages read that are neither in the table nor counted under a
+            cause (or the other way round), summed batch by batch.
+        numbered_rows: Rows that carry the producer's sequence.
+        sequence_falls: Times a session's sequence fell where no session can have begun anew.
+        sequence_restarts: Times it fell or was repeated after a message without rows, where the
+            session may have ended and begun anew.
+        sequence_repeats: Times two messages in a row of a session carried the same number where
+            no session can have begun anew.
+        first_event_time_us: Smallest event time, microseconds since 1970 (UTC).
+        last_event_time_us: Largest event time, microseconds since 1970 (UTC).
+    """
+
+    topic_id: str
+    topic: str
+    partition: int
+    batches: int
+    sessions: int
+    rows: int
+    distinct_rows: int
+    rows_outside: int
+    ledger_rows: int
+    row_differences: int
+    offsets_read: int
+    messages: int
+    messages_with_rows: int
+    accepted_without_row: int
+    skipped: int
+    dropped: int
+    repeats: int
+    holes: int
+    unproven_holes: int
+    accepted_losses: int
+    gap_offsets: int
+    overlap_offsets: int
+    unexplained_offsets: int
+    unexplained_messages: int
+    numbered_rows: int
+    sequence_falls: int
+    sequence_restarts: int
+    sequence_repeats: int
+    first_event_time_us: int | None
+    last_event_time_us: int | None
+
+    @property
+    def duplicates(self) -> int:
+        """Rows whose coordinates another row already has."""
+        return self.rows - self.distinct_rows
+
+
+class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log says of the proof columns of one data file.
+
+    Attributes:
+        path: Relative to the table.
+        rows: Rows in the file.
+        nulls: Nulls in proof columns that may hold none.
+        uncounted: Rows of proof columns whose nulls the file's statistics do not count.
+    """
+
+    path: str
+    rows: int
+    nulls: int
+    uncounted: int
+
+
+@dataclass(frozen=True)
+class Rule(Generic[P]):
+    """One promise about the table.
+
+    Attributes:
+        id: Stable name, in results, asset checks and metadata.
+        sentence: What it promises, for people.
+        breaks: How often it is broken at one place; none is allowed.
+        evidence: How much there is at that place to judge it by.
+        missing: What it means that there is none anywhere.
+        shown: Fields of the place that explain a break, in the order people read them.
+    """
+
+    id: str
+    sentence: str
+    breaks: Callable[[P], int]
+    evidence: Callable[[P], int]
+    missing: str
+    shown: tuple[str, ...]
+
+
+class Outcome(Enum):
+    """What became of a rule."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "check crashed"
+    NOTHING = "nothing to check yet"
+
+
+class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one rule.
+
+    Attributes:
+        rule: The rule's id.
+        sentence: What it promises.
+        outcome: What became of it.
+        observed: Breaks found in all; None when the check crashed.
+        threshold: Breaks allowed.
+        unexpected: Places (partitions or files) with breaks.
+        checked: Places looked at.
+        worst: The worst places, worst first; each with the same columns.
+        reason: Why it crashed, or why there was nothing to check.
+    """
+
+    rule: str
+    sentence: str
+    outcome: Outcome
+    observed: int | None
+    threshold: int = 0
+    unexpected: int = 0
+    checked: int = 0
+    worst: tuple[dict[str, Cell], ...] = ()
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was something to check and it held."""
+        return self.outcome is Outcome.PASSED
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the check itself failed, so that nobody knows."""
+        return self.outcome is Outcome.CRASHED
+
+
+PARTITION: Final = ("topic", "topic_id", "partition")
+
+
+def partition_rules(*, snapshots_emit: bool) -> tuple[Rule[PartitionSummary], ...]:
+    """The rules about partitions.
+
+    Args:
+        snapshots_emit: The transform's snapshots may emit rows. A snapshot inside a session may
+            repeat the number before it, so only where this is False is a repeated number a break.
+    """
+    return (
+        Rule(
+            id="completeness",
+            sentence="Every offset is in one ledger range, and every message is in the table or counted under a cause.",
+            breaks=_incomplete,
+            evidence=lambda place: place.offsets_read + place.rows,
+            missing="no offset was read yet",
+            shown=(
+                *PARTITION,
+                "gap_offsets",
+                "overlap_offsets",
+                "unexplained_offsets",
+                "unexplained_messages",
+                "rows_outside",
+            ),
+        ),
+        Rule(
+            id="rows_match_ledger",
+            sentence="The table holds as many rows of each batch as the ledger says were written.",
+            breaks=lambda place: place.row_differences,
+            evidence=lambda place: place.rows + place.ledger_rows,
+            missing="no row was written yet",
+            shown=(*PARTITION, "row_differences", "distinct_rows", "ledger_rows"),
+        ),
+        Rule(
+            id="no_duplicates",
+            sentence="No two rows have the same topic id, partition, emit offset and row number.",
+            breaks=lambda place: place.duplicates,
+            evidence=lambda place: place.rows,
+            missing="no row was written yet",
+            shown=(*PARTITION, "rows", "distinct_rows"),
+        ),
+        Rule(
+            id="sequence",
+            sentence="The producer's numbers never fall inside a session, and none is used by two messages."
+            if not snapshots_emit
+            else "The producer's numbers never fall inside a session.",
+            breaks=_out_of_sequence if snapshots_emit else _not_rising,
+            evidence=lambda place: place.numbered_rows,
+            missing="no row carries a sequence",
+            shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),
+        ),
+    )
+
+
+PROOF_NOT_NULL: Final = Rule[FileSummary](
+    id="proof_not_null",
+    sentence="Every row says where it came from: no proof column is null.",
+    breaks=lambda file: file.nulls + file.uncounted,
+    evidence=lambda file: file.rows,
+    missing="no row was written yet",
+    shown=("path", "rows", "nulls", "uncounted"),
+)
+
+
+def _incomplete(place: PartitionSummary) -> int:
+    ranges = place.gap_offsets + place.overlap_offsets
+    return ranges + place.unexplained_offsets + place.unexplained_messages + place.rows_outside
+
+
+def _out_of_sequence(place: PartitionSummary) -> int:
+    """Falls, but those that the gate itself noticed and was told to let pass."""
+    return max(0, place.sequence_falls - place.repeats)
+
+
+def _not_rising(place: PartitionSummary) -> int:
+    return max(0, place.sequence_falls + place.sequence_repeats - place.repeats)

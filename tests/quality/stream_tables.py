@@ -1,0 +1,195 @@
+"""A small stream written as the engine writes one: real tables, files, ledger and commits.
+
+`clean_batches` gives what to write as plain lists, which a test may damage before `write` commits it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.integrity.finding import Hole
+from lockstep.table import demands, ledger, side
+from lockstep.table.create import open_tables
+from lockstep.table.files import write_file
+from lockstep.table.layout import StreamFolders
+from lockstep.table.schema import file_schema, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+HOUR = "2026-01-01T00"
+STREAM = "sensors"
+RANGE = 30
+"""Offsets of each partition in each batch."""
+
+
+class Reading(msgspec.Struct):
+    value: int
+
+
+class Place(NamedTuple):
+    """A topic-partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+CLEAN = (Place("sensors.a", "id-a", 0), Place("sensors.a", "id-a", 1), Place("sensors.b", "id-b", 0))
+
+Row = dict[str, Any]
+"""An output row by column."""
+
+
+@dataclass
+class Part:
+    """What one batch commits of one partition: the rows of each file, and ledger rows."""
+
+    files: list[list[Row]]
+    ledger: list[ledger.LedgerRow]
+
+    def row(self, offset: int, number: int = 0) -> Row:
+        """A row of the first file."""
+        return next(row for row in self.files[0] if (row["_emit_offset"], row["_row"]) == (offset, number))
+
+    def change_ledger(self, **changes: Any) -> None:
+        """Change the ledger row."""
+        self.ledger[0] = msgspec.structs.replace(self.ledger[0], **changes)
+
+
+Batch = dict[Place, Part]
+
+
+@dataclass
+class _Numbers:
+    """The producer's numbers by session."""
+
+    used: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+
+    def next(self, topic_id: str, partition: int, session: str) -> int:
+        self.used[topic_id, partition, session] += 1
+        return self.used[topic_id, partition, session]
+
+
+def clean_batches(count: int, places: Iterable[Place] = CLEAN) -> list[Batch]:
+    """Batches of which each range holds messages with one row and two, without rows, skipped, and holes.
+
+    Ten offsets at a time belong to one session, which begins anew with number 1 in the last batch.
+    """
+    numbers = _Numbers()
+    batches = []
+    for number in range(1, count + 1):
+        if number == count:
+            numbers.used.clear()
+        start = 100 + (number - 1) * RANGE
+        batches.append({place: _part(place, number, start, numbers) for place in places})
+    return batches
+
+
+def _part(place: Place, batch: int, start: int, numbers: _Numbers) -> Part:
+    rows = _rows(*place, start, numbers)
+    return Part([rows], [_ledger_row(place, batch, start, len(rows))])
+
+
+def _rows(topic: str, topic_id: str, partition: int, start: int, numbers: _Numbers) -> list[Row]:
+    rows = []
+    for offset in range(start, start + RANGE):
+        session = f"s{offset // 10 % 3}"
+        if offset % 10 in (0, 8, 9):
+            continue
+        sequence = numbers.next(topic_id, partition, session)
+        rows += [
+            {
+                "value": offset,
+                "_topic": topic,
+                "_topic_id": topic_id,
+                "_partition": partition,
+                "_offset": offset,
+                "_emit_offset": offset,
+                "_row": row,
+                "_session": session,
+                "_sequence": sequence,
+                "_event_time": offset * 1_000_000,
+            }
+            for row in range(1 + offset % 2)
+        ]
+    return rows
+
+
+def _ledger_row(place: Place, batch: int, start: int, rows: int) -> ledger.LedgerRow:
+    tens = RANGE // 10
+    return msgspec.structs.replace(
+        quiet(place, batch),
+        start=start,
+        until=start + RANGE,
+        messages=RANGE - tens,
+        rows=rows,
+        accepted_without_row=tens,
+        skipped=tens,
+        holes=[Hole(offset, offset + 1, "marker") for offset in range(start + 8, start + RANGE, 10)],
+    )
+
+
+def quiet(place: Place, batch: int) -> ledger.LedgerRow:
+    """The ledger row of a partition that stays at offset 7."""
+    return ledger.LedgerRow(
+        generation=1,
+        batch=batch,
+        epoch=1,
+        committed_at=ledger.now(),
+        topic_id=place.topic_id,
+        topic=place.topic,
+        partition=place.partition,
+        start=7,
+        until=7,
+        stable_end=1000,
+        high_watermark=1000,
+        messages=0,
+        rows=0,
+        accepted_without_row=0,
+        skipped=0,
+        repeats=0,
+        gaps=0,
+        dropped=0,
+        holes=[],
+        leader_epoch=None,
+        first_event_time=None,
+        last_event_time=None,
+        newest_timestamp=None,
+        batch_seconds=0.1,
+        cpu_seconds=0.1,
+        state_file=None,
+        state_start=None,
+        state_length=None,
+        state_bytes=0,
+    )
+
+
+def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> StreamFolders:
+    """Commit the batches in order, the ledgers of the first `forwarded` ones also to their table."""
+    folders = StreamFolders(STREAM, root)
+    output = open_tables(folders, table_schema(Reading), "cluster")
+    output.commit(demands.claim(0, output.table_id, lambda _: None))
+    for number, batch in enumerate(batches, 1):
+        held = ledger.write_ledger(folders.ledger, [row for part in batch.values() for row in part.ledger])
+        files = [arrow(rows) for part in batch.values() for rows in part.files if rows]
+        named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=HOUR) for file in files)
+        planned = demands.Batch(number=number, commit_hour=HOUR, files=named, ledger=held)
+        output.commit(demands.batch(demands.Writer(epoch=1, generation=1), planned))
+        if forwarded is None or number <= forwarded:
+            side.forward(folders.ledger, held, number)
+    return folders
+
+
+def arrow(rows: list[Row]) -> pa.Table:
+    """Rows as a file holds them; nulls where none may be make the file's columns nullable."""
+    schema = file_schema(Reading)
+    if any(row[name] is None for row in rows for name in row):
+        schema = pa.schema([column.with_nullable(nullable=True) for column in schema])
+    return pa.Table.from_pylist(rows, schema=schema)

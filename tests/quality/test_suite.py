@@ -1,0 +1,79 @@
+"""Great Expectations judges what is measured; its crashes are errors, and it loads wherever Python runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lockstep.quality.rules import Outcome, Rule
+from lockstep.quality.suite import judge, not_judged, result_of, validate
+
+
+class Place(msgspec.Struct, frozen=True):
+    name: str
+    high: int
+    low: int
+
+
+PLACES = [Place("one", 0, 0), Place("two", 3, 0), Place("three", 7, 0)]
+
+
+def rule(name: str) -> Rule[Place]:
+    return Rule(
+        id=name,
+        sentence=f"{name} is zero.",
+        breaks=lambda place: int(getattr(place, name)),
+        evidence=lambda _: 1,
+        missing="no place",
+        shown=("name", name),
+    )
+
+
+HIGH, LOW = rule("high"), rule("low")
+
+
+def test_each_rule_has_its_own_result_whatever_the_order() -> None:
+    low, high = judge([LOW, HIGH], PLACES).results
+    assert (low.rule, low.outcome, low.observed, low.unexpected, low.checked) == ("low", Outcome.PASSED, 0, 0, 3)
+    assert (high.rule, high.outcome, high.observed, high.unexpected, high.checked) == ("high", Outcome.FAILED, 10, 2, 3)
+    assert high.worst == ({"name": "three", "high": 7}, {"name": "two", "high": 3})
+
+
+def test_a_crashed_expectation_is_an_error_and_never_a_verdict() -> None:
+    found, _ = validate({"high": "nowhere", "low": "low"}, {"low": [0, 0, 0]})
+    crashed = result_of(HIGH, [0, 0, 0], PLACES, found["high"])
+    assert (crashed.outcome, crashed.observed) == (Outcome.CRASHED, None)
+    assert "nowhere" in crashed.reason
+    assert result_of(LOW, [0, 0, 0], PLACES, found["low"]).passed
+
+
+def test_a_rule_without_a_result_is_an_error() -> None:
+    assert result_of(HIGH, [0], PLACES[:1], None).crashed
+    assert [result.crashed for result in not_judged([HIGH, LOW], "unreadable").results] == [True, True]
+
+
+def test_a_rule_without_evidence_is_not_passed() -> None:
+    judged = judge([HIGH], [])
+    assert [result.outcome for result in judged.results] == [Outcome.NOTHING]
+    assert judged.raw is None
+
+
+PROGRAM = """
+from tests.quality.test_suite import LOW, PLACES
+from lockstep.quality.suite import judge
+print("outcome:", judge([LOW], PLACES).results[0].outcome.value)
+"""
+
+
+@pytest.mark.parametrize("way", ["a script", "python -c"])
+def test_great_expectations_loads_in_a_process_of_its_own(way: str, tmp_path: Path) -> None:
+    script = tmp_path / "judge.py"
+    script.write_text(PROGRAM)
+    arguments = [str(script)] if way == "a script" else ["-c", PROGRAM]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=200, check=False)
+    assert "outcome: passed" in done.stdout, done.stderr  # an exit code of 0 alone says nothing here
+    assert done.returncode == 0
