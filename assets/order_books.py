@@ -53,9 +53,10 @@ class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
         session = (record.key or b"").decode()
         difference = message.data
         if difference is None:
-            return Place(session, Kind.SNAPSHOT, link=Link(last=message.lastUpdateId))
+            last = message.lastUpdateId
+            return Place(session, Kind.SNAPSHOT, sequence=last, link=Link(last=last))
         link = Link(last=difference.u, first=difference.U, previous=difference.pu)
-        return Place(session, link=link, event_time_us=difference.E * 1000)
+        return Place(session, sequence=difference.u, link=link, event_time_us=difference.E * 1000)
 
     def changes(self, message: BookMessage) -> Iterable[tuple[tuple[str, str], str | None]]:
         """Bids, then asks, in the order of the message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
     from lockstep.rehearsal.broker import Broker
 
@@ -29,6 +32,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     with Broker.start(tmp_path_factory.mktemp("kafka")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[SparkSession]:
+    """The one Spark of this process, started as a run starts it: there can be no second one."""
+    from lockstep.settings import SparkSettings
+    from lockstep.spark.session import start_session
+
+    settings = SparkSettings(master="local[2,3]", options={"spark.ui.enabled": "false"})
+    session = start_session(settings, "tests", import_roots=(Path(__file__).parents[1],))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(shared_spark: SparkSession) -> SparkSession:
+    """A session; folders whose tests want other settings have a `spark` of their own."""
+    return shared_spark
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.compaction.stream_table import StreamTable
-from tests.table.conftest import spark  # noqa: F401  # one session a process
 
 if TYPE_CHECKING:
     from pathlib import Path

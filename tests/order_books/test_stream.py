@@ -12,12 +12,11 @@ import pytest
 from assets.order_books import order_books
 from lockstep import AvailableNow, Topics
 from lockstep.engine.loop import Outcome
-from lockstep.engine.run import import_roots, run_stream
+from lockstep.engine.run import run_stream
 from lockstep.errors import IntegrityLost, StreamHalted
 from lockstep.rehearsal.producer import produce
 from lockstep.rehearsal.recordings import as_received, as_sent, recorded_books, recorded_days
-from lockstep.settings import KafkaSettings, Settings, SparkSettings
-from lockstep.spark.session import start_session
+from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.plain_reader import first_difference, heads, named_files, read_table, read_until, rows_of
 from tests.order_books.expected_rows import COLUMNS, expected_rows
@@ -25,11 +24,12 @@ from tests.order_books.oracle import BestPrices, Oracle
 from tests.order_books.plain_fold import BID, Book, Change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from lockstep.engine.hands import AnyStream
     from lockstep.rehearsal.broker import Broker
@@ -42,11 +42,10 @@ TICKER_NEVER_CAME = (50093478174, 50093480542)
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[SparkContext]:
+def context(shared_spark: SparkSession) -> SparkContext:
     """One Spark for the runs of this module."""
-    session = start_session(SparkSettings(master="local[2,3]"), "test_stream", import_roots=import_roots(order_books))
-    yield session.sparkContext
-    session.stop()
+    found: SparkContext = shared_spark.sparkContext
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "
         from lockstep.quality.check import check_stream
 
         session = spark.session(f"{stream.name} check")
-        return check_stream(session, folders, snapshots_emit=not isinstance(stream.transform, TableFold))
+        return check_stream(session, folders, snapshots_emit=type(stream.transform).open is not TableFold.open)
 
     try:
         return run_beside(work, Stopping(), patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel)

@@ -44,6 +44,8 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
+        # Delta reads its log in 50 tasks unless told otherwise; a stream's log is small.
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.executorEnv.PYTHONPATH": python_path,
         # Halves the fixed cost of a Python task (measured).
         "spark.python.unix.domain.socket.enabled": "true",
