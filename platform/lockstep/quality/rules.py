@@ -179,7 +179,45 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome is Outcome.CRASHED
 
 
+def _incomplete(place: PartitionSummary) -> int:
+    ranges = place.gap_offsets + place.overlap_offsets
+    return ranges + place.unexplained_offsets + place.unexplained_messages + place.rows_outside
+
+
 PARTITION: Final = ("topic", "topic_id", "partition")
+
+
+_COMPLETENESS: Final = Rule[PartitionSummary](
+    id="completeness",
+    sentence="Every offset is in one ledger range, and every message is in the table or counted under a cause.",
+    breaks=_incomplete,
+    evidence=lambda place: place.offsets_read + place.rows,
+    missing="no offset was read yet",
+    shown=(
+        *PARTITION,
+        "gap_offsets",
+        "overlap_offsets",
+        "unexplained_offsets",
+        "unexplained_messages",
+        "rows_outside",
+    ),
+)
+_ROWS_MATCH_LEDGER: Final = Rule[PartitionSummary](
+    id="rows_match_ledger",
+    sentence="The table holds as many rows of each batch as the ledger says were written.",
+    breaks=lambda place: place.row_differences,
+    evidence=lambda place: place.rows + place.ledger_rows,
+    missing="no row was written yet",
+    shown=(*PARTITION, "row_differences", "distinct_rows", "ledger_rows"),
+)
+_NO_DUPLICATES: Final = Rule[PartitionSummary](
+    id="no_duplicates",
+    sentence="No two rows have the same topic id, partition, emit offset and row number.",
+    breaks=lambda place: place.duplicates,
+    evidence=lambda place: place.rows,
+    missing="no row was written yet",
+    shown=(*PARTITION, "rows", "distinct_rows"),
+)
 
 
 def partition_rules(*, snapshots_emit: bool) -> tuple[Rule[PartitionSummary], ...]:
@@ -189,49 +227,16 @@ def partition_rules(*, snapshots_emit: bool) -> tuple[Rule[PartitionSummary], ..
         snapshots_emit: The transform's snapshots may emit rows. A snapshot inside a session may
             repeat the number before it, so only where this is False is a repeated number a break.
     """
-    return (
-        Rule(
-            id="completeness",
-            sentence="Every offset is in one ledger range, and every message is in the table or counted under a cause.",
-            breaks=_incomplete,
-            evidence=lambda place: place.offsets_read + place.rows,
-            missing="no offset was read yet",
-            shown=(
-                *PARTITION,
-                "gap_offsets",
-                "overlap_offsets",
-                "unexplained_offsets",
-                "unexplained_messages",
-                "rows_outside",
-            ),
-        ),
-        Rule(
-            id="rows_match_ledger",
-            sentence="The table holds as many rows of each batch as the ledger says were written.",
-            breaks=lambda place: place.row_differences,
-            evidence=lambda place: place.rows + place.ledger_rows,
-            missing="no row was written yet",
-            shown=(*PARTITION, "row_differences", "distinct_rows", "ledger_rows"),
-        ),
-        Rule(
-            id="no_duplicates",
-            sentence="No two rows have the same topic id, partition, emit offset and row number.",
-            breaks=lambda place: place.duplicates,
-            evidence=lambda place: place.rows,
-            missing="no row was written yet",
-            shown=(*PARTITION, "rows", "distinct_rows"),
-        ),
-        Rule(
-            id="sequence",
-            sentence="The producer's numbers never fall inside a session, and none is used by two messages."
-            if not snapshots_emit
-            else "The producer's numbers never fall inside a session.",
-            breaks=_out_of_sequence if snapshots_emit else _not_rising,
-            evidence=lambda place: place.numbered_rows,
-            missing="no row carries a sequence",
-            shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),
-        ),
+    falls = "The producer's numbers never fall inside a session"
+    sequence = Rule[PartitionSummary](
+        id="sequence",
+        sentence=f"{falls}." if snapshots_emit else f"{falls}, and none is used by two messages.",
+        breaks=_out_of_sequence if snapshots_emit else _not_rising,
+        evidence=lambda place: place.numbered_rows,
+        missing="no row carries a sequence",
+        shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),
     )
+    return (_COMPLETENESS, _ROWS_MATCH_LEDGER, _NO_DUPLICATES, sequence)
 
 
 PROOF_NOT_NULL: Final = Rule[FileSummary](
@@ -242,11 +247,6 @@ PROOF_NOT_NULL: Final = Rule[FileSummary](
     missing="no row was written yet",
     shown=("path", "rows", "nulls", "uncounted"),
 )
-
-
-def _incomplete(place: PartitionSummary) -> int:
-    ranges = place.gap_offsets + place.overlap_offsets
-    return ranges + place.unexplained_offsets + place.unexplained_messages + place.rows_outside
 
 
 def _out_of_sequence(place: PartitionSummary) -> int:
