@@ -35,7 +35,7 @@ def main() -> None:
         spark=lambda: start_context(settings.spark, "benchmark", import_roots=roots),
         stop=threading.Event(),
         trigger=AvailableNow(),
-        report=lambda batch: print(batch, file=sys.stderr),
+        report=lambda _: None,
     )
 
 

@@ -31,6 +31,16 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+IGNORED = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = os.fork()
+if child == 0:
+    burn(1)
+    os._exit(0)
+while os.path.exists(f"/proc/{child}"):
+    time.sleep(0.01)
+"""
 PAIR = """
 import os
 child = os.fork()
@@ -51,6 +61,12 @@ def test_the_cpu_time_of_every_descendant_is_counted_once(script: str) -> None:
     found = measured(script).cpu_seconds
     # The script burns until its own clock says 1 s: less would be lost, 2 s would be counted twice.
     assert 1.0 <= found < 1.9 + start_up
+
+
+def test_the_cpu_time_of_children_that_nobody_waits_for_is_counted_to_a_quarter_second() -> None:
+    """Spark's daemon of Python workers ignores their ends; the kernel then adds their time to nobody's."""
+    start_up = measured("").cpu_seconds
+    assert 0.5 <= measured(IGNORED).cpu_seconds < 1.9 + start_up
 
 
 def test_the_peak_memory_is_that_of_all_processes_together() -> None:
