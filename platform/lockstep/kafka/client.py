@@ -48,6 +48,7 @@ def _reach(settings: KafkaSettings) -> Configuration:
         **settings.options,
         "bootstrap.servers": settings.bootstrap_servers,
         "client.id": "lockstep",
-        "log_level": 3,
+        # What fails is raised here; a broker that bounces would otherwise be logged 20 times a second.
+        "log_level": 2,
         "socket.keepalive.enable": True,
     }
