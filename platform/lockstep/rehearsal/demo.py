@@ -69,8 +69,10 @@ def play(repository: Path, folder: Path) -> None:
     with _staged(repository, folder) as stage:
         folders = StreamFolders(STREAM, stage.tables)
         day = 1 if log.exists(folders.table) else 0
-        new = sum(_produce(stage, book, days=day + 1) for book in AT_FIRST)  # 1
-        if new:
+        # The sensor sees new topics, not new messages: a topic it has seen once is fed with the others.
+        known = (*AT_FIRST, LATER) if _committed(folders, LATER) else AT_FIRST
+        new = sum(_produce(stage, book, days=day + 1) for book in known)  # 1
+        if any(_behind(stage, folders, book) for book in known):
             _materialize_with_a_kill(stage, folders)  # 2
         new += _produce(stage, LATER, days=day + 1)
         _let_the_sensor_see_it(stage, folders)  # 3
@@ -131,13 +133,13 @@ def _recover(stage: Stage, folders: StreamFolders, command: list[str]) -> None:
 
 
 def _let_the_sensor_see_it(stage: Stage, folders: StreamFolders) -> None:
-    if not _behind(stage, folders):
+    if not _behind(stage, folders, LATER):
         return
     SAY.print("[bold]>[/bold] dagster-daemon run   (its topics sensor looks for new topics)")
     daemon = stage.start(["dagster-daemon", "run", "-w", "workspace.yaml"], "daemon")
     began = time.monotonic()
     with ended_with(daemon):
-        _wait(lambda: not _behind(stage, folders), daemon, stage, "daemon")
+        _wait(lambda: not _behind(stage, folders, LATER), daemon, stage, "daemon")
         SAY.print(
             f"  the sensor launched the stream; {STREAM}.{LATER} is committed after {time.monotonic() - began:.1f} s"
         )
@@ -159,11 +161,15 @@ def batches(folders: StreamFolders) -> int:
     return OutputLog(folders.table).base().head.batch if log.exists(folders.table) else 0
 
 
-def _behind(stage: Stage, folders: StreamFolders) -> bool:
-    """Whether the later topic holds messages that the table does not."""
-    topic = f"{STREAM}.{LATER}"
-    committed = max((row.until for row in read_ledger(folders.ledger) if row.topic == topic), default=0)
-    return committed < produced(stage.broker.bootstrap_servers, topic)
+def _behind(stage: Stage, folders: StreamFolders, book: str) -> bool:
+    """Whether the topic of a book holds messages that the table does not."""
+    return _committed(folders, book) < produced(stage.broker.bootstrap_servers, f"{STREAM}.{book}")
+
+
+def _committed(folders: StreamFolders, book: str) -> int:
+    """Messages of a book that are committed."""
+    rows = read_ledger(folders.ledger) if log.exists(folders.table) else []
+    return max((row.until for row in rows if row.topic == f"{STREAM}.{book}"), default=0)
 
 
 def _idle(folders: StreamFolders) -> bool:
@@ -182,7 +188,7 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage
                 raise stage.failed(name, f"{name} ended with {process.returncode}")
             if time.monotonic() > deadline:
                 raise stage.failed(name, f"{name}: nothing happened for {PATIENCE_SECONDS:.0f} s")
-            time.sleep(0.3)
+            time.sleep(1.0)
 
 
 @contextmanager
