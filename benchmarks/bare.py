@@ -5,15 +5,15 @@ msgspec, a Python fold, pyarrow. No state is saved, no gap is seen, nothing is r
 the proof columns are constants (`_topic_id`, which it does not know, and `_row`). Its CPU time is
 what the work itself costs; a system's ratio to it is what the promises cost.
 
-What was tried, in CPU microseconds a message (decode, fold, Arrow, Parquet in memory): the best of
-short races taken in turns, on 2 cores that others used too, so that only differences count, and
-those below 0.3 hardly.
+What was tried, in CPU microseconds a message (decode, fold, Arrow, Parquet in memory), best and
+median of 12 samples in one race, on 2 cores that others used too. The first wins by its best only;
+the medians leave the order of the first three undecided.
 
-    one flat list of values, sliced by column, numbers by struct.pack    5.4  this one
-    the same in chunks of 1,000 instead of 500 messages                  5.9
-    the same, texts as codes of a dictionary of the file                 5.9
-    a tuple a row, all of them into one struct array by pa.array         6.0
-    one flat list, every column by pa.array                              6.3
+    one flat list of values, sliced by column, numbers by struct.pack    5.4 / 7.5  this one
+    the same in chunks of 1,000 instead of 500 messages                  5.9 / 7.0
+    the same, texts as codes of a dictionary of the file                 6.0 / 7.1
+    a tuple a row, all of them into one struct array by pa.array         6.1 / 8.7
+    one flat list, every column by pa.array                              6.3 / 7.8
 
 Without Parquet: rows as dictionaries or Structs cost more (`benchmarks.messages`); lists of messages,
 new and previous tuples +0.8 (more objects alive, fewer in the cache); numpy arrays +1.4; decoding
