@@ -80,6 +80,7 @@ class Heartbeat:
         self._phase = Phase.ENDED
         self._write()
         _request(self._control, self._epoch).unlink(missing_ok=True)
+        stop_request(self._control, self._epoch).unlink(missing_ok=True)
 
     def asked_to_hand_over(self) -> bool:
         """Whether a successor asked this epoch to hand over. Answers it the first time."""
@@ -96,7 +97,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         self._counter += 1
-        _publish(self._path, msgspec.json.encode(Pulse(self._counter, self._phase, self._never_ending)))
+        publish(self._path, msgspec.json.encode(Pulse(self._counter, self._phase, self._never_ending)))
 
 
 def writer_lives(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
@@ -117,7 +118,7 @@ def ask_to_hand_over(control: Path, epoch: int, timeout_seconds: float, cancelle
 
     The timeout runs only while there is no answer: a long last batch is waited for.
     """
-    _publish(_request(control, epoch), b"{}")
+    publish(_request(control, epoch), b"{}")
     asked = time.monotonic()
     while not cancelled():
         now = pulse(control, epoch)
@@ -152,7 +153,12 @@ def _request(control: Path, epoch: int) -> Path:
     return control / f"handover-{epoch}.json"
 
 
-def _publish(path: Path, content: bytes) -> None:
+def stop_request(control: Path, epoch: int) -> Path:
+    """The file by which the writer of an epoch is asked to stop for good (engine/wishes.py)."""
+    return control / f"stop-{epoch}.json"
+
+
+def publish(path: Path, content: bytes) -> None:
     """Replace a small file so that readers see the old or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")

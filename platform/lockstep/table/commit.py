@@ -38,6 +38,7 @@ class CommitKind(Enum):
     HALT = "halt"
     RESUME = "resume"
     CLOSE = "close"
+    DESIRE = "desire"
     COMPACTION = "compaction"
 
 

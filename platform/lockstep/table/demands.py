@@ -44,13 +44,22 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-def claim(named_epoch: int, table_id: str, check: Callable[[Head], None]) -> Proposal:
+def claim(
+    named_epoch: int,
+    table_id: str,
+    check: Callable[[Head], None],
+    *,
+    desired: Desired = Desired.RUNNING,
+    reason: str = "claimed",
+) -> Proposal:
     """A claim: replaces the epoch it names, and no other.
 
     Args:
         named_epoch: The epoch that this claim replaces.
         table_id: Delta's id of the output table.
         check: Refuses a head that this run may not take over (halted, another stream).
+        desired: What is wanted of the stream from now on; a halted one stays halted.
+        reason: Why.
     """
 
     def next_head(base: Base) -> Head:
@@ -60,7 +69,7 @@ def claim(named_epoch: int, table_id: str, check: Callable[[Head], None]) -> Pro
         claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
         if base.head.desired is Desired.HALTED:
             return claimed  # an operator's claim: halted until the resumption is committed
-        return msgspec.structs.replace(claimed, desired=Desired.RUNNING, reason="claimed")
+        return msgspec.structs.replace(claimed, desired=desired, reason=reason)
 
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
 
@@ -112,7 +121,7 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
         _same_writer(base.head, writer)
         return msgspec.structs.replace(base.head, desired=desired, reason=reason)
 
-    return Proposal(kind=CommitKind.CLOSE, next_head=next_head)
+    return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
 
 
 def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
