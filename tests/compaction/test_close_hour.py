@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.plan import hour_of
+from lockstep.engine.hours import hour_of
 from lockstep.errors import LockstepError
 from lockstep.operations.close import close_hour
 from lockstep.table.demands import Replan

@@ -1,12 +1,8 @@
-"""Plans a batch: who reads which offsets, in which bin. Pure: the same input, the same plan.
-
-(`clock_hour` alone is not: it gives the driver the hour that goes into the input.)
-"""
+"""Plans a batch: who reads which offsets, in which bin. Pure: the same input, the same plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -49,6 +45,20 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         return self.topic_id, self.partition
 
 
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batches before have shown of each partition; empty at the start of a run.
+
+    Attributes:
+        seconds_a_message: CPU seconds a message.
+        bytes_a_message: Bytes of Parquet a message.
+        bins_before: Bin in the batch before.
+    """
+
+    seconds_a_message: Mapping[Key, float] = {}
+    bytes_a_message: Mapping[Key, float] = {}
+    bins_before: Mapping[Key, int] = {}
+
+
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan depends on.
 
@@ -62,8 +72,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         stop_at: Ends that are not passed, for `AvailableNow`; empty for no such bound.
         messages_max: Most messages in the batch.
         cores: Bins at most.
-        seconds_a_message: Learned CPU seconds a message.
-        bins_before: Bin of each partition in the batch before.
+        learned: What the batches before have shown.
     """
 
     generation: int
@@ -75,8 +84,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: Mapping[Key, int] = {}
     messages_max: int
     cores: int
-    seconds_a_message: Mapping[Key, float] = {}
-    bins_before: Mapping[Key, int] = {}
+    learned: Learned = Learned()
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
@@ -165,35 +173,12 @@ def pack(ranges: list[PlannedRange], given: PlanInput) -> tuple[tuple[PlannedRan
     for item in sorted(ranges, key=lambda item: (-cost[item.position.key], item.position.key)):
         key = item.position.key
         lightest = load.index(min(load))
-        before = given.bins_before.get(key, lightest)
+        before = given.learned.bins_before.get(key, lightest)
         stays = before < count and load[before] + cost[key] <= target * (1 + MOVE_FOR_SECONDS_RATIO)
         chosen = before if stays else lightest
         bins[chosen].append(item)
         load[chosen] += cost[key]
     return tuple(tuple(sorted(group, key=lambda item: item.position.key)) for group in bins if group)
-
-
-def hour_of(clock_hour: str, head_hour: str, closed_hour: str) -> str:
-    """The hour of the next batch: the log closes hours, not the clock.
-
-    Args:
-        clock_hour: Hour of the clock, "YYYY-MM-DDTHH" UTC.
-        head_hour: Hour of the last batch; empty before the first.
-        closed_hour: Newest closed hour; empty while none is.
-    """
-    after_closed = next_hour(closed_hour) if closed_hour else ""
-    return max(clock_hour, head_hour, after_closed)
-
-
-def clock_hour() -> str:
-    """The hour of this machine's clock, "YYYY-MM-DDTHH" UTC. The one place where a clock is read."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H")
-
-
-def next_hour(hour: str) -> str:
-    """The hour after one, "YYYY-MM-DDTHH" UTC."""
-    moment = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
-    return moment.strftime("%Y-%m-%dT%H")
 
 
 def _waiting(position: Position, given: PlanInput) -> int:
@@ -206,4 +191,4 @@ def _waiting(position: Position, given: PlanInput) -> int:
 
 def _rate(item: PlannedRange, given: PlanInput) -> float:
     # A clock may tick too slowly to see a few messages: nothing is free.
-    return max(given.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE), 1e-9)
+    return max(given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE), 1e-9)

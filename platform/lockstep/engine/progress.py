@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lockstep.engine.facts import RangeFacts
+from lockstep.engine.facts import BinFacts, RangeFacts
 
 
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +74,36 @@ class Window(msgspec.Struct):
         if messages:
             numbers["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
         return numbers
+
+
+def batch_report(
+    bins: Sequence[BinFacts],
+    *,
+    batch: int,
+    epoch: int,
+    topics: int,
+    lag_messages: int,
+    batch_seconds: float,
+    commit_seconds: float,
+) -> BatchReport:
+    """The report of a committed batch: what its bins did, and where the run stands after it."""
+    facts = [item for group in bins for item in group.ranges]
+    return BatchReport(
+        batch=batch,
+        messages=sum(item.counts.messages for item in facts),
+        rows=sum(item.rows for item in facts),
+        skipped=sum(item.counts.skipped for item in facts),
+        dropped=sum(item.counts.dropped for item in facts),
+        holes=sum(hole.until - hole.start for item in facts for hole in item.holes),
+        topics=topics,
+        lag_messages=lag_messages,
+        freshness_seconds=freshness_seconds(facts),
+        batch_seconds=batch_seconds,
+        cpu_seconds=sum(item.cpu_seconds for item in facts),
+        state_bytes=sum(item.state_bytes for item in facts),
+        epoch=epoch,
+        commit_seconds=commit_seconds,
+    )
 
 
 def freshness_seconds(facts: Sequence[RangeFacts]) -> float | None:

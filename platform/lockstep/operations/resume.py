@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lockstep.engine.bookkeeping import BatchIdentity, position_of, quiet_row
-from lockstep.engine.plan import clock_hour, hour_of
+from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.errors import LockstepError
 from lockstep.kafka.audit import GREW
 from lockstep.table import demands, ledger, log, side
