@@ -2,6 +2,8 @@
 
 from dagster import Definitions, in_process_executor
 
+from assets.betting_markets import betting_markets
+from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedule
 from jobs.quality import checks_schedule
@@ -12,7 +14,7 @@ from lockstep.orchestration.spark import spark_resource
 from lockstep.settings import load_settings
 from sensors.topics import topics_sensor
 
-STREAMS: tuple[AnyStream, ...] = (order_books,)
+STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 OWNERS = ("team:data-platform",)
 
 settings = load_settings()

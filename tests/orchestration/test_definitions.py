@@ -10,6 +10,7 @@ import pytest
 from dagster import AssetKey, Definitions, RepositoryDefinition, TableSchema
 
 ROOT = Path(__file__).parents[2]
+STREAMS = ("betting_markets", "checksummed_books", "order_books")
 HEAVY = ("pyspark", "py4j", "great_expectations", "pandas")
 
 
@@ -28,23 +29,20 @@ def repository(location: Definitions) -> RepositoryDefinition:
 def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:
     graph = repository.asset_graph
     assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == [
-        "order_books/compaction",
-        "order_books/table",
+        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "table")
     ]
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
-        "order_books/table:complete_and_in_order"
+        f"{stream}/table:complete_and_in_order" for stream in STREAMS
     ]
     assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == [
-        "order_books_checks",
-        "order_books_compaction",
-        "order_books_stream",
+        f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "stream")
     ]
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs} == {
-        "order_books_topics": 10
+        f"{stream}_topics": 10 for stream in STREAMS
     }
+    crons = {"checks": "30 * * * *", "compaction": "10 * * * *"}
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
-        "order_books_checks_schedule": "30 * * * *",
-        "order_books_compaction_schedule": "10 * * * *",
+        f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()
     }
 
 
@@ -56,8 +54,7 @@ def test_the_job_of_a_stream_selects_the_table_without_its_checks(repository: Re
 
 def test_the_check_holds_up_what_comes_after_the_table(repository: RepositoryDefinition) -> None:
     graph = repository.asset_graph
-    (check,) = graph.asset_check_keys
-    assert graph.get_check_spec(check).blocking
+    assert [graph.get_check_spec(check).blocking for check in graph.asset_check_keys] == [True for _ in STREAMS]
 
 
 def test_the_catalog_shows_columns_owners_and_the_promise(repository: RepositoryDefinition) -> None:
@@ -69,6 +66,12 @@ def test_the_catalog_shows_columns_owners_and_the_promise(repository: Repository
     assert list(node.owners) == ["team:data-platform"]
     assert node.kinds == {"kafka", "spark", "deltalake"}
     assert "Strict" in str(node.metadata["integrity"])
+
+
+def test_a_stream_whose_evidence_is_the_log_alone_is_shown_as_such(repository: RepositoryDefinition) -> None:
+    node = repository.asset_graph.get(AssetKey(["betting_markets", "table"]))
+    assert "what the producer lost is not seen" in str(node.metadata["promise"])
+    assert "what the producer lost is not seen" in str(node.description)
 
 
 def test_loading_the_location_imports_nothing_heavy() -> None:

@@ -30,6 +30,7 @@ def table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]
         "ledger": MetadataValue.path(folders.ledger),
         "topics": stream.topics.pattern,
         "integrity": integrity(stream),
+        "promise": stream.integrity.promise(),
         "trigger": repr(stream.trigger),
     }
 
@@ -39,7 +40,7 @@ def table_description(stream: AnyStream) -> str:
     return (
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
-        f"`{integrity(stream)}`. A run goes on until it is stopped or handed over; with other assets, or "
+        f"`{integrity(stream)}`. The promise is {stream.integrity.promise()}. A run goes on until it is stopped or handed over; with other assets, or "
         "with `available_now` in its configuration, it reads what is there and ends."
     ).strip()
 

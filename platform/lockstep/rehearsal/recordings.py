@@ -51,7 +51,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
         kind: Snapshot, difference or best-price ticker.
         value: The raw JSON bytes as the exchange sent them.
         received_ns: When the collector received it, in ns since 1970 UTC.
-        last_id: The last update of the exchange that it reflects: `u`, or `lastUpdateId`.
+        last_id: The last update of the exchange that it reflects: `u`, or `lastUpdateId`; 0 where the
+            exchange numbers nothing.
         first_id: The first update that a difference reflects: `U`; None for other kinds.
         previous_id: `pu`, futures' differences only: the `u` of the difference before.
     """
@@ -60,7 +61,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     value: bytes
     received_ns: int
-    last_id: int
+    last_id: int = 0
     first_id: int | None = None
     previous_id: int | None = None
 
@@ -100,7 +101,7 @@ class RecordingError(LockstepError):
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(
             f"{path}, line {line}: {problem}",
-            next_step="make the file again with tests/recordings/extract.py",
+            next_step="take the file anew from where the PROVENANCE.txt beside it says",
         )
         self.path = path
         self.line = line

@@ -1,0 +1,129 @@
+"""Betting markets of an exchange: an image of a market, then changes of its runners.
+
+One message tells of one market (`mc` has one entry, none in a heartbeat). A message of several is
+refused as undecodable, because a message has one session. A ladder that is not declared here, or
+a runner's field, is refused too, never left out in silence. What the exchange says of the market as
+a whole (definition, total matched) is not kept.
+
+Nothing in these messages proves that none is missing: `con` even says that the exchange merged
+some. So the evidence is `LogOnly`: what the producer lost before Kafka is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+
+from lockstep import Kind, LogOnly, Place, Record, Stream, Strict, TableFold, Topics
+
+Odds = tuple[float, float]
+"""(price, size); size zero removes the price."""
+Figure = float | Literal["NaN", "Infinity"] | None
+
+
+class Runner(msgspec.Struct, forbid_unknown_fields=True):
+    """What changed of one runner: ladders row by row, figures whole."""
+
+    id: int
+    hc: float = 0.0
+    atb: list[Odds] = []
+    atl: list[Odds] = []
+    trd: list[Odds] = []
+    spb: list[Odds] = []
+    spl: list[Odds] = []
+    ltp: Figure = None
+    tv: Figure = None
+    spn: Figure = None
+    spf: Figure = None
+
+
+class Market(msgspec.Struct):
+    """One market: with `img` all of it, otherwise what changed; `con` says that changes were merged."""
+
+    id: str
+    img: bool = False
+    con: bool = False
+    rc: list[Runner] = []
+
+
+class MarketMessage(msgspec.Struct):
+    """One message of the exchange, published at `pt` (milliseconds)."""
+
+    pt: int
+    mc: Annotated[list[Market], msgspec.Meta(max_length=1)] = []
+
+
+Key = tuple[int, float, str, float | None]
+"""(runner, handicap, part, price): the price is None for a figure."""
+
+
+class RunnerChange(msgspec.Struct, frozen=True):
+    """One changed price of a ladder, or one changed figure; a value is null where there is none.
+
+    `part` is, in ladders: available_to_back, available_to_lay, traded, starting_price_back,
+    starting_price_lay; without a price: last_price, traded_volume, near_price, far_price.
+    """
+
+    runner: int
+    handicap: float
+    part: str
+    price: float | None
+    value: float | None
+    previous_value: float | None
+
+
+class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
+    """The ladders and figures of one market's runners."""
+
+    def place(self, message: MarketMessage, record: Record) -> Place:
+        """The market is the key; a heartbeat tells nothing."""
+        session, time_us = (record.key or b"").decode(), message.pt * 1000
+        if not message.mc:
+            return Place(session, Kind.SKIP)
+        return Place(session, Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE, event_time_us=time_us)
+
+    def changes(self, message: MarketMessage) -> Iterable[tuple[Key, float | None]]:
+        """Runner by runner: ladders, then figures. "NaN" is the exchange's way to say that there is no figure."""
+        for runner in message.mc[0].rc:
+            for part, ladder in ladders(runner):
+                for price, size in ladder:
+                    yield (runner.id, runner.hc, part, price), size or None
+            for part, figure in figures(runner):
+                if figure is not None:
+                    yield (runner.id, runner.hc, part, None), None if figure == "NaN" else float(figure)
+
+    def emit(self, message: MarketMessage, key: Key, new: float | None, previous: float | None) -> RunnerChange:
+        """One row for a changed price or figure."""
+        return RunnerChange(*key, new, previous)
+
+
+def ladders(runner: Runner) -> tuple[tuple[str, list[Odds]], ...]:
+    """Ladders of a runner by the name of their part."""
+    return (
+        ("available_to_back", runner.atb),
+        ("available_to_lay", runner.atl),
+        ("traded", runner.trd),
+        ("starting_price_back", runner.spb),
+        ("starting_price_lay", runner.spl),
+    )
+
+
+def figures(runner: Runner) -> tuple[tuple[str, Figure], ...]:
+    """Figures of a runner by the name of their part."""
+    return (
+        ("last_price", runner.ltp),
+        ("traded_volume", runner.tv),
+        ("near_price", runner.spn),
+        ("far_price", runner.spf),
+    )
+
+
+betting_markets = Stream(
+    name="betting_markets",
+    topics=Topics(pattern=r"betting_markets\..+"),
+    transform=BettingMarket(),
+    integrity=Strict(evidence=LogOnly()),
+    description="Every change of every price and figure of a market's runners. The log is proven, its producer is not.",
+)

@@ -1,0 +1,145 @@
+"""Order books of an exchange that sums them up: each update carries a checksum of the book after it.
+
+A snapshot sets up to 1000 levels a side; updates change some of them. The checksum is the CRC32 of
+the digits, as sent, of the ten best levels of both sides. So what was lost, repeated or altered on
+the way is refused by the update that makes the ten best differ, at once or when it comes up there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from operator import itemgetter
+from zlib import crc32
+
+import msgspec
+
+from lockstep import Checksum, Kind, Limits, Place, Record, Stream, Strict, Topics, Transform, Violation
+
+DEPTH, SUMMED = 1000, 10
+"""Levels a side that the exchange keeps, and that its checksum covers."""
+
+
+class Level(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A price level; quantity zero removes it. The flag "r" says that it was published before."""
+
+    price: str
+    quantity: str
+    time: str
+    flag: str = ""
+
+
+class Part(msgspec.Struct, rename={"all_asks": "as", "all_bids": "bs"}, forbid_unknown_fields=True):
+    """Both whole sides, or changed levels of one; the last part of an update has the checksum."""
+
+    all_asks: list[Level] | None = None
+    all_bids: list[Level] | None = None
+    a: list[Level] = []
+    b: list[Level] = []
+    c: str | None = None
+
+
+class BookMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """`[channel, part, name, pair]`, or `[channel, part, part, name, pair]` when both sides change."""
+
+    channel: int
+    first: Part
+    second: Part | str
+    name_or_pair: str
+    pair: str = ""
+
+    def last(self) -> Part:
+        """The last part."""
+        return self.second if isinstance(self.second, Part) else self.first
+
+    def levels(self) -> Iterable[tuple[str, Level]]:
+        """All levels with their side, asks before bids, in the order of the message."""
+        for part in (self.first, self.second):
+            if isinstance(part, Part):
+                for level in part.all_asks or part.a:
+                    yield "ask", level
+                for level in part.all_bids or part.b:
+                    yield "bid", level
+
+
+Row = tuple[int, str, str]
+"""(rank, price, quantity): the rank is the price in its last digit, negative for bids, so the best is lowest."""
+rank_of = itemgetter(0)
+
+
+class Book(msgspec.Struct):
+    """The levels of both sides, best first."""
+
+    ask: list[Row] = []
+    bid: list[Row] = []
+
+    def put(self, side: str, level: Level) -> str | None:
+        """Set or remove a level; gives the quantity before, None when there was no such level."""
+        rows, rank = (self.ask, int(digits(level.price))) if side == "ask" else (self.bid, -int(digits(level.price)))
+        at, previous = bisect_left(rows, rank, key=rank_of), None
+        if at < len(rows) and rows[at][0] == rank:
+            previous = rows.pop(at)[2]
+        if digits(level.quantity):
+            rows.insert(at, (rank, level.price, level.quantity))
+        return previous
+
+    def checksum(self) -> str:
+        """Of the ten best asks, then bids: price and quantity of each."""
+        best = self.ask[:SUMMED] + self.bid[:SUMMED]
+        return str(crc32("".join([digits(price) + digits(quantity) for _, price, quantity in best]).encode()))
+
+
+def digits(number: str) -> str:
+    """A number as it is summed up: no point, no leading zeros; zero is empty."""
+    return number.replace(".", "").lstrip("0")
+
+
+class LevelChange(msgspec.Struct, frozen=True):
+    """One changed price level; a quantity is null where there is no such level in the book's depth."""
+
+    side: str
+    price: str
+    quantity: str | None
+    previous_quantity: str | None
+
+
+class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
+    """The book of one pair."""
+
+    def place(self, message: BookMessage, record: Record) -> Place:
+        """The pair is the key; the newest level tells the time."""
+        kind = Kind.UPDATE if message.first.all_asks is None else Kind.SNAPSHOT
+        newest = max((level.time for _, level in message.levels()), default=None)
+        event_time_us = None if newest is None else int(newest.replace(".", ""))  # sent with six decimals
+        return Place((record.key or b"").decode(), kind, event_time_us=event_time_us)
+
+    def open(self, message: BookMessage, record: Record) -> Book:
+        """Set the book from a snapshot."""
+        book = Book()
+        for side, level in message.levels():
+            book.put(side, level)
+        return book
+
+    def apply(self, state: Book, message: BookMessage, record: Record) -> Iterable[LevelChange]:
+        """Change levels, cut what falls below the book's depth, and compare the checksum."""
+        rows: list[LevelChange] = []
+        for side, level in message.levels():
+            previous, quantity = state.put(side, level), level.quantity if digits(level.quantity) else None
+            if quantity != previous:
+                rows.append(LevelChange(side, level.price, quantity, previous))
+        for side, kept in (("ask", state.ask), ("bid", state.bid)):
+            rows += [LevelChange(side, price, None, quantity) for _, price, quantity in kept[DEPTH:]]
+            del kept[DEPTH:]
+        if state.checksum() != message.last().c:
+            raise Violation(state.checksum(), message.last().c)
+        return rows
+
+
+checksummed_books = Stream(
+    name="checksummed_books",
+    topics=Topics(pattern=r"checksummed_books\..+"),
+    transform=ChecksummedBook(),
+    integrity=Strict(evidence=Checksum()),
+    limits=Limits(batch_messages=20_000),
+    description="Every change of every price level, each update proven by the exchange's own checksum.",
+)
