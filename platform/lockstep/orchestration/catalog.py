@@ -40,8 +40,8 @@ def table_description(stream: AnyStream) -> str:
     return (
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
-        f"`{integrity(stream)}`. The promise is {stream.integrity.promise()}. A run goes on until it is stopped or handed over; with other assets, or "
-        "with `available_now` in its configuration, it reads what is there and ends."
+        f"`{integrity(stream)}`: {stream.integrity.promise()}. A run goes on until it is stopped or handed "
+        "over; with other assets, or with `available_now` in its configuration, it reads what is there and ends."
     ).strip()
 
 
