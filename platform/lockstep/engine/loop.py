@@ -14,6 +14,7 @@ from lockstep.engine.batches import Batches
 from lockstep.engine.hands import Hands
 from lockstep.engine.liveness import Heartbeat
 from lockstep.engine.start import Claimed
+from lockstep.engine.wishes import asked_to_stop, commit_stop
 from lockstep.errors import Fenced, KafkaError
 
 LOG = logging.getLogger("lockstep")
@@ -29,6 +30,7 @@ class Outcome(Enum):
 
     ENDED = "all that was available is committed"
     STOPPED = "stopped"
+    STOPPED_FOR_GOOD = "stopped by an operator, until it is started again"
     HANDED_OVER = "handed over"
     FENCED = "fenced"
 
@@ -56,7 +58,7 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
                 elif isinstance(hands.trigger, AvailableNow) and batches.done():
                     return Outcome.ENDED
                 backlog = plan is not None and plan.backlog > 0
-                outcome = _look(hands, heartbeat, began, backlog=backlog)
+                outcome = _look(hands, claimed, heartbeat, began, backlog=backlog)
                 if outcome is not None:
                     return outcome
         except Fenced as fenced:
@@ -68,13 +70,16 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
             return Outcome.STOPPED  # asked to stop while Kafka did not answer
 
 
-def _look(hands: Hands, heartbeat: Heartbeat, began: float, *, backlog: bool) -> Outcome | None:
+def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *, backlog: bool) -> Outcome | None:
     """Wait until the next batch is due; say how the run ends if it is to end."""
     pace = hands.trigger.seconds if isinstance(hands.trigger, Every) else IDLE_SECONDS
     due = began if backlog else began + pace
     while True:
         if hands.stop.is_set():
             return Outcome.STOPPED
+        if (request := asked_to_stop(hands.folders.control, claimed.writer.epoch)) is not None:
+            commit_stop(claimed.output, claimed.writer, request)
+            return Outcome.STOPPED_FOR_GOOD
         if heartbeat.asked_to_hand_over():
             return Outcome.HANDED_OVER
         left = due - time.monotonic()
