@@ -7,7 +7,7 @@ BIN := .venv/bin
 CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench lock clean
+.PHONY: help setup demo up down test test-all check bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -17,6 +17,12 @@ setup: ## Make .venv from requirements.lock (every other target does this first)
 
 demo: setup ## Recorded order books through Kafka, Dagster, Spark and Delta, with a kill -9 on the way
 	@$(BIN)/python -m lockstep.rehearsal.demo .
+
+up: setup ## A live platform to look at: Kafka, the Dagster UI, a feed (SPEED=30 messages/s), all streams
+	@$(BIN)/python -m lockstep.rehearsal.live up . $(if $(SPEED),--speed $(SPEED))
+
+down: ## End what `make up` started; its tables stay
+	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.rehearsal.live down .
 
 test: setup ## The tests that guard each change
 	@$(BIN)/python -m pytest -m "not slow"
@@ -34,5 +40,5 @@ check: setup ## Lint, format, types, and the house rules
 lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
-clean: ## Remove what make made here (the caches in your home folder stay)
-	@rm -rf .venv .tools .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+clean: down ## Remove what make made here (the caches in your home folder stay)
+	@rm -rf .venv .tools .demo .live .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse

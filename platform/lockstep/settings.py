@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ALLOWED_OPTIONS = ("security.protocol", "client.rack", "client.dns.lookup", "broker.address.family")
 ALLOWED_FAMILIES = ("sasl.", "ssl.", "socket.", "reconnect.", "metadata.", "topic.metadata.")
 """What passes through to librdkafka: how to reach a cluster. How to read it is lockstep's own."""
-OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY")
+OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY", "LOCKSTEP_LIVE")
 """Variables of the environment that are no settings of this file."""
 REFUSED_OPTIONS = ("sasl.oauthbearer.config", "ssl.engine.location", "ssl.providers")
 """Would load code, or reach hosts that nobody named."""

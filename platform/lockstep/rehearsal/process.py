@@ -1,4 +1,4 @@
-"""Starts processes that cannot outlive the one that started them, not even its kill -9."""
+"""Starts processes: tied to the one that started them, even to its kill -9, or alone, to live on after it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ if os.getppid() != owner:
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
+# Signals that a shell's `&` or nohup had ignored stay ignored over exec, and Dagster would not hear its end.
+_ALONE = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 NO_CHANGE: Mapping[str, str] = MappingProxyType({})
@@ -54,10 +62,27 @@ def start_tied(
         log: Where its output and errors go, appended.
         environment: Variables set beside those of this process.
     """
-    tied = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
+    tied = ["-c", _TIE, str(os.getpid()), *command]
+    return _start(tied, folder=folder, log=log, environment=environment)
+
+
+def start_alone(
+    command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own that lives on when this one ends, or its terminal closes.
+
+    It hears every signal, whatever this process was told to ignore. Arguments as of `start_tied`.
+    """
+    return _start(["-c", _ALONE, *command], folder=folder, log=log, environment=environment)
+
+
+def _start(
+    launch: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Run a launcher above by a bare interpreter, which becomes the command."""
     with log.open("ab") as output:
         return subprocess.Popen(
-            tied,
+            [sys.executable, "-I", "-S", *launch],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -31,6 +31,7 @@ FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_MS / 1_000 + 5
 # Critical only: whatever fails is raised here, and a broker that is not up yet makes the client
 # write a warning 20 times a second.
 LOG_LEVEL = 2
+MILLISECONDS_PER_HOUR = 3_600_000
 
 # The client's own errors (not the broker's) have names with an underscore.
 _NO_ANSWER = (ClientError._TIMED_OUT, ClientError._MSG_TIMED_OUT, ClientError._TRANSPORT)  # noqa: SLF001
@@ -64,14 +65,16 @@ def produce(bootstrap_servers: str, topic: str, messages: Iterable[Outgoing], pa
         KafkaError: The topic could not be made, or a message was refused or not acknowledged.
     """
     create_topic(bootstrap_servers, topic, partitions)
-    delivery = _Delivery(bootstrap_servers, topic)
+    delivery = Delivery(bootstrap_servers)
     for message in messages:
-        delivery.send(message)
+        delivery.send(topic, message)
     return delivery.finish()
 
 
-def create_topic(bootstrap_servers: str, topic: str, partitions: int = 1) -> bool:
-    """Make a topic that keeps its messages for ever, unless it exists.
+def create_topic(
+    bootstrap_servers: str, topic: str, partitions: int = 1, *, retention_hours: float | None = None
+) -> bool:
+    """Make a topic that keeps its messages for ever or for some hours, unless it exists.
 
     For ever, because recorded messages carry their old receive time: with the usual seven days of
     retention the broker deletes them within minutes.
@@ -82,7 +85,12 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int = 1) -> boo
     Raises:
         KafkaError: The broker refused or did not answer.
     """
-    wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1", "retention.bytes": "-1"})
+    config = {"retention.ms": "-1", "retention.bytes": "-1"}
+    if retention_hours is not None:
+        # Retention removes whole segments: an eighth of the time each, so that it comes about.
+        kept_ms = int(retention_hours * MILLISECONDS_PER_HOUR)
+        config |= {"retention.ms": str(kept_ms), "segment.ms": str(kept_ms // 8)}
+    wanted = NewTopic(topic, num_partitions=partitions, config=config)
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": LOG_LEVEL})
     try:
         admin.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)[topic].result(ANSWER_TIMEOUT_S)
@@ -105,19 +113,24 @@ def produced(bootstrap_servers: str, topic: str) -> int:
     return sum(ends.high_watermark for ends in discovery.view([topic]).ends.values())
 
 
-class _Delivery:
+class Delivery:
     """One run of a producer: counts what the broker took and remembers the first refusal."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._topic = topic
+        self._topic = ""
         self._taken = 0
         self._sent = 0
         self._refusal: ClientError | None = None
         self._producer = Producer(_settings(bootstrap_servers))
 
-    def send(self, message: Outgoing) -> None:
-        """Hand one message to the client; waits while its queue is full."""
+    def send(self, topic: str, message: Outgoing) -> None:
+        """Hand one message to the client; waits while its queue is full.
+
+        Raises:
+            KafkaError: This message or one before it was refused; none after that one was or will be taken.
+        """
+        self._topic = topic
         deadline = time.monotonic() + FLUSH_TIMEOUT_S
         while not self._queued(message):
             self._check(late=time.monotonic() > deadline)
@@ -130,6 +143,11 @@ class _Delivery:
         self._producer.flush(FLUSH_TIMEOUT_S)
         self._check(late=self._taken < self._sent)
         return self._taken
+
+    def abandon(self, seconds: float) -> None:
+        """Wait a moment for acknowledgements, then leave it, whatever is missing."""
+        self._producer.flush(seconds)
+        self._producer.purge()
 
     def _queued(self, message: Outgoing) -> bool:
         try:
@@ -166,6 +184,7 @@ def _settings(bootstrap_servers: str) -> dict[str, str | int | bool]:
     return {
         "bootstrap.servers": bootstrap_servers,
         "enable.idempotence": True,  # acks=all, and order kept over retries
+        "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be taken
         "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
         "compression.type": "zstd",
         "linger.ms": 20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -114,4 +115,4 @@ def tool(name: str) -> str:
 
 def exports(environment: Mapping[str, str]) -> str:
     """The environment as a line for a shell."""
-    return "export " + " ".join(f"{name}={value}" for name, value in environment.items())
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())

@@ -1,0 +1,107 @@
+"""What the web server of Dagster is asked: whether all is well, and to launch a job. Over HTTP, as its UI does."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep.errors import LockstepError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ANSWER_SECONDS = 20.0
+
+HEALTH = """{
+  instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
+  workspaceOrError { ... on Workspace { locationEntries {
+    name locationOrLoadError { __typename ... on PythonError { message } } } } }
+}"""
+UNFINISHED = """{ runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]}) {
+  ... on Runs { results { runId jobName } } } }"""
+CLOSE = """mutation ($ids: [String!]!) {
+  terminateRuns(runIds: $ids, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"""
+LAUNCH = """mutation ($job: String!, $location: String!, $tags: [ExecutionTag!]!) {
+  launchRun(executionParams: {
+    selector: {repositoryLocationName: $location, repositoryName: "__repository__", jobName: $job},
+    mode: "default", executionMetadata: {tags: $tags}}) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on Error { message } } }"""
+
+
+class Run(msgspec.Struct, frozen=True, rename="camel"):
+    """A run that Dagster holds for alive."""
+
+    run_id: str
+    job_name: str
+
+
+class _Daemon(msgspec.Struct, rename="camel"):
+    daemon_type: str
+    required: bool
+    healthy: bool | None
+
+
+class _Location(msgspec.Struct, rename="camel"):
+    name: str
+    location_or_load_error: dict[str, str] | None
+
+
+class Console:
+    """Dagster's web server at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def troubles(self) -> list[str]:
+        """What keeps Dagster from working, in words; empty when all is well."""
+        try:
+            data = self._ask(HEALTH, {})
+        except (OSError, msgspec.DecodeError) as error:
+            return [f"the web server does not answer yet ({error})"]
+        daemons = msgspec.convert(data["instance"]["daemonHealth"]["allDaemonStatuses"], list[_Daemon])
+        locations = msgspec.convert(data["workspaceOrError"]["locationEntries"], list[_Location])
+        sick = [
+            f"daemon {each.daemon_type} does not work yet" for each in daemons if each.required and not each.healthy
+        ]
+        return sick + [f"code location {each.name}: {why}" for each in locations if (why := _why_not(each))]
+
+    def unfinished(self) -> list[Run]:
+        """Runs that Dagster holds for alive."""
+        return msgspec.convert(self._ask(UNFINISHED, {})["runsOrError"]["results"], list[Run])
+
+    def close(self, runs: Sequence[Run]) -> None:
+        """Mark runs as ended of which nothing lives any more."""
+        self._ask(CLOSE, {"ids": [run.run_id for run in runs]})
+
+    def launch(self, job: str, location: str, tags: Mapping[str, str]) -> str:
+        """Launch a job; the id of its run.
+
+        Raises:
+            LockstepError: Dagster refused.
+        """
+        listed = [{"key": key, "value": value} for key, value in tags.items()]
+        said = self._ask(LAUNCH, {"job": job, "location": location, "tags": listed})["launchRun"]
+        if said["__typename"] != "LaunchRunSuccess":
+            raise LockstepError(f"Dagster did not launch {job}: {said}", next_step=f"look at {self.address}")
+        return str(said["run"]["runId"])
+
+    def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, dict[str, dict[str, object]]]:
+        body = msgspec.json.encode({"query": query, "variables": variables})
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.address}/graphql", body, headers)  # noqa: S310  # our own loopback address
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
+            said = msgspec.json.decode(answer.read())
+        if "errors" in said:
+            raise LockstepError(f"Dagster does not understand: {said['errors']}", next_step="report it with this text")
+        return said["data"]  # type: ignore[no-any-return]  # as GraphQL's answer is
+
+
+def _why_not(location: _Location) -> str:
+    """Why a code location is not loaded; empty when it is."""
+    loaded = location.location_or_load_error
+    if loaded is None:
+        return "loading"
+    return loaded.get("message", "") if loaded["__typename"] == "PythonError" else ""
