@@ -82,6 +82,28 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Every(seconds="5 s"),  # type: ignore[arg-type]  # wrong on purpose
         "Every.seconds = '5 s': is not between 0.05 and 3600\n  next: Every(seconds=5)",
     ),
+    "a size without a unit": (
+        lambda: FileSize("128"),
+        "FileSize.target = '128': is not a size from 64 kB to 8 GB\n  next: a number and a unit: FileSize(\"128 MB\")",
+    ),
+    "a size that makes thousands of files": (
+        lambda: FileSize("1 kB"),
+        "FileSize.target = '1 kB': is not a size from 64 kB to 8 GB\n  next: a number and a unit: FileSize(\"128 MB\")",
+    ),
+    "a size as a number": (
+        lambda: FileSize(128_000_000),  # type: ignore[arg-type]  # wrong on purpose
+        (
+            "FileSize.target = 128000000: is not a size from 64 kB to 8 GB\n"
+            '  next: a number and a unit: FileSize("128 MB")'
+        ),
+    ),
+    "a wait without end": (
+        lambda: FileSize("128 MB", at_most=timedelta.max),
+        (
+            "FileSize.at_most = datetime.timedelta(days=999999999, seconds=86399, microseconds=999999): "
+            "is not a time from a second to a day\n  next: timedelta(minutes=60)"
+        ),
+    ),
     "a limit that lets nothing through": (
         lambda: Limits(batch_messages=0),
         "Limits.batch_messages = 0: is not a positive whole number\n  next: leave it out for the default",
@@ -133,13 +155,6 @@ NOT_YET: dict[str, tuple[Callable[[], object], str]] = {
     "Suspend": (
         lambda: Suspend(accept_loss=True),
         "on_violation = 'Suspend': is declared but does not run yet\n  next: use Halt()",
-    ),
-    "FileSize": (
-        lambda: FileSize("128 MB", at_most=timedelta(minutes=60)),
-        (
-            "Stream.trigger = \"FileSize('128 MB')\": is declared but does not run yet\n"
-            "  next: use Every(seconds=...) and the compaction job"
-        ),
     ),
     "Adopt.LIVE": (
         lambda: Topics(pattern="s.+", adopt=Adopt.LIVE),

@@ -15,7 +15,7 @@ class Limits:
     Attributes:
         batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
             small Spark job and one commit, about 0.1 CPU seconds) under half a microsecond a
-            message; more only delays the rows.
+            message; more only delays the rows. With `FileSize` the size of files decides instead.
         message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
             so 8 MiB leaves room for raised brokers; a range is read in memory.
         topics: Most topics of the stream; a pattern that matches more is taken for a mistake.

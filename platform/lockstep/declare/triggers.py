@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lockstep.errors import DeclarationError, NotYet
+from lockstep.errors import DeclarationError
 
 
 class Trigger:
@@ -39,16 +40,42 @@ class AvailableNow(Trigger):
 
 @dataclass(frozen=True)
 class FileSize(Trigger):
-    """A batch ends when its files reach a size, or after a time. Declared; does not run yet.
+    """A batch when its rows fill a file, or when a message has waited long enough.
+
+    Until then messages wait in Kafka, which keeps them safer than a file that is half written: a
+    stop has nothing to finish, a kill nothing to repeat. Sizes are learned from the batches
+    before; files of a steady stream lie within a fifth of the target, so they need no compaction.
+    The first batch of a run takes what is there.
 
     Attributes:
-        target: Wanted file size, for example "128 MB".
-        at_most: The longest a message waits.
+        target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
+        at_most: The longest a message waits before its batch begins.
     """
 
     target: str
     at_most: timedelta = timedelta(minutes=60)
 
     def __post_init__(self) -> None:
-        """Refused until it runs."""
-        raise NotYet("Stream.trigger", f"FileSize({self.target!r})", "use Every(seconds=...) and the compaction job")
+        """Refuse a size or a time that cannot be kept."""
+        if _bytes(self.target) is None:
+            problem = "is not a size from 64 kB to 8 GB"
+            raise DeclarationError("FileSize.target", self.target, problem, 'a number and a unit: FileSize("128 MB")')
+        if not isinstance(self.at_most, timedelta) or not timedelta(seconds=1) <= self.at_most <= timedelta(days=1):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+            problem = "is not a time from a second to a day"
+            raise DeclarationError("FileSize.at_most", self.at_most, problem, "timedelta(minutes=60)")
+
+    @property
+    def target_bytes(self) -> int:
+        """The target in bytes."""
+        return _bytes(self.target) or 0
+
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kKMG]i?)B")
+_UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_LEAST_BYTES, _MOST_BYTES = 64_000, 8_000_000_000
+
+
+def _bytes(size: object) -> int | None:
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    found = int(float(match["number"]) * _UNITS[match["unit"]]) if match is not None else 0
+    return found if _LEAST_BYTES <= found <= _MOST_BYTES else None

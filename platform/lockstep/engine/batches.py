@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-from lockstep.declare.triggers import AvailableNow
+from lockstep.declare.triggers import AvailableNow, FileSize
 from lockstep.engine.committer import Committer, Reached
 from lockstep.engine.facts import BinFacts
 from lockstep.engine.hands import Hands
 from lockstep.engine.hours import clock_hour, hour_of
-from lockstep.engine.plan import BatchPlan, PlanInput, plan_batch
+from lockstep.engine.plan import BatchPlan, FileGoal, PlanInput, plan_batch
 from lockstep.engine.progress import batch_report
 from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.subscription import Subscription
+from lockstep.engine.waits import IDLE_SECONDS, Waits
 from lockstep.engine.watch import KafkaWatch
 from lockstep.errors import IntegrityLost, LockstepError
 from lockstep.integrity.finding import Finding
@@ -46,7 +47,7 @@ class Batches:
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
         self._committer = Committer(hands.folders, claimed, hands.cause, helper)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
-        self._view_is_new, self._failures = True, 0
+        self._view_is_new, self._failures, self._waits = True, 0, Waits()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -89,6 +90,7 @@ class Batches:
         except demands.Replan as lost:
             self._renew_head(lost)
             return
+        self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
         self._report(bins, time.monotonic() - began, commit_seconds)
         if findings:
             self._end_halted(findings)
@@ -175,7 +177,16 @@ class Batches:
             messages_max=self._hands.stream.limits.batch_messages,
             cores=self._hands.cores,
             learned=self._partitions.learned,
+            goal=self._goal(),
         )
+
+    def _goal(self) -> FileGoal | None:
+        trigger, now = self._hands.trigger, time.monotonic()
+        if not isinstance(trigger, FileSize):
+            return None
+        self._waits = self._waits.looked(self._partitions.lag_messages(self._watch.view.ends), now)
+        left = self._waits.left_seconds(trigger.at_most.total_seconds(), now)
+        return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - IDLE_SECONDS)
 
     def _report(self, bins: Sequence[BinFacts], batch_seconds: float, commit_seconds: float) -> None:
         report = batch_report(

@@ -14,6 +14,7 @@ from lockstep.engine.batches import Batches
 from lockstep.engine.hands import Hands
 from lockstep.engine.liveness import Heartbeat
 from lockstep.engine.start import Claimed
+from lockstep.engine.waits import IDLE_SECONDS
 from lockstep.engine.wishes import asked_to_stop, commit_stop
 from lockstep.errors import Fenced, KafkaError
 
@@ -21,8 +22,6 @@ LOG = logging.getLogger("lockstep")
 
 LOOK_SECONDS = 0.2
 """How soon a stop or a successor's request is seen while waiting; a look costs one stat()."""
-IDLE_SECONDS = 1.0
-"""Pause of a run that has nothing to read but may not end: a partition is without leader."""
 
 
 class Outcome(Enum):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import msgspec
 
@@ -16,6 +17,9 @@ MOVE_FOR_SECONDS_RATIO = 0.25
 """A partition leaves its bin only when that bin would take this much longer than the average:
 its hot state lies where it was last worked."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
+UNEVEN_FILE_RATIO = 0.15
+"""Several files at once are planned only when each is so close to the target: it leaves room for what
+the sizes of the batches before do not tell."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,18 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     bins_before: Mapping[Key, int] = {}
 
 
+class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch begins when its rows fill files, or when a message has waited long enough.
+
+    Attributes:
+        target_bytes: Wanted size of a file.
+        left_seconds: Time until the batch of the oldest waiting message must begin.
+    """
+
+    target_bytes: int
+    left_seconds: float
+
+
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan depends on.
 
@@ -73,6 +89,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         messages_max: Most messages in the batch.
         cores: Bins at most.
         learned: What the batches before have shown.
+        goal: When and how large, where the trigger is the size of files.
     """
 
     generation: int
@@ -85,6 +102,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     messages_max: int
     cores: int
     learned: Learned = Learned()
+    goal: FileGoal | None = None
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
@@ -97,6 +115,10 @@ class PlannedRange(msgspec.Struct, frozen=True):
     def messages(self) -> int:
         """Offsets in the range; at least as many as messages."""
         return self.until - self.position.next_offset
+
+
+Bins = tuple[tuple[PlannedRange, ...], ...]
+"""The ranges of each task."""
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +138,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     number: int
     commit_hour: str
-    bins: tuple[tuple[PlannedRange, ...], ...]
+    bins: Bins
     unavailable: tuple[Key, ...]
     backlog: int
 
@@ -134,20 +156,17 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     3. Ranges into bins of about equal cost; a partition stays where it was unless balance demands.
     """
     waiting = {position.key: _waiting(position, given) for position in given.positions}
-    admitted = admit({key: lag for key, lag in waiting.items() if lag > 0}, given.messages_max)
-    ranges = [
-        PlannedRange(position, position.next_offset + admitted[position.key])
-        for position in sorted(given.positions, key=lambda position: position.key)
-        if position.key in admitted
-    ]
+    lagging = {key: lag for key, lag in waiting.items() if lag > 0}
+    bins = _filling(lagging, given) if given.goal is not None else _shared(lagging, given)
+    left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
     return BatchPlan(
         generation=given.generation,
         epoch=given.epoch,
         number=given.number,
         commit_hour=given.commit_hour,
-        bins=pack(ranges, given),
+        bins=bins,
         unavailable=tuple(sorted(p.key for p in given.positions if p.key not in given.ends)),
-        backlog=sum(waiting.values()) - sum(admitted.values()),
+        backlog=left if given.goal is None or bins else 0,
     )
 
 
@@ -160,25 +179,67 @@ def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
     return {key: min(lag, max(floor, lag * most // total)) for key, lag in waiting.items()}
 
 
-def pack(ranges: list[PlannedRange], given: PlanInput) -> tuple[tuple[PlannedRange, ...], ...]:
-    """Put ranges into bins; each bin keeps the order of its ranges."""
-    if not ranges:
-        return ()
+def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """A batch of at most so many messages, over the cores."""
+    ranges = _ranges(admit(lagging, given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
-    cost = {item.position.key: item.messages * _rate(item, given) for item in ranges}
-    target = sum(cost.values()) / count
+    return pack(ranges, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+
+
+def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """As many full files as there are rows and cores for; less than one when a message has waited enough.
+
+    Partitions are not split, so several files are even only while no partition is much larger
+    than the others: otherwise one file takes its share of all of them.
+    """
+    goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
+    usual = sum(each.values()) / len(each) if each else 0.0
+    waiting_bytes = sum(lag * each.get(key, usual) for key, lag in lagging.items())
+    full = min(given.cores, int(waiting_bytes // goal.target_bytes))
+    for count in range(full, 0, -1):
+        most = int(sum(lagging.values()) * count * goal.target_bytes / waiting_bytes)
+        ranges = _ranges(admit(lagging, most), given)
+        sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
+        bins = pack(ranges, sizes, count, given.learned.bins_before)
+        if count == 1 or _even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
+            return bins
+    seconds = sum(_seconds(item, given) for item in _ranges(lagging, given))
+    if goal.left_seconds > seconds:
+        return ()
+    ranges = _ranges(lagging if each else admit(lagging, given.messages_max), given)
+    return (tuple(ranges),) if ranges else ()
+
+
+def _even(bins: Bins, sizes: Mapping[PlannedRange, float], target_bytes: int) -> bool:
+    loads = [sum(sizes[item] for item in group) for group in bins]
+    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
+
+
+def pack(ranges: list[PlannedRange], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]) -> Bins:
+    """Put ranges, in order of their keys, into at most `count` bins, each of which keeps that order."""
+    if not ranges:
+        return ()
+    target = sum(costs) / count
     bins: list[list[PlannedRange]] = [[] for _ in range(count)]
     load = [0.0] * count
-    for item in sorted(ranges, key=lambda item: (-cost[item.position.key], item.position.key)):
-        key = item.position.key
+    for cost, item in sorted(zip(costs, ranges, strict=True), key=lambda each: (-each[0], each[1].position.key)):
         lightest = load.index(min(load))
-        before = given.learned.bins_before.get(key, lightest)
-        stays = before < count and load[before] + cost[key] <= target * (1 + MOVE_FOR_SECONDS_RATIO)
+        before = bins_before.get(item.position.key, lightest)
+        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
         chosen = before if stays else lightest
         bins[chosen].append(item)
-        load[chosen] += cost[key]
+        load[chosen] += cost
     return tuple(tuple(sorted(group, key=lambda item: item.position.key)) for group in bins if group)
+
+
+def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
+    """Ranges in the order of rows."""
+    return [
+        PlannedRange(position, position.next_offset + admitted[position.key])
+        for position in sorted(given.positions, key=lambda position: position.key)
+        if position.key in admitted
+    ]
 
 
 def _waiting(position: Position, given: PlanInput) -> int:
@@ -189,6 +250,7 @@ def _waiting(position: Position, given: PlanInput) -> int:
     return max(0, end - position.next_offset)
 
 
-def _rate(item: PlannedRange, given: PlanInput) -> float:
-    # A clock may tick too slowly to see a few messages: nothing is free.
-    return max(given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE), 1e-9)
+def _seconds(item: PlannedRange, given: PlanInput) -> float:
+    """CPU seconds that a range will take. A clock may tick too slowly to see a few messages: nothing is free."""
+    rate = given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
+    return item.messages * max(rate, 1e-9)

@@ -21,6 +21,7 @@ from lockstep.engine.facts import BinFacts, BinTask, Job, RangeFacts
 from lockstep.engine.fold import RangeFold
 from lockstep.engine.plan import PlannedRange
 from lockstep.engine.program import Program, shipped_program
+from lockstep.engine.spill import Spill
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.client import consumer
@@ -116,20 +117,21 @@ class _Opener:
 
 
 def _read_and_fold(job: Job, works: list[_Work]) -> None:
-    reader = _kept_consumer(msgspec.msgpack.encode(job.kafka))
+    reader, spill = _kept_consumer(msgspec.msgpack.encode(job.kafka)), Spill(job.hot)
     for run in read(reader, [_range(work) for work in works]):
         work = works[run.index]
         if isinstance(run, Run):
-            _fold_run(work, run)
+            _fold_run(work, run, spill)
         else:
             work.trouble = run.reason
     for work in works:
         work.fold.finish()
 
 
-def _fold_run(work: _Work, run: Run) -> None:
-    started = time.process_time()
+def _fold_run(work: _Work, run: Run, spill: Spill) -> None:
+    started, batches = time.process_time(), len(work.fold.batches)
     work.fold.fold(run.messages)
+    spill.note(work.fold.batches, batches)
     work.gaps += run.gaps
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
