@@ -3,7 +3,11 @@
 The public surface. A stream module imports from here and nothing else of lockstep.
 """
 
-from lockstep.declare.decoders import Decoder, Function, Json, MessagePack
+from lockstep.declare.decoders.avro import Avro
+from lockstep.declare.decoders.contract import Decoder
+from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
+from lockstep.declare.decoders.protobuf import Protobuf
+from lockstep.declare.decoders.registry import RegisteredSchema, Registry, SchemaReference
 from lockstep.declare.limits import Limits
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record, TimestampType
@@ -13,7 +17,7 @@ from lockstep.declare.topics import Adopt, Topics
 from lockstep.declare.transform import Opened, Transform
 from lockstep.declare.triggers import AvailableNow, Every, FileSize, Trigger
 from lockstep.declare.types import DecimalType, IntegerType
-from lockstep.errors import LockstepError, Violation
+from lockstep.errors import LockstepError, RegistryUnreachable, Violation
 from lockstep.folds.table import TableFold
 from lockstep.integrity.contract import Halt, Suspend
 from lockstep.integrity.evidence import Checksum, Linked, LogOnly, Sequence
@@ -28,7 +32,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Adopt",
     "AvailableNow",
+    "Avro",
     "Between",
+    "Bytes",
     "Checksum",
     "DecimalType",
     "Decoder",
@@ -52,8 +58,13 @@ __all__ = [
     "Opened",
     "Ordered",
     "Place",
+    "Protobuf",
     "Record",
+    "RegisteredSchema",
+    "Registry",
+    "RegistryUnreachable",
     "Rule",
+    "SchemaReference",
     "Sequence",
     "Severity",
     "Stream",

@@ -5,7 +5,8 @@ LockstepError                 something a person must know; `next_step` says wha
 |  `- NotYet                  declared for a later release: refused, so that nobody relies on it
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
-|  `- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/healing.py)
+|  |- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/healing.py)
+|  `- RegistryUnreachable     the schema registry could not answer: no verdict on any message
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table is not as the head says
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
@@ -81,6 +82,13 @@ class SettingsError(LockstepError):
 
 class EnvironmentProblem(LockstepError):
     """This machine lacks something: Java, a jar, disk space, network."""
+
+
+class RegistryUnreachable(EnvironmentProblem):
+    """The schema registry does not answer, refuses or answers nonsense.
+
+    It says nothing of the message whose schema was asked for: the batch is tried again.
+    """
 
 
 class KafkaError(LockstepError):

@@ -27,6 +27,7 @@ EVERY: tuple[LockstepError, ...] = (
     errors.NotYet("Stream.rules", ("x",), "leave it out"),
     errors.SettingsError("settings are wrong", next_step="correct them"),
     errors.EnvironmentProblem("no Java", next_step="install Java 17"),
+    errors.RegistryUnreachable("HTTP 503", next_step="look after it"),
     errors.KafkaError("no answer", next_step="wait"),
     errors.TableError("another stream's", next_step="choose another root"),
     errors.CommitUnknown("nobody answered", next_step="start again"),

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic
 
-from lockstep.declare.decoders import Decoder, Function, Json
+from lockstep.declare.decoders.contract import Decoder
+from lockstep.declare.decoders.plain import Function, Json
 from lockstep.declare.generics import TransformTypes, transform_types
 from lockstep.declare.limits import Limits
 from lockstep.declare.rules import Rule
@@ -127,6 +128,9 @@ def _imported_by_executors(stream: Stream[M, S, R]) -> Iterator[tuple[str, objec
     yield "Stream.decoder", type(stream.decoder)
     if isinstance(stream.decoder, Function):
         yield "Stream.decoder", stream.decoder.decode
+    registry: object = getattr(stream.decoder, "registry", None)
+    if registry is not None:
+        yield "Stream.decoder.registry", type(registry)
 
 
 def _check_shippable(stream: Stream[M, S, R]) -> None:

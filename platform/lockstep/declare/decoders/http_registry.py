@@ -1,0 +1,174 @@
+"""A schema registry behind the REST paths that Confluent documents and others (Karapace, Apicurio) serve too."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import msgspec
+
+from lockstep.declare.decoders.registry import RegisteredSchema, Registry, SchemaReference
+from lockstep.errors import RegistryUnreachable
+
+if TYPE_CHECKING:
+    from requests import Response
+
+SCHEMA_NOT_FOUND: Final = 40403
+"""The only answer that says something of an id; a bare 404 may come from any proxy or wrong path."""
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Far above any schema; below what would hurt a worker."""
+CHUNK_BYTES: Final = 65_536
+REFERENCES_MAX: Final = 200
+"""Schemas that one schema may build on, also indirectly."""
+PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0
+PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+"""Answers that may be others a moment later."""
+
+
+class _Reference(msgspec.Struct):
+    name: str
+    subject: str
+    version: int
+
+
+class _Answer(msgspec.Struct, rename={"text": "schema", "kind": "schemaType"}):
+    text: str
+    kind: str = "AVRO"
+    references: list[_Reference] = []
+
+
+class _Refusal(msgspec.Struct):
+    error_code: int = 0
+    message: str = ""
+
+
+class _Passing(Exception):  # a state of the registry, told apart for the repeats
+    """The registry did not answer this time."""
+
+
+@dataclass(frozen=True)
+class HttpRegistry(Registry):
+    """A registry at an address.
+
+    Attributes:
+        url: Address, for example http://registry:8081.
+        user: User, where it asks for one.
+        password: Password of the user. Shown nowhere.
+        ca_file: Certificates to trust instead of the system's.
+        timeout_seconds: How long one question may take, repeats included.
+    """
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    ca_file: Path | None = None
+    timeout_seconds: float = 10.0
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """See `Registry.schema`."""
+        answer = self._asked(f"/schemas/ids/{schema_id}")
+        return None if answer is None else self._whole(answer)
+
+    def _whole(self, answer: _Answer) -> RegisteredSchema:
+        """The schema with all that it builds on."""
+        found: dict[tuple[str, int], SchemaReference] = {}
+        self._collect(answer.references, found, set())
+        return RegisteredSchema(answer.kind, answer.text, tuple(found.values()))
+
+    def _collect(
+        self,
+        references: list[_Reference],
+        found: dict[tuple[str, int], SchemaReference],
+        under_way: set[tuple[str, int]],
+    ) -> None:
+        for reference in references:
+            key = (reference.subject, reference.version)
+            if key in found or key in under_way:
+                continue
+            under_way.add(key)
+            if len(under_way) > REFERENCES_MAX:
+                raise self._unreachable(f"a schema builds on more than {REFERENCES_MAX} others")
+            path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}?deleted=true"
+            answer = self._asked(path)
+            if answer is None:
+                raise self._unreachable(f"{reference.subject} version {reference.version}, on which a schema builds")
+            self._collect(answer.references, found, under_way)
+            found[key] = SchemaReference(reference.name, answer.text)
+
+    def _asked(self, path: str) -> _Answer | None:
+        """The answer to one question, repeated while the registry is not well; None for an unknown id."""
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+        deadline = time.monotonic() + self.timeout_seconds
+        repeated = Retrying(
+            retry=retry_if_exception_type(_Passing),
+            stop=stop_after_delay(self.timeout_seconds),
+            wait=wait_random_exponential(PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX),
+            reraise=True,
+        )
+        try:
+            return repeated(self._once, path, deadline)
+        except _Passing as error:
+            raise self._unreachable(f"{error}, for {self.timeout_seconds:g} s") from error
+
+    def _once(self, path: str, deadline: float) -> _Answer | None:
+        import requests
+        from requests.exceptions import ConnectionError as NoConnection
+        from urllib3.exceptions import HTTPError as BrokenOff
+
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            with requests.get(
+                self.url.rstrip("/") + path,
+                headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
+                auth=(self.user, self.password) if self.user else None,
+                timeout=min(left, self.timeout_seconds / 2),
+                verify=str(self.ca_file) if self.ca_file else True,
+                allow_redirects=False,  # nobody but the registry that was named gets the password
+                stream=True,
+            ) as response:
+                return self._judged(response.status_code, _body(response, deadline))
+        except requests.exceptions.SSLError as error:
+            raise self._unreachable(f"TLS: {error}") from error
+        except (NoConnection, requests.exceptions.Timeout, BrokenOff) as error:
+            raise _Passing(f"no answer ({type(error).__name__})") from error
+        except (requests.exceptions.RequestException, OSError) as error:
+            raise self._unreachable(str(error)) from error
+
+    def _judged(self, status: int, body: bytes) -> _Answer | None:
+        if status in PASSING:
+            raise _Passing(f"HTTP {status}")
+        if status in {401, 403}:
+            raise self._unreachable(
+                f"HTTP {status}",
+                "set LOCKSTEP_REGISTRY__USER and LOCKSTEP_REGISTRY__PASSWORD to an account that may read schemas",
+            )
+        try:
+            if status == 200:  # noqa: PLR2004  # HTTP's own number
+                return msgspec.json.decode(body, type=_Answer)
+            if msgspec.json.decode(body, type=_Refusal).error_code == SCHEMA_NOT_FOUND:
+                return None
+        except msgspec.MsgspecError as error:
+            raise self._unreachable(f"HTTP {status}, and {error}") from error
+        raise self._unreachable(f"HTTP {status}")
+
+    def _unreachable(self, problem: str, next_step: str = "") -> RegistryUnreachable:
+        return RegistryUnreachable(
+            f"the schema registry {self.url} gave no schema: {problem}",
+            next_step=next_step or f"see whether {self.url}/schemas/types answers from this machine; then start again",
+        )
+
+
+def _body(response: Response, deadline: float) -> bytes:
+    """The body, in pieces as they come: one byte a second would otherwise never time out."""
+    pieces: list[bytes] = []
+    while piece := response.raw.read1(CHUNK_BYTES, decode_content=True):
+        pieces.append(piece)
+        if sum(map(len, pieces)) > ANSWER_BYTES_MAX:
+            raise OSError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        if time.monotonic() > deadline:
+            raise _Passing("an answer that does not end")
+    return b"".join(pieces)

@@ -1,0 +1,110 @@
+"""Decoders that need nothing but the value: JSON, MessagePack, bytes, and a function of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_type_hints
+
+import msgspec
+
+from lockstep.declare.decoders.contract import Decode, Decoder, members
+from lockstep.declare.decoders.inside import foreign_classes
+from lockstep.errors import DeclarationError
+
+
+@dataclass(frozen=True)
+class Json(Decoder):
+    """Strict JSON: wrong types, missing fields, NaN, trailing text and bad UTF-8 are refused."""
+
+    def build(self, message_type: object) -> Decode:
+        """See `Decoder.build`."""
+        _refuse_unsupported(message_type)
+        return msgspec.json.Decoder(message_type).decode
+
+
+@dataclass(frozen=True)
+class MessagePack(Decoder):
+    """MessagePack, as strict as `Json`."""
+
+    def build(self, message_type: object) -> Decode:
+        """See `Decoder.build`."""
+        _refuse_unsupported(message_type)
+        return msgspec.msgpack.Decoder(message_type).decode
+
+
+@dataclass(frozen=True)
+class Bytes(Decoder):
+    """No decoding: the message is the record's value, of type `bytes`."""
+
+    def build(self, message_type: object) -> Decode:
+        """See `Decoder.build`."""
+        if message_type is not bytes:
+            raise DeclarationError(
+                "Stream.transform",
+                message_type,
+                "Bytes() gives bytes, not this message type",
+                "write Transform[bytes, State, Row], or choose the decoder of this type",
+            )
+        return bytes  # gives the same object back: no copy
+
+
+@dataclass(frozen=True)
+class Function(Decoder):
+    """A function of the user's own.
+
+    Attributes:
+        decode: Takes the value's bytes; raises `ValueError` when they are not a message. It must
+            be importable by name, because executors import it. Where it is annotated, what it
+            returns is compared with the stream's message type; its results are not checked.
+    """
+
+    decode: Callable[[bytes], object]
+
+    def build(self, message_type: object) -> Decode:
+        """See `Decoder.build`."""
+        returned = _returned(self.decode)
+        if returned is not None and not _fits(returned, message_type):
+            raise DeclarationError(
+                "Stream.decoder",
+                self.decode,
+                f"returns {returned}, and the transform takes {message_type}",
+                "annotate the function with the transform's message type, or part of it",
+            )
+        return self.decode
+
+
+def _refuse_unsupported(message_type: object) -> None:
+    """Refuse what msgspec cannot decode to, with its reason."""
+    try:
+        msgspec.json.Decoder(message_type)
+        foreign = foreign_classes(message_type)
+    except (TypeError, NameError) as error:
+        raise _unsupported(message_type, f"messages cannot be decoded to this type: {error}") from error
+    if message_type is bytes:
+        raise _unsupported(message_type, "bytes are what arrives, not what this decoder makes of it", "Bytes()")
+    if foreign:
+        raise _unsupported(message_type, f"messages cannot be decoded to {foreign[0].__qualname__}", "Protobuf()")
+
+
+def _unsupported(message_type: object, problem: str, instead: str | None = None) -> DeclarationError:
+    remedy = "use a msgspec.Struct, or a union of Structs told apart by tag_field and tag"
+    hint = f"; or declare Stream(decoder={instead}), if that is what the topics hold" if instead else ""
+    return DeclarationError("Stream.transform", message_type, problem, remedy + hint)
+
+
+def _returned(function: Callable[[bytes], object]) -> object:
+    """What a function says that it returns; None where it says nothing that can be read."""
+    try:
+        return get_type_hints(function).get("return")
+    except (NameError, TypeError):
+        return None
+
+
+def _fits(returned: object, message_type: object) -> bool:
+    """Whether each class that may be returned is one that the transform takes; what is no class is not judged."""
+    taken = [member for member in members(message_type) if isinstance(member, type)]
+    given = [member for member in members(returned) if isinstance(member, type)]
+    if not taken or object in given:
+        return True
+    return all(any(issubclass(one, other) for other in taken) for one in given)

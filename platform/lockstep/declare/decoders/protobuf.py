@@ -1,0 +1,140 @@
+"""Protobuf messages in the frame of a schema registry, which names the message type inside of its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from lockstep.declare.decoders.causes import Cause, Undecodable
+from lockstep.declare.decoders.contract import Decode, Decoder, members, missing_extra
+from lockstep.declare.decoders.framing import HEADER_BYTES, Framed, chosen
+from lockstep.declare.decoders.proto_text import Path, message_names
+from lockstep.declare.decoders.registry import RegisteredSchema, Registry
+from lockstep.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+KIND: Final = "PROTOBUF"
+DEPTH_MAX: Final = 100
+"""Levels of nested message types; Protobuf's own limit of nested messages."""
+VARINT_BYTES_MAX: Final = 5
+"""Of a 32-bit number."""
+
+Parse = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Protobuf(Decoder):
+    """Protobuf with the frame of a schema registry: the schema's id and the message's place in the schema.
+
+    The message type is a generated message class, or a union of several: the frame says which.
+    The writer's schema is asked for the full name of the message, so that a message of another
+    type is never read as one of the stream. Fields evolve by Protobuf's own rules: unknown ones
+    are kept aside, absent ones have their default, and only `required` ones can be missing.
+
+    Attributes:
+        registry: Where schemas are found; the installation's (`[registry]` of the settings) when left out.
+    """
+
+    registry: Registry | None = None
+
+    def connected(self, registry: Registry | None) -> Protobuf:
+        """See `Decoder.connected`."""
+        return replace(self, registry=chosen(self.registry, registry, "Protobuf"))
+
+    def build(self, message_type: object) -> Decode:
+        """See `Decoder.build`."""
+        try:
+            classes = _classes(message_type)
+        except ImportError as error:
+            raise missing_extra("Protobuf()", "protobuf,registry", error) from error
+        parsers = {one.DESCRIPTOR.full_name: _parser(one) for one in classes}
+        return Framed(self.registry, partial(_reader, parsers), "Protobuf").decode
+
+
+def message_path(value: bytes, start: int) -> tuple[Path, int]:
+    """The message's place in its schema, and where the message begins.
+
+    A count and as many indexes, as zigzag varints; a count of zero is short for the first message.
+
+    Raises:
+        Undecodable: The bytes are no such list.
+    """
+    count, at = _varint(value, start)
+    if not 0 <= count <= DEPTH_MAX:
+        raise Undecodable(Cause.MALFORMED, f"{count} message indexes")
+    if count == 0:
+        return (0,), at
+    path = []
+    for _ in range(count):
+        index, at = _varint(value, at)
+        path.append(index)
+    return tuple(path), at
+
+
+def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decode:
+    """The function that reads frames of one schema.
+
+    Raises:
+        Undecodable: No message of the stream is written with this schema.
+    """
+    if registered.kind != KIND:
+        raise Undecodable(Cause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
+    names = message_names(registered.text)
+    by_path = {path: parsers[name] for path, name in names.items() if name in parsers}
+    if not by_path:
+        raise Undecodable(Cause.UNFIT_SCHEMA, f"holds none of {', '.join(parsers)}")
+    first, short = by_path.get((0,)), HEADER_BYTES + 1
+
+    def read(value: bytes) -> object:
+        # Nearly all frames hold the first message of their schema, which takes one byte to say.
+        if first is not None and value[HEADER_BYTES:short] == b"\x00":
+            return first(value[short:])
+        path, at = message_path(value, HEADER_BYTES)
+        parse = by_path.get(path)
+        if parse is None:
+            raise Undecodable(Cause.WRONG_TYPE, f"holds {names.get(path, path)}, not {', '.join(parsers)}")
+        return parse(value[at:])
+
+    return read
+
+
+def _varint(value: bytes, start: int) -> tuple[int, int]:
+    number = 0
+    for shift, byte in enumerate(value[start : start + VARINT_BYTES_MAX]):
+        number |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:  # noqa: PLR2004  # the last byte of a varint has no high bit
+            return (number >> 1) ^ -(number & 1), start + shift + 1
+    short = len(value) - start < VARINT_BYTES_MAX
+    raise Undecodable(Cause.TRUNCATED if short else Cause.MALFORMED, "no end of a message index")
+
+
+def _classes(message_type: object) -> list[type[Message]]:
+    from google.protobuf.message import Message
+
+    classes = members(message_type)
+    if not all(isinstance(one, type) and issubclass(one, Message) and one is not Message for one in classes):
+        raise DeclarationError(
+            "Stream.transform",
+            message_type,
+            "Protobuf() makes generated message classes, and this is none",
+            "write Transform[reading_pb2.Reading, State, Row], or choose the decoder of this type",
+        )
+    return [cast("type[Message]", one) for one in classes]
+
+
+def _parser(message: type[Message]) -> Parse:
+    from google.protobuf.message import DecodeError
+
+    parse, name = message.FromString, message.DESCRIPTOR.full_name
+
+    def read(body: bytes) -> object:
+        try:
+            return parse(body)
+        except DecodeError as error:
+            raise Undecodable(Cause.MALFORMED, f"is no {name}: {error}") from error
+
+    return read
