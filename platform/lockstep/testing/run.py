@@ -1,0 +1,131 @@
+"""Runs the messages of a test through the engine's own fold, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Generic, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from lockstep.declare.place import Kind, Place
+from lockstep.declare.record import Record
+from lockstep.declare.stream import Stream
+from lockstep.declare.transform import M, Opened, R, S
+from lockstep.engine.fold import RangeFold
+from lockstep.engine.plan import Position
+from lockstep.engine.program import Program, program
+from lockstep.integrity.finding import Finding
+from lockstep.integrity.verdict import Judgement, Verdict
+from lockstep.state.address import empty_state
+from lockstep.state.hotfolder import HotFolder
+from lockstep.state.store import PartitionState
+from lockstep.testing.messages import InLog, Sent, in_log
+from lockstep.testing.ran import Folded, Ran
+
+TOPIC_ID = "testing"
+"""Kafka draws such an id for each life of a topic; a test has one life."""
+_NOWHERE = Path("/nonexistent/lockstep.testing")
+"""State that begins empty is never read from a file, and a test writes none."""
+SKIPPED = Verdict(judgement=Judgement.ACCEPT, cause="skip")
+
+
+def run(
+    stream: Stream[M, S, R],
+    *messages: M | bytes | Sent[M],
+    key: str | bytes | None = None,
+    topic: str = "testing",
+) -> Ran[S, R]:
+    """Fold messages as one partition of a topic, from offset 0, until the first violation.
+
+    As in a real run, a message that is refused leaves no trace in rows and states.
+
+    Args:
+        stream: The declaration under test.
+        messages: Messages of the stream's type, bytes as a producer sends them, or `Sent` for more.
+        key: Key of the messages that name none.
+        topic: Name of the topic, for transforms that read it.
+
+    Raises:
+        LockstepError: A typed message cannot be encoded: give its bytes.
+        StateNotOfItsType: The fold left a state that cannot be saved or recovered.
+    """
+    log = [in_log(at, message, key, stream.decoder) for at, message in enumerate(messages)]
+    made = program(cast("Stream[object, object, msgspec.Struct]", stream))
+    first = _Pass[S, R](made, topic, log)
+    kept = first if first.finding is None else _Pass[S, R](made, topic, log[: first.finding.offset])
+    folded = [kept.folded(message.at) for message in kept.log]
+    if first.finding is not None:
+        folded.append(first.refused(first.finding))
+    return Ran(stream.name, tuple(folded), kept.states(), first.finding)
+
+
+class _Pass(Generic[S, R]):
+    """One pass of the engine's fold over some messages, which notes what the fold asks and is told."""
+
+    def __init__(self, made: Program, topic: str, log: Sequence[InLog]) -> None:
+        self.log = log
+        self._program = made
+        self._places: dict[int, Place] = {}
+        self._verdicts: dict[int, Verdict] = {}
+        self._rows: dict[int, tuple[R, ...]] = {}
+        address = empty_state(0, TOPIC_ID, 0, 0)
+        hot = HotFolder(_NOWHERE, _NOWHERE)
+        self._state = PartitionState[object].open(address, durable=_NOWHERE, hot=hot, schema=made.state)
+        noted = replace(made, place=self._place, check=self._check, open=self._open, apply=self._apply)
+        fold = RangeFold(noted, Position(topic=topic, topic_id=TOPIC_ID, partition=0, next_offset=0), self._state)
+        fold.fold(log)
+        fold.finish()
+        self.finding = fold.stopped
+
+    def folded(self, offset: int) -> Folded[R]:
+        """What became of a message that was not refused."""
+        place = self._places.get(offset)
+        verdict = self._verdicts.get(offset)
+        if verdict is None:  # the gate was never asked
+            undecodable = Verdict(judgement=self._program.integrity.undecodable, cause="undecodable")
+            verdict = SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
+        return Folded(offset, place, verdict, self._rows.get(offset, ()))
+
+    def refused(self, finding: Finding) -> Folded[R]:
+        """What became of the message that a violation is about."""
+        verdict = Verdict(
+            judgement=Judgement.VIOLATION,
+            cause=finding.cause,
+            expected=finding.expected,
+            found=finding.found or finding.detail or None,
+        )
+        return Folded(finding.offset, self._places.get(finding.offset), verdict, ())
+
+    def states(self) -> dict[str, S]:
+        """The states of all open sessions, saved and recovered."""
+        schema = self._program.state
+        states = {}
+        for session, entry in self._state.entries.items():
+            _, states[session] = schema.decode(session, schema.encode(session, entry.gate, entry.state))
+        return cast("dict[str, S]", states)
+
+    def _place(self, message: object, record: Record) -> Place:
+        place = self._places[record.offset] = self._program.place(message, record)
+        return place
+
+    def _check(self, gate: object, place: Place, record: Record) -> tuple[object, Verdict]:
+        after, verdict = self._program.check(gate, place, record)
+        self._verdicts[record.offset] = verdict
+        return after, verdict
+
+    def _open(self, message: object, record: Record) -> object:
+        opened = self._program.open(message, record)
+        if isinstance(opened, Opened):
+            both = cast("Opened[object, msgspec.Struct]", opened)
+            return Opened(both.state, self._noted(record, both.rows))
+        return opened
+
+    def _apply(self, state: object, message: object, record: Record) -> Iterable[msgspec.Struct]:
+        return self._noted(record, self._program.apply(state, message, record))
+
+    def _noted(self, record: Record, emitted: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
+        rows = list(emitted)
+        self._rows[record.offset] = cast("tuple[R, ...]", tuple(rows))
+        return rows
