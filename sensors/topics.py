@@ -14,7 +14,7 @@ from dagster import (
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.orchestration import names
-from lockstep.orchestration.restarts import look, sensor_result
+from lockstep.orchestration.restarts import look, observe, sensor_result
 from lockstep.orchestration.topics import decide, read_cursor
 from lockstep.settings import Settings
 
@@ -32,13 +32,14 @@ def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
         description=f"Starts {stream.name} again when a topic appears that matches {stream.topics.pattern}.",
     )
     def look_for_topics(context: SensorEvaluationContext) -> SensorResult | SkipReason:
-        try:
-            seen = look(stream, settings, context.instance)
-        except LockstepError as error:  # the cursor stays as it was; the next look may succeed
-            return SkipReason(str(error))
         cursor, warning = read_cursor(context.cursor)
         if warning:
             context.log.warning(warning)
-        return sensor_result(stream, decide(seen, cursor, time.time()))
+        try:
+            seen = look(stream, settings, context.instance)
+            observed = observe(stream, settings, context.instance, seen.wanted, cursor)
+        except LockstepError as error:  # the cursor stays as it was; the next look may succeed
+            return SkipReason(str(error))
+        return sensor_result(stream, decide(seen, cursor, time.time()), observed)
 
     return look_for_topics

@@ -29,7 +29,7 @@ def repository(location: Definitions) -> RepositoryDefinition:
 def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:
     graph = repository.asset_graph
     assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == [
-        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "table")
+        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "ledger", "table", "topics")
     ]
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
         f"{stream}/table:complete_and_in_order" for stream in STREAMS

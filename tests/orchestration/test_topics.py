@@ -137,7 +137,8 @@ def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
 def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
     cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
     assert cursor.encode() == (
-        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","pulse":"3:10","run_key":"","version":1}'
+        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","pulse":"3:10","run_key":"",'
+        '"sweep":{"after":"","ended_at":0.0},"version":1,"writer_at":0.0}'
     )
     assert read_cursor(cursor.encode()) == (cursor, "")
 
@@ -147,3 +148,20 @@ def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
     cursor, warning = read_cursor(text)
     assert cursor == Cursor()
     assert "begins anew" in warning
+
+
+def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
+    """Its first batch tells what it reads; a run asked for before that would only restart it."""
+    claimed = look(wanted="a b", subscribed="", pulse=LIVING)
+    first = decide(claimed, Cursor(), NOW)
+    assert first.restart is None
+
+    counted_on = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=75))
+    second = decide(counted_on, first.cursor, NOW + 10)
+    assert second.restart is None
+    assert "seen at the next looks" in second.says
+
+    still = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=150))
+    third = decide(still, second.cursor, NOW + 30)
+    assert third.restart is not None
+    assert third.restart.added == ("a", "b")

@@ -5,21 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import compaction_asset
+from lockstep.orchestration.companions import ledger_asset, topics_asset
 from lockstep.orchestration.table_asset import table_asset
 from lockstep.orchestration.table_check import table_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dagster import AssetChecksDefinition, AssetsDefinition
+    from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec
 
     from lockstep.engine.hands import AnyStream
     from lockstep.settings import Settings
 
 
-def stream_assets(stream: AnyStream, settings: Settings, *, owners: Sequence[str]) -> list[AssetsDefinition]:
-    """The table and its compaction."""
-    return [table_asset(stream, settings, owners), compaction_asset(stream, settings, owners)]
+def stream_assets(
+    stream: AnyStream, settings: Settings, *, owners: Sequence[str]
+) -> list[AssetsDefinition | AssetSpec]:
+    """The table and its compaction, its topics and its ledger."""
+    return [
+        topics_asset(stream, owners),
+        table_asset(stream, settings, owners),
+        ledger_asset(stream, settings, owners),
+        compaction_asset(stream, settings, owners),
+    ]
 
 
 def stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:

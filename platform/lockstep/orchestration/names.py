@@ -29,6 +29,21 @@ def compaction_key(stream: AnyStream) -> AssetKey:
     return AssetKey([stream.name, "compaction"])
 
 
+def topics_key(stream: AnyStream) -> AssetKey:
+    """The companion that shows the stream's topics."""
+    return AssetKey([stream.name, "topics"])
+
+
+def ledger_key(stream: AnyStream) -> AssetKey:
+    """The companion that shows the stream's ledger."""
+    return AssetKey([stream.name, "ledger"])
+
+
+def topics_partitions(stream: AnyStream) -> str:
+    """The set of dynamic partitions, one a topic."""
+    return f"{stream.name}_topics"
+
+
 def stream_job(stream: AnyStream) -> str:
     """The job that runs the stream."""
     return f"{stream.name}_stream"

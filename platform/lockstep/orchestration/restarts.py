@@ -5,16 +5,29 @@ Nothing here starts Spark: a look is a question to Kafka and two small files, fa
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, SkipReason
+import msgspec
+from dagster import (
+    AddDynamicPartitionsRequest,
+    AssetObservation,
+    DagsterRunStatus,
+    RunRequest,
+    RunsFilter,
+    SensorResult,
+    SkipReason,
+)
 
 from lockstep.engine.liveness import pulse
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
-from lockstep.orchestration.names import CAUSE_TAG, TOPICS_TAG, stream_job, table_key
-from lockstep.orchestration.topics import Decision, Look, Restart
+from lockstep.orchestration.companions import observe_ledger, observe_topics
+from lockstep.orchestration.names import CAUSE_TAG, TOPICS_TAG, stream_job, table_key, topics_partitions
+from lockstep.orchestration.topic_states import Sweep, due
+from lockstep.orchestration.topics import Cursor, Decision, Look, Restart
 from lockstep.table import log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
@@ -34,6 +47,15 @@ TAG_TOPICS_MAX = 20
 RUN_KEY_TAG = "dagster/run_key"
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a look at the companions gives Dagster: events, topics to register, and how far it came."""
+
+    events: list[AssetObservation]
+    partitions: list[AddDynamicPartitionsRequest]
+    sweep: Sweep
 
 
 def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Look:
@@ -60,12 +82,35 @@ def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Lo
     )
 
 
-def sensor_result(stream: AnyStream, decision: Decision) -> SensorResult:
-    """The decision in Dagster's words."""
-    cursor = decision.cursor.encode()
-    if decision.restart is None:
-        return SensorResult(skip_reason=SkipReason(decision.says), cursor=cursor)
-    return SensorResult(run_requests=[run_request(stream, decision.restart)], cursor=cursor)
+def sensor_result(stream: AnyStream, decision: Decision, seen: Observed) -> SensorResult:
+    """The decision in Dagster's words, and what was seen of the companions."""
+    wanted = decision.restart
+    return SensorResult(
+        run_requests=[run_request(stream, wanted)] if wanted is not None else [],
+        skip_reason=SkipReason(decision.says) if wanted is None else None,
+        cursor=msgspec.structs.replace(decision.cursor, sweep=seen.sweep).encode(),
+        asset_events=seen.events,
+        dynamic_partitions_requests=seen.partitions,
+    )
+
+
+def observe(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, wanted: frozenset[str], cursor: Cursor
+) -> Observed:
+    """Look at the topics whose turn it is, and at the ledger with the first of them.
+
+    Raises:
+        KafkaError: Kafka does not answer.
+        TableError: The table is not as its head says.
+    """
+    registered = instance.get_dynamic_partitions(topics_partitions(stream))
+    topics, sweep = due(wanted, registered, cursor.sweep, time.time())
+    events = observe_topics(stream, settings, instance, topics)
+    if topics and not cursor.sweep.after:
+        events += observe_ledger(stream, settings)
+    new = sorted(set(topics) - set(registered))
+    requests = [AddDynamicPartitionsRequest(topics_partitions(stream), new)] if new else []
+    return Observed(events, requests, sweep)
 
 
 def run_request(stream: AnyStream, restart: Restart) -> RunRequest:

@@ -12,7 +12,7 @@ from lockstep.engine.loop import Outcome
 from lockstep.engine.run import import_roots, run_stream
 from lockstep.errors import LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
-from lockstep.orchestration.names import CAUSE_TAG, table_key
+from lockstep.orchestration.names import CAUSE_TAG, table_key, topics_key
 from lockstep.orchestration.own_run import OwnRun
 from lockstep.orchestration.progress import RunProgress
 from lockstep.orchestration.refusals import refuse
@@ -37,6 +37,7 @@ def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) ->
 
     @asset(
         key=table_key(stream),
+        deps=[topics_key(stream)],
         group_name=stream.name,
         description=catalog.table_description(stream),
         metadata=catalog.table_metadata(stream, settings.table_root),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.engine.liveness import Phase, Pulse
+from lockstep.orchestration.topic_states import Sweep
 from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 30.0, 600.0
 """Longer than a start, so that a run has subscribed its topics before it is judged."""
+SUBSCRIBE_SECONDS = 20.0
+"""A writer has claimed the table a few seconds before its first batch tells what it subscribes."""
 CURSOR_VERSION = 1
 
 
@@ -29,20 +32,24 @@ class Cursor(msgspec.Struct, frozen=True):
     Attributes:
         version: Of this layout.
         pulse: Epoch and counter of the writer as they were at the last look.
+        writer_at: When this writer was seen first, in seconds since 1970 (UTC).
         run_key: Of the run that was asked for last.
         asked: Digest of the topics it was asked for.
         awaited: One of these topics.
         attempt: How often in a row it was asked for the same topics.
         asked_at: When, in seconds since 1970 (UTC).
+        sweep: How far the looks at all topics have come.
     """
 
     version: int = CURSOR_VERSION
     pulse: str = ""
+    writer_at: float = 0.0
     run_key: str = ""
     asked: str = ""
     awaited: str = ""
     attempt: int = 0
     asked_at: float = 0.0
+    sweep: Sweep = Sweep()
 
     def encode(self) -> str:
         """As sorted JSON."""
@@ -112,14 +119,15 @@ def decide(look: Look, cursor: Cursor, now: float) -> Decision:
     3. Asked for not long ago, and the run has not failed: wait.
     4. Ask for a run.
     """
-    seen = msgspec.structs.replace(cursor, pulse=_sign(look))
+    first_look = _sign(look).partition(":")[0] != cursor.pulse.partition(":")[0]
+    seen = msgspec.structs.replace(cursor, pulse=_sign(look), writer_at=now if first_look else cursor.writer_at)
     counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
     added = tuple(sorted(look.wanted - look.subscribed))
     if look.head is None or look.head.desired is not Desired.RUNNING:
         return Decision(seen, f"{counts}; {_left_alone(look.head)}")
     if not added:
         return Decision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
-    waiting = _waiting(look, cursor, now, added)
+    waiting = _waiting(look, seen, now, added)
     if waiting:
         return Decision(seen, f"{counts}, {len(added)} new ({_some(added)}); {waiting}")
     never_ending = look.pulse is not None and look.pulse.never_ending and _lives(look, cursor)
@@ -156,7 +164,7 @@ def _waiting(look: Look, cursor: Cursor, now: float, added: tuple[str, ...]) -> 
     pause = _pause(cursor, added)
     if since < pause:
         return f"asked for a run not long ago, waiting {pause - since:.0f} s"
-    return "whether its last run lives is seen at the next look" if _writer_is_unknown(look, cursor) else ""
+    return _writer_is_new(look, cursor, now)
 
 
 def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
@@ -164,11 +172,12 @@ def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
     return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
 
 
-def _writer_is_unknown(look: Look, cursor: Cursor) -> bool:
-    """Whether the writer claims to work, and was never seen before: one look shows no change."""
-    if look.pulse is None or look.pulse.phase is Phase.ENDED:
-        return False
-    return _sign(look).partition(":")[0] != cursor.pulse.partition(":")[0]
+def _writer_is_new(look: Look, cursor: Cursor, now: float) -> str:
+    """Whether a writer was seen too short a time to judge it: it may be gone, or about to subscribe; why."""
+    since = now - cursor.writer_at
+    if look.pulse is None or look.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
+        return ""
+    return "whether its last run lives, and what it subscribes, is seen at the next looks"
 
 
 def _lives(look: Look, cursor: Cursor) -> bool:
