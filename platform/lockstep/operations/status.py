@@ -1,19 +1,28 @@
-"""Where a stream stands: the head, and each partition's position and lag."""
+"""Where a stream stands: what is wanted of it, who writes, positions, lag, freshness, headroom, its last halt."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
 import msgspec
 
-from lockstep.engine.liveness import Phase, pulse
-from lockstep.errors import KafkaError, LockstepError
-from lockstep.kafka.client import admin_client
+from lockstep.engine.liveness import Phase, pulse, writer_lives
+from lockstep.errors import KafkaError
+from lockstep.integrity.finding import Finding
+from lockstep.kafka.client import admin_client, reader_configuration
 from lockstep.kafka.discovery import ClusterView, Discovery
-from lockstep.settings import Settings
-from lockstep.table import log
-from lockstep.table.commit import OutputLog
-from lockstep.table.head import Head
+from lockstep.kafka.oldest import oldest_unread
+from lockstep.kafka.topic_settings import topic_settings
+from lockstep.operations.opened import opened
+from lockstep.operations.sql import rows_of_sql
+from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.ledger import LedgerRow, now, positions
+
+OLDEST_SECONDS_MAX = 5.0
+"""How long a look waits for the first unread message of each partition."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -24,63 +33,163 @@ class PartitionStatus(msgspec.Struct, frozen=True):
         partition: Partition number.
         position: Next offset to read.
         lag_messages: Offsets behind the high watermark; None while Kafka does not answer.
+        headroom_seconds: Until retention by time removes the first unread message; None when there is none, when
+            nothing is ever removed by time, or while Kafka does not answer.
     """
 
     topic: str
     partition: int
     position: int
     lag_messages: int | None
+    headroom_seconds: float | None
 
 
-class Status(msgspec.Struct, frozen=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """One stream.
 
     Attributes:
-        head: The head of its table.
-        writer: What the holder of the epoch last said of itself: "writing", "draining", "ended"
-            or "none". A writer that was killed cannot take its word back.
+        stream: Its name.
+        desired: "running", "stopped", "held" or "halted".
+        reason: Why.
+        findings: The evidence, while halted.
+        writer: "writing" or "draining" for a writer whose counter moves, "gone" for one that stopped counting
+            without a word, "ended", or "none" before the first run.
+        generation: The lineage of batches.
+        epoch: Epoch of the writer that may commit.
+        batch: Number of the last committed batch.
+        hour: Its commit hour (UTC); empty before the first.
+        closed_hour: Newest hour into which nothing can be committed any more.
+        lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
+        freshness_seconds: Age of the newest committed message; None when none was read lately.
+        headroom_seconds: The smallest of the partitions.
+        last_resume: The last time that an operator resumed the stream, as the ledger has it; None if never.
         partitions: Its partitions, by topic and number.
         kafka: Why Kafka could not be asked; empty when it was.
     """
 
-    head: Head
+    stream: str
+    desired: str
+    reason: str
+    findings: tuple[Finding, ...]
     writer: str
+    generation: int
+    epoch: int
+    batch: int
+    hour: str
+    closed_hour: str
+    lag_messages: int | None
+    freshness_seconds: float | None
+    headroom_seconds: float | None
+    last_resume: str | None
     partitions: tuple[PartitionStatus, ...]
     kafka: str
 
 
+class KafkaLook(msgspec.Struct, frozen=True):
+    """What Kafka says of the topics of a ledger.
+
+    Attributes:
+        view: Ids and offsets; None while Kafka does not answer.
+        expires_at: When retention removes the first unread message, in seconds since 1970, by (topic, partition).
+        problem: Why it could not be asked; empty when it was.
+    """
+
+    view: ClusterView | None
+    expires_at: Mapping[tuple[str, int], float]
+    problem: str
+
+
 def status(stream: str, settings: Settings) -> Status:
-    """Read the status of a stream.
+    """Read the status of a stream. Takes a second or three: a writer lives when its counter moves.
 
     Raises:
-        LockstepError: The stream has no table yet.
+        NoTable: The stream has never run.
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream, settings.table_root)
-    if not log.exists(folders.table):
-        raise LockstepError(
-            f"stream {stream} has no table yet in {settings.table_root}", next_step=f"lockstep run {stream}"
-        )
-    head = OutputLog(folders.table).base().head
+    head = opened(folders).base().head
     rows = sorted(positions(folders.ledger, head).values(), key=lambda row: (row.topic, row.partition))
-    view, problem = _view(settings, frozenset(row.topic for row in rows))
-    last = pulse(folders.control, head.epoch)
+    seen = _look(settings.kafka, rows)
+    partitions = tuple(_partition(row, seen) for row in rows)
+    lags = [item.lag_messages for item in partitions if item.lag_messages is not None]
+    headroom = [item.headroom_seconds for item in partitions if item.headroom_seconds is not None]
     return Status(
-        head=head,
-        writer=(last.phase if last is not None else Phase.ENDED).value,
-        partitions=tuple(_partition(row, view) for row in rows),
-        kafka=problem,
+        stream=stream,
+        desired=head.desired.value,
+        reason=head.reason,
+        findings=head.findings,
+        writer=writer_of(folders, head.epoch),
+        generation=head.generation,
+        epoch=head.epoch,
+        batch=head.batch,
+        hour=head.hour,
+        closed_hour=head.closed_hour,
+        lag_messages=sum(lags) if seen.view is not None else None,
+        freshness_seconds=_freshness(rows),
+        headroom_seconds=min(headroom, default=None),
+        last_resume=_last_resume(folders),
+        partitions=partitions,
+        kafka=seen.problem,
     )
 
 
-def _view(settings: Settings, topics: frozenset[str]) -> tuple[ClusterView | None, str]:
+def writer_of(folders: StreamFolders, epoch: int) -> str:
+    """What is known of the writer of an epoch, after looking whether it counts."""
+    last = pulse(folders.control, epoch)
+    if last is None:
+        return "none"
+    if last.phase is Phase.ENDED:
+        return Phase.ENDED.value
+    if writer_lives(folders.control, epoch):
+        return last.phase.value
+    after = pulse(folders.control, epoch)
+    return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
+
+
+def _look(kafka: KafkaSettings, rows: Iterable[LedgerRow]) -> KafkaLook:
+    """Ask for offsets; then, of partitions that lag, how old their first unread message is and how long it stays."""
+    rows = list(rows)
+    admin = admin_client(kafka)
     try:
-        return Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds).view(topics), ""
+        view = Discovery(admin, kafka.timeout_seconds).view({row.topic for row in rows})
+        lagging = {(row.topic, row.partition): row.until for row in rows if _lag(row, view)}
+        retained = {
+            kept.topic: int(kept.settings.get("retention.ms", "-1"))
+            for kept in topic_settings(admin, {topic for topic, _ in lagging}, kafka.timeout_seconds)
+        }
+        ending = {place: offset for place, offset in lagging.items() if retained[place[0]] >= 0}
+        oldest = oldest_unread(reader_configuration(kafka), ending, OLDEST_SECONDS_MAX)
     except KafkaError as error:
-        return None, error.problem
+        return KafkaLook(None, {}, error.problem)
+    expires = {place: (timestamp + retained[place[0]]) / 1000 for place, timestamp in oldest.items()}
+    return KafkaLook(view, expires, "")
 
 
-def _partition(row: LedgerRow, view: ClusterView | None) -> PartitionStatus:
-    ends = view.ends.get((row.topic_id, row.partition)) if view is not None else None
-    lag = None if ends is None else max(0, ends.high_watermark - row.until)
-    return PartitionStatus(row.topic, row.partition, row.until, lag)
+def _partition(row: LedgerRow, seen: KafkaLook) -> PartitionStatus:
+    lag = _lag(row, seen.view) if seen.view is not None else None
+    expires = seen.expires_at.get((row.topic, row.partition))
+    headroom = None if expires is None else expires - time.time()
+    return PartitionStatus(row.topic, row.partition, row.until, lag, headroom)
+
+
+def _lag(row: LedgerRow, view: ClusterView) -> int | None:
+    ends = view.ends.get((row.topic_id, row.partition))
+    return None if ends is None else max(0, ends.high_watermark - row.until)
+
+
+def _freshness(rows: Iterable[LedgerRow]) -> float | None:
+    newest: list[datetime] = [row.newest_timestamp for row in rows if row.newest_timestamp is not None]
+    return max(0.0, (now() - max(newest)).total_seconds()) if newest else None
+
+
+def _last_resume(folders: StreamFolders) -> str | None:
+    """From the ledger: a halt that was resumed is no longer in the head."""
+    found = rows_of_sql(
+        {"ledger": folders.ledger},
+        "SELECT batch, max(committed_at) AS at, max(restart_cause) AS cause FROM ledger "
+        "WHERE restart_cause LIKE 'resume:%' GROUP BY batch ORDER BY batch DESC LIMIT 1",
+    )
+    if not found:
+        return None
+    last = found[0]
+    return f"batch {last['batch']}, {last['at']:%Y-%m-%d %H:%M:%S} UTC: {str(last['cause']).removeprefix('resume: ')}"

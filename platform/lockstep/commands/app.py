@@ -1,0 +1,122 @@
+"""What all commands share: the application, their arguments, the way errors are shown, and exit codes.
+
+Nothing here or in a command's file loads Spark, Kafka or Delta: `lockstep --help` answers at once. Each command
+imports its operation when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from lockstep.errors import IntegrityLost, LockstepError, StreamHalted
+
+if TYPE_CHECKING:
+    from lockstep.engine.hands import AnyStream
+    from lockstep.settings import Settings
+    from lockstep.table.layout import StreamFolders
+
+DONE, FAILED, WRONG_ARGUMENTS, HALTED = 0, 1, 2, 3
+EXIT_CODES = {
+    DONE: "done",
+    FAILED: "an error, which names the next step",
+    WRONG_ARGUMENTS: "wrong arguments",
+    HALTED: "integrity was lost, or the stream is halted",
+}
+
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream; `lockstep streams` lists them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class Panel(Enum):
+    """The groups of `lockstep --help`."""
+
+    LOOK = "Look"
+    RUN = "Run"
+    OPERATE = "Operate"
+    INSTALLATION = "Installation"
+
+
+class _Lockstep(TyperGroup):
+    """Shows errors as one clear message instead of a traceback, with an exit code that scripts can tell apart."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # typer's own signature
+        panels = [panel.value for panel in Panel]
+        return sorted(self.commands, key=lambda name: panels.index(str(vars(self.commands[name])["rich_help_panel"])))
+
+    def invoke(self, ctx: Any) -> Any:  # typer's own signature
+        try:
+            return super().invoke(ctx)
+        except LockstepError as error:
+            show_error(error)
+            halted = isinstance(error, (IntegrityLost, StreamHalted))
+            raise typer.Exit(HALTED if halted else FAILED) from None
+
+
+app = typer.Typer(
+    cls=_Lockstep,
+    help="`lockstep`: what the web UI can do, and what it cannot.",
+    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def command(example: str, panel: Panel) -> Callable[[F], F]:
+    """Add a command to the application.
+
+    Args:
+        example: A whole command line after `lockstep`, shown by --help; a test parses it.
+        panel: Its group in `lockstep --help`.
+    """
+    return app.command(epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+
+
+def all_streams() -> dict[str, AnyStream]:
+    """The streams declared in assets/ of the working folder."""
+    from lockstep.declare.find import streams_in
+
+    return dict(streams_in(Path.cwd()))
+
+
+def stream_of(name: str) -> AnyStream:
+    """A declared stream.
+
+    Raises:
+        UnknownStream: Lists those that there are.
+    """
+    from lockstep.operations.streams import find_stream
+
+    return find_stream(name, all_streams())
+
+
+def settings() -> Settings:
+    """The settings in force."""
+    from lockstep.settings import load_settings
+
+    return load_settings()
+
+
+def folders_of(name: str) -> StreamFolders:
+    """Where the tables of a declared stream lie."""
+    from lockstep.table.layout import StreamFolders
+
+    return StreamFolders(stream_of(name).name, settings().table_root)
+
+
+def show_error(error: LockstepError) -> None:
+    """The problem and the next step, on the error stream."""
+    from lockstep.commands.output import tell
+
+    tell("error: " + error.problem, style="red")
+    tell("next: " + error.next_step)
+    sys.stderr.flush()

@@ -1,0 +1,101 @@
+"""Commands for operators: resume, close, repair."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import RenderableType
+
+from lockstep.commands.app import FAILED, AsJson, Panel, StreamName, command, folders_of
+from lockstep.commands.output import answer, grid, styled
+
+if TYPE_CHECKING:
+    from lockstep.operations.repair import Repair
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """A resumption.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: The batch that the resumption is.
+    """
+
+    stream: str
+    batch: int
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A closed hour.
+
+    Attributes:
+        stream: Name of the stream.
+        hour: The hour (UTC) into which nothing can be committed any more, nor into any before it.
+    """
+
+    stream: str
+    hour: str
+
+
+@command('resume order_books --why "bad deploy" --accept-loss order_books.eth/0@120-121', Panel.OPERATE)
+def resume(
+    stream: StreamName,
+    why: Annotated[str, typer.Option(help="The cause that was found; kept in the ledger.")],
+    accept_loss: Annotated[
+        list[str] | None, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL; may be given again.")
+    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Resume a halted stream, after its cause was found.
+
+    Without --accept-loss the stream goes on at the very message that halted it.
+    """
+    from lockstep.operations.resume import Loss
+    from lockstep.operations.resume import resume as do_resume
+
+    losses = tuple(Loss.parse(text) for text in accept_loss or ())
+    head = do_resume(folders_of(stream), why=why, who=getpass.getuser(), accepted=losses)
+    answer(Resumed(stream, head.batch), _resumed, as_json=as_json)
+
+
+@command("close order_books", Panel.OPERATE)
+def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Close the open hour of a stream, so that it can be compacted."""
+    from lockstep.operations.close import close_hour
+
+    answer(Closed(stream, close_hour(folders_of(stream))), _closed, as_json=as_json)
+
+
+@command("repair order_books --apply", Panel.OPERATE)
+def repair(
+    stream: StreamName,
+    apply: Annotated[bool, typer.Option("--apply", help="Mend what is mendable.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Look for all that a start would refuse with, and mend what is safe to mend.
+
+    Mendable: a cut newest log entry, a ledger behind the table. Exit code 1 while anything is left to do.
+    """
+    from lockstep.operations.repair import repair as do_repair
+
+    found = do_repair(folders_of(stream), apply=apply)
+    answer(found, _checks, as_json=as_json)
+    if not found.whole:
+        raise typer.Exit(FAILED)
+
+
+def _resumed(found: Resumed) -> RenderableType:
+    name = found.stream
+    return styled(f"{name}: resumed with batch {found.batch}; start it: lockstep start {name}, or lockstep run {name}")
+
+
+def _closed(found: Closed) -> RenderableType:
+    return styled(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
+
+
+def _checks(found: Repair) -> RenderableType:
+    rows = ((c.check, c.condition, c.found, c.next_step) for c in found.checks)
+    return grid(("check", "condition", "found", "next"), rows)

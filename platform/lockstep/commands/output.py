@@ -1,0 +1,112 @@
+"""How answers look: tables on a terminal, plain columns in a pipe, one JSON document for scripts."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+T = TypeVar("T")
+
+PIPE_COLUMNS = 100_000
+"""A pipe has no width: nothing is folded or cut in it."""
+STYLES = {
+    "ok": "green",
+    "running": "green",
+    "writing": "green",
+    "warning": "yellow",
+    "stopped": "yellow",
+    "error": "red",
+    "halted": "red",
+    "gone": "red",
+}
+"""Words that stand out on a terminal, wherever they fill a cell."""
+
+
+def answer(found: T, show: Callable[[T], RenderableType], *, as_json: bool) -> None:
+    """Print what an operation found: as JSON, or as people read it."""
+    if as_json:
+        print_json(found)
+    else:
+        print_out(show(found))
+
+
+def print_json(found: object) -> None:
+    """One JSON document and a newline; the fields are those of the struct."""
+    sys.stdout.write(msgspec.json.encode(found, enc_hook=str).decode() + "\n")
+
+
+def print_out(shown: RenderableType) -> None:
+    """Print for people: with colours on a terminal, and without anything but text elsewhere."""
+    console = out()
+    if console.is_terminal:
+        console.print(shown)
+        return
+    with console.capture() as captured:
+        console.print(shown)
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def tell(line: str, style: str = "") -> None:
+    """One line beside the answer, on the error stream: never part of what a pipe gets."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text(line, style=style))
+
+
+def out() -> Console:
+    """The console of the answer, as wide as it is; made anew, because the stream may be another by now."""
+    terminal = sys.stdout.isatty()
+    return Console(highlight=False, markup=False, width=None if terminal else PIPE_COLUMNS)
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table whose cells are folded on a narrow terminal, never cut. None is shown as "-"."""
+    terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Table:
+    """Names and values, one a line."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        table.add_row(Text(name, style="dim"), _cell(value))
+    return table
+
+
+def lines(*parts: RenderableType | None) -> Group:
+    """One below the other; None is left out."""
+    return Group(*(part for part in parts if part is not None))
+
+
+def styled(line: str, style: str = "") -> Text:
+    """A line of text as it is: what looks like markup in a name stays."""
+    return Text(line, style=style)
+
+
+def duration(seconds: float | None) -> str | None:
+    """A time as people say it: 0.4 s, 12 s, 5 min, 3.2 h, 4.0 d; None stays None."""
+    if seconds is None:
+        return None
+    unit, name = next((unit, name) for limit, unit, name in _UNITS if abs(seconds) < limit)
+    digits = 0 if name == "min" or (name == "s" and abs(seconds) >= 1) else 1
+    return f"{seconds / unit:.{digits}f} {name}"
+
+
+_UNITS = ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "d"))
+
+
+def _cell(value: object) -> Text:
+    text = "-" if value is None else str(value)
+    return Text(text, style=STYLES.get(text, ""))

@@ -1,0 +1,125 @@
+"""The folders that lockstep writes to: can they be written, do they sync, create exclusively, have room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+
+from lockstep.operations.finding import Diagnosis, error, ok, warning
+from lockstep.state.hot import MAP_BYTES
+
+ROOM_BYTES_MIN, ROOM_BYTES_WARN = 1 << 30, 10 << 30
+"""Below a gigabyte a single compaction may not fit; below ten, a weekend may not."""
+SYNC_SECONDS_WARN, SYNCS = 0.03, 9
+"""A batch waits for about three syncs: at 30 ms each they cost a tenth of a second."""
+IN_MEMORY = ("tmpfs", "ramfs")
+OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.s3fs", "fuse.sshfs")
+"""File systems whose exclusive creation or syncing has exceptions of its own."""
+
+
+def table_root(root: Path) -> Iterator[Diagnosis]:
+    """The table root: everything that must last lies there."""
+    name = "table root"
+    folder = _nearest(root)
+    if not os.access(folder, os.W_OK):
+        yield error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
+        return
+    with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
+        yield ok(name, f"{root} can be written")
+        yield _exclusive(Path(draft))
+        yield _syncs(Path(draft))
+    yield _kind(name, root, must_last=True)
+    yield _room(name, folder)
+
+
+def local_root(root: Path) -> Iterator[Diagnosis]:
+    """The folder of hot copies: lost at any time without harm, but lmdb must work in it."""
+    name, folder = "local root", _nearest(root)
+    if not os.access(folder, os.W_OK):
+        yield error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
+        return
+    with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
+        yield _maps(name, Path(draft))
+    yield _kind(name, root, must_last=False)
+    yield _room(name, folder)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there: what is missing is made at the first start."""
+    return folder if folder.is_dir() else _nearest(folder.parent)
+
+
+def _exclusive(draft: Path) -> Diagnosis:
+    """Whether the second of two creators is refused; commits are decided by it."""
+    name, path = "exclusive creation", draft / "once"
+    path.open("xb").close()
+    try:
+        path.open("xb").close()
+    except FileExistsError:
+        return ok(name, "the second creator of a file is refused")
+    step = "put table_root on a file system that has exclusive creation: two writers could both commit here"
+    return error(name, "a file was created twice", step)
+
+
+def _syncs(draft: Path) -> Diagnosis:
+    took = []
+    with (draft / "synced").open("wb") as file:
+        for _ in range(SYNCS):
+            file.write(b"x" * 4096)
+            began = time.monotonic()
+            file.flush()
+            os.fsync(file.fileno())
+            took.append(time.monotonic() - began)
+    median = statistics.median(took)
+    found = f"4 KiB are synced in {median * 1000:.2f} ms (median of {SYNCS})"
+    if median > SYNC_SECONDS_WARN:
+        return warning("fsync", found, "each batch waits for three syncs: use a faster disk, or larger batches")
+    return ok("fsync", found)
+
+
+def _maps(name: str, draft: Path) -> Diagnosis:
+    try:
+        lmdb.open(str(draft / "probe.mdb"), subdir=False, map_size=MAP_BYTES, lock=False, sync=False).close()
+    except (lmdb.Error, OSError) as problem:
+        step = "use a local disk; raise the limit of virtual memory (ulimit -v)"
+        return error(name, f"lmdb cannot map {MAP_BYTES >> 30} GiB there: {problem}", step)
+    return ok(name, f"lmdb maps {MAP_BYTES >> 30} GiB (virtual) there")
+
+
+def _kind(name: str, folder: Path, *, must_last: bool) -> Diagnosis:
+    kind = file_system(folder.absolute(), Path("/proc/mounts").read_text(encoding="utf-8"))
+    what = f"{name}: file system"
+    if must_last and kind in IN_MEMORY:
+        return warning(what, f"{kind} is gone with a restart of the machine", "set table_root to a folder on a disk")
+    if kind in OVER_NETWORK:
+        step = "a local disk, or a network file system that you have seen to sync and to create exclusively"
+        return warning(what, f"{kind} is a network file system", step)
+    return ok(what, kind)
+
+
+def file_system(folder: Path, mounts: str) -> str:
+    """The kind of file system that holds a folder, from the text of /proc/mounts. Pure."""
+    fields = [line.split() for line in mounts.splitlines()]
+    holding = [(len(parts[1]), parts[2]) for parts in fields if folder.is_relative_to(_unescaped(parts[1]))]
+    return max(holding, default=(0, "unknown"))[1]
+
+
+def _unescaped(path: str) -> str:
+    return path.replace("\\040", " ")
+
+
+def _room(name: str, folder: Path) -> Diagnosis:
+    free = shutil.disk_usage(folder).free
+    what, found = f"{name}: room", f"{free / 1e9:.1f} GB free"
+    if free < ROOM_BYTES_MIN:
+        return error(what, found, f"make room: a batch that cannot be written ends the run ({folder})")
+    if free < ROOM_BYTES_WARN:
+        return warning(what, found, "make room, or watch it: a compaction holds old and new files for three days")
+    return ok(what, found)

@@ -1,0 +1,131 @@
+"""Rows of streams: as of now, a version or a time; by SQL over all streams' tables, or of one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.errors import LockstepError
+from lockstep.operations.opened import NoTable
+from lockstep.operations.sql import run_sql
+from lockstep.table import log
+from lockstep.table.layout import StreamFolders
+
+
+class AsOf(msgspec.Struct, frozen=True):
+    """When the rows are read.
+
+    Attributes:
+        version: A version of the output table; None for the newest.
+        time: The newest version at that time; None for now.
+    """
+
+    version: int | None = None
+    time: datetime | None = None
+
+
+class QueryResult(msgspec.Struct, frozen=True):
+    """Rows.
+
+    Attributes:
+        sql: The query that gave them.
+        versions: The version of each table that was read, by name.
+        columns: Names of the columns, in order.
+        types: Their Arrow types.
+        rows: The rows; each a list of values in the order of the columns.
+        more: Whether the limit left rows out.
+    """
+
+    sql: str
+    versions: dict[str, int]
+    columns: list[str]
+    types: list[str]
+    rows: list[list[object]]
+    more: bool
+
+
+def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
+    """Run SQL over the tables of all streams: `<stream>` and `<stream>_ledger`.
+
+    Args:
+        sql: A query that reads.
+        streams: Names of the declared streams.
+        root: The table root.
+        as_of: When; a version belongs to one table and is refused here.
+        limit: Most rows; None for all.
+
+    Raises:
+        WrongQuery: The SQL is wrong, or a table is not there.
+        LockstepError: A version was given, or there was no table at that time.
+    """
+    if as_of.version is not None:
+        raise LockstepError(
+            "a version belongs to one table, and SQL may name several",
+            next_step="lockstep query STREAM --version N, or SQL with --at TIME",
+        )
+    tables = {}
+    for stream in streams:
+        tables |= _tables(StreamFolders(stream, root), as_of)
+    return _result(tables, sql, limit)
+
+
+def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
+    """Rows of one stream's table in their own order: topic, partition, emit offset, row.
+
+    Raises:
+        NoTable: The stream has never run.
+        LockstepError: There is no such version.
+    """
+    tables = _tables(StreamFolders(stream, root), as_of)
+    if not tables:
+        raise NoTable(stream, root)
+    at_most = "" if limit is None else f" LIMIT {limit + 1}"
+    sql = f'SELECT * FROM "{stream}" ORDER BY "_topic", "_topic_id", "_partition", "_emit_offset", "_row"{at_most}'  # noqa: S608  # a stream's name is checked
+    return _result(tables, sql, limit)
+
+
+def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> QueryResult:
+    found = run_sql(tables, sql)
+    more = limit is not None and found.num_rows > limit
+    shown = found.slice(0, limit) if more else found
+    columns = [column.to_pylist() for column in shown.columns]
+    return QueryResult(
+        sql=sql,
+        versions={name: table.version() for name, table in tables.items()},
+        columns=shown.column_names,
+        types=[str(field.type) for field in shown.schema],
+        rows=[list(row) for row in zip(*columns, strict=True)],
+        more=more,
+    )
+
+
+def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
+    """The output table and the ledger; of a version of the first, the ledger as it was at that commit's time."""
+    if not log.exists(folders.table):
+        return {}
+    output = _opened(folders.table, as_of)
+    time = as_of.time if as_of.version is None else _committed_at(output)
+    return {folders.stream: output, f"{folders.stream}_ledger": _opened(folders.ledger, AsOf(time=time))}
+
+
+def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
+    try:
+        table = DeltaTable(folder, version=as_of.version)
+        if as_of.time is not None:
+            table.load_as_version(as_of.time)
+    except DeltaError as error:
+        newest = DeltaTable(folder).version()
+        raise LockstepError(
+            f"{folder} cannot be read as of {as_of.version if as_of.version is not None else as_of.time}: {error}",
+            next_step=f"its newest version is {newest}",
+        ) from error
+    return table
+
+
+def _committed_at(table: DeltaTable) -> datetime:
+    return datetime.fromtimestamp(table.history(1)[0]["timestamp"] / 1000).astimezone()

@@ -1,0 +1,240 @@
+"""Looks for everything a start would refuse with, and mends what can be mended without guessing.
+
+Mended: a cut newest log entry (set aside, never deleted), and a ledger that is behind the head. Everything else is
+said with what to do: lockstep cannot make a file again that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.engine.liveness import pulse, writer_lives
+from lockstep.errors import LockstepError, TableError, resume_command
+from lockstep.operations.opened import NoTable
+from lockstep.operations.state import address_of, sections_of
+from lockstep.state.section import StateDamaged
+from lockstep.table import cut, ledger, log, side
+from lockstep.table.commit import OutputLog
+from lockstep.table.head import Desired, Head, SideFile
+from lockstep.table.layout import StreamFolders
+
+NAMED_MAX = 5
+"""So many missing files are named; the rest is counted."""
+
+
+class Condition(Enum):
+    """What was found of one thing."""
+
+    OK = "ok"
+    MENDABLE = "mendable"
+    MENDED = "mended"
+    BROKEN = "broken"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that a start needs.
+
+    Attributes:
+        check: What was looked at.
+        condition: "ok"; "mendable", by --apply; "mended"; or "broken", which lockstep cannot mend.
+        found: What was found.
+        next_step: What to do; empty when it is ok.
+    """
+
+    check: str
+    condition: str
+    found: str
+    next_step: str = ""
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """All checks of a stream, in the order in which a start needs them; the first that is not ok may hide others."""
+
+    stream: str
+    checks: tuple[Check, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether a start would find nothing wrong."""
+        return all(check.condition in {Condition.OK.value, Condition.MENDED.value} for check in self.checks)
+
+
+class WriterLives(LockstepError):
+    """Nothing is mended under a writer that works."""
+
+
+def repair(folders: StreamFolders, *, apply: bool) -> Repair:
+    """Check a stream as a start does, and more; mend where that is safe.
+
+    1. The newest entries of both logs are whole.
+    2. The output table's log is ours, and its head can be read.
+    3. The ledger holds the last batch of the head.
+    4. The files of the newest version are there.
+    5. The state of every partition is whole, byte by byte.
+    6. The stream is not halted.
+
+    A step that needs the one before is left out when that one fails.
+
+    Args:
+        folders: Where the stream lies.
+        apply: Mend; without it nothing is changed.
+
+    Raises:
+        NoTable: The stream has never run.
+        WriterLives: A writer works, and something is to be mended.
+    """
+    if not log.exists(folders.table):
+        raise NoTable(folders.stream, folders.root)
+    if apply:
+        _refuse_beside_a_writer(folders)
+    return Repair(folders.stream, tuple(_checks(folders, apply=apply)))
+
+
+def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
+    for table in (folders.table, folders.ledger):  # 1
+        check = _newest_entry(folders, table, apply=apply)
+        yield check
+        if check.condition in {Condition.MENDABLE.value, Condition.BROKEN.value}:
+            return
+    try:
+        head = OutputLog(folders.table).base().head  # 2
+    except (TableError, DeltaError) as error:
+        yield _unreadable(error)
+        return
+    yield Check("log of the table", Condition.OK.value, f"batch {head.batch}, epoch {head.epoch}, {head.desired.value}")
+    behind = _ledger(folders, head, apply=apply)  # 3
+    yield behind
+    yield _data_files(folders.table)  # 4
+    if behind.condition in {Condition.OK.value, Condition.MENDED.value}:
+        yield _state(folders, head)  # 5
+    yield _halt(head)  # 6
+
+
+def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
+    name = f"newest entry of {table.name}/_delta_log"
+    version = cut.cut_version(table)
+    if version is None:
+        return Check(name, Condition.OK.value, f"version {cut.newest_version(table)} is whole")
+    path, found = log.entry_path(table, version), f"version {version} is empty or cut"
+    if version == 0 or cut.is_in_checkpoint(table, version) or _was_acknowledged(folders, table, version):
+        step = f"it was whole once, and what came after builds on it: restore {path} from a copy"
+        return Check(name, Condition.BROKEN.value, found, step)
+    if not apply:
+        step = f"nobody was told that it landed: lockstep repair {folders.stream} --apply sets it aside"
+        return Check(name, Condition.MENDABLE.value, found, step)
+    kept = cut.set_aside(table, version, folders.control / "set-aside")
+    return Check(name, Condition.MENDED.value, f"{found}: set aside as {kept}", "start the stream")
+
+
+def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool:
+    """Whether the ledger has gone on from a cut entry of the output table: it follows only what is on disk."""
+    if table != folders.table:
+        return False
+    before = log.read_entry(table, version - 1)
+    if before is None or before.head is None or cut.cut_version(folders.ledger) is not None:
+        return before is None or before.head is None
+    return _held(folders.ledger) > before.head.batch
+
+
+def _held(folder: Path) -> int:
+    return DeltaTable(folder).transaction_version(log.BATCH) or 0
+
+
+def _unreadable(error: Exception) -> Check:
+    step = error.next_step if isinstance(error, LockstepError) else "restore _delta_log from a copy"
+    problem = error.problem if isinstance(error, LockstepError) else str(error).splitlines()[0]
+    return Check("log of the table", Condition.BROKEN.value, problem, step)
+
+
+def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
+    """The ledger may be behind by more than a batch when it was restored from an older copy."""
+    name, held = "ledger", _held(folders.ledger)
+    found = f"it holds batch {held}, the head is at {head.batch}"
+    if held == head.batch:
+        return Check(name, Condition.OK.value, found)
+    if held > head.batch:
+        step = "the table's log has lost entries: restore table/_delta_log from a copy that is as new as the ledger"
+        return Check(name, Condition.BROKEN.value, found, step)
+    missing = _missing(folders, held, head)
+    gone = [str(batch) for batch in range(held + 1, head.batch + 1) if not _is_there(folders, missing.get(batch))]
+    if gone:
+        step = f"restore the files of {folders.ledger} from a copy; without them nothing says what these batches read"
+        return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {_some(gone)}", step)
+    if not apply:
+        step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
+        return Check(name, Condition.MENDABLE.value, found, step)
+    for batch in range(held + 1, head.batch + 1):
+        side.forward(folders.ledger, missing[batch], batch)
+    return Check(name, Condition.MENDED.value, f"{found}: brought forward", "start the stream")
+
+
+def _missing(folders: StreamFolders, held: int, head: Head) -> dict[int, SideFile]:
+    """The ledger file of each batch after the one that is held, as the output table's entries name them."""
+    found: dict[int, SideFile] = {}
+    version = head.batch_version
+    while version > 0:
+        entry = log.read_entry(folders.table, version)
+        if entry is None or entry.head is None or entry.head.batch <= held:
+            break
+        if entry.head.ledger is not None:
+            found[entry.head.batch] = entry.head.ledger
+        version -= 1
+    return found
+
+
+def _is_there(folders: StreamFolders, file: SideFile | None) -> bool:
+    path = folders.ledger / file.path if file is not None else None
+    return file is not None and path is not None and path.exists() and path.stat().st_size == file.size
+
+
+def _data_files(table: Path) -> Check:
+    actions = DeltaTable(table).get_add_actions(flatten=True).select(["path", "size_bytes"])
+    named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    listed = [(table / path, size) for path, size in named]
+    wrong = [str(path) for path, size in listed if not path.exists() or path.stat().st_size != size]
+    if wrong:
+        step = "restore them from a copy: readers of the table fail until then"
+        return Check("files of the table", Condition.BROKEN.value, f"missing or of another size: {_some(wrong)}", step)
+    return Check("files of the table", Condition.OK.value, f"{len(listed)} files are there, with their sizes")
+
+
+def _state(folders: StreamFolders, head: Head) -> Check:
+    rows = ledger.positions(folders.ledger, head).values()
+    sections, wrong = 0, []
+    for row in rows:
+        try:
+            sections += sum(1 for _ in sections_of(address_of(row), folders.state))
+        except StateDamaged as error:
+            wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
+    if wrong:
+        step = f"restore {folders.state} from a copy; the rows of the table are whole, only the fold cannot go on"
+        return Check("state", Condition.BROKEN.value, _some(wrong), step)
+    return Check("state", Condition.OK.value, f"{len(rows)} partitions, {sections} sections read, every checksum right")
+
+
+def _halt(head: Head) -> Check:
+    if head.desired is Desired.HALTED:
+        return Check("halt", Condition.BROKEN.value, head.reason, resume_command(head.stream, head.findings))
+    return Check("halt", Condition.OK.value, f"not halted; {head.desired.value}")
+
+
+def _refuse_beside_a_writer(folders: StreamFolders) -> None:
+    """The epoch may be unreadable in the log, so the newest liveness file decides."""
+    epochs = [int(path.stem.partition("-")[2]) for path in folders.control.glob("liveness-*.json")]
+    newest = max(epochs, default=0)
+    if pulse(folders.control, newest) is not None and writer_lives(folders.control, newest):
+        raise WriterLives(
+            f"epoch {newest} of {folders.stream} is writing: nothing is mended beside it",
+            next_step=f"lockstep repair {folders.stream} only looks; to mend, first: lockstep stop {folders.stream}",
+        )
+
+
+def _some(items: list[str]) -> str:
+    more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
+    return ", ".join(items[:NAMED_MAX]) + more

@@ -1,0 +1,53 @@
+"""SQL over Delta tables without Spark: DataFusion, as it comes with deltalake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from lockstep.errors import LockstepError
+
+READS = re.compile(r"\s*(select|with|explain|describe|show|values)\b", re.IGNORECASE)
+"""What a query may begin with; COPY and the like would write files."""
+PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""DataFusion's own types of text, which other libraries do not take yet."""
+
+
+class WrongQuery(LockstepError):
+    """The SQL is wrong, or names what is not there.
+
+    Attributes:
+        sql: The query.
+    """
+
+    def __init__(self, sql: str, reason: str, tables: Mapping[str, DeltaTable]) -> None:
+        listed = ", ".join(sorted(tables)) or "none yet"
+        super().__init__(f"the query failed: {reason}", next_step=f"correct the SQL; tables: {listed}")
+        self.sql = sql
+
+
+def run_sql(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
+    """The whole result of a query that reads.
+
+    Raises:
+        WrongQuery: With what DataFusion says, and the tables that there are.
+    """
+    if not READS.match(sql):
+        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW", tables)
+    builder = QueryBuilder()
+    for name, table in tables.items():
+        builder.register(name, table)
+    try:
+        found = pa.table(builder.execute(sql).read_all())
+    except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
+        raise WrongQuery(sql, str(error), tables) from error
+    return found.cast(pa.schema([field.with_type(PLAIN.get(field.type, field.type)) for field in found.schema]))
+
+
+def rows_of_sql(folders: Mapping[str, Path], sql: str) -> list[dict[str, object]]:
+    """A small result as rows, from the newest versions of some tables."""
+    return run_sql({name: DeltaTable(folder) for name, folder in folders.items()}, sql).to_pylist()

@@ -1,0 +1,164 @@
+"""The state of sessions at the committed positions, from durable files only: no hot copy, no Spark, no Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from lockstep.engine.bookkeeping import position_of
+from lockstep.engine.hands import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.operations.opened import opened
+from lockstep.state.address import StateAddress
+from lockstep.state.durable import read_section
+from lockstep.state.schema import StateSchema
+from lockstep.state.section import Section
+from lockstep.table import ledger
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """One session.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        session: Key of the session.
+        position: The state is the fold of all offsets before this one.
+        stored_bytes: Size of the stored state.
+        gate: What the integrity gate keeps of the session; None in a list of sessions.
+        state: The user's state, with struct fields by name; None in a list of sessions. A table whose keys are no
+            text is a list of {"key", "value"}.
+    """
+
+    topic: str
+    partition: int
+    session: str
+    position: int
+    stored_bytes: int
+    gate: object = None
+    state: object = None
+
+
+class SessionStates(msgspec.Struct, frozen=True):
+    """Sessions of a stream.
+
+    Attributes:
+        stream: Name of the stream.
+        generation: The lineage of batches.
+        batch: Number of the last committed batch.
+        sessions: By topic, partition and session.
+    """
+
+    stream: str
+    generation: int
+    batch: int
+    sessions: tuple[SessionState, ...]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which sessions; None for all.
+
+    Attributes:
+        topic: Only of this topic.
+        partition: Only of this partition.
+        session: Only this one; its state is decoded then.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    session: str | None = None
+
+
+class NoSuchSession(LockstepError):
+    """No session of that key has a state."""
+
+
+def read_states(stream: AnyStream, root: Path, wanted: Wanted) -> SessionStates:
+    """Read the sessions that are wanted; decoded when one is named.
+
+    Raises:
+        NoTable: The stream has never run.
+        NoSuchSession: None of that key, topic or partition has a state.
+        StateDamaged: A durable file is missing or any byte of it wrong.
+        StateTypeChanged: It was stored by a type that this one cannot read.
+    """
+    folders = StreamFolders(stream.name, root)
+    head = opened(folders).base().head
+    rows = sorted(ledger.positions(folders.ledger, head).values(), key=lambda row: (row.topic, row.partition))
+    read = [row for row in rows if _is_wanted(row, wanted)]
+    schema: StateSchema[object] = StateSchema(stream.types.state)
+    found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
+    if not found and wanted != Wanted():
+        raise NoSuchSession(
+            f"no session {wanted.session or ''!r} with a state in {len(read)} of {len(rows)} partitions",
+            next_step=f"lockstep state {stream.name} lists the sessions that there are",
+        )
+    return SessionStates(stream.name, head.generation, head.batch, tuple(found))
+
+
+def address_of(row: LedgerRow) -> StateAddress:
+    """The state that a ledger row leaves."""
+    position = position_of(row, deletes_only=True)
+    return StateAddress(row.generation, row.topic_id, row.partition, row.until, position.state)
+
+
+def sections_of(address: StateAddress, durable: Path) -> Iterator[Section]:
+    """The sections of a state, from its base on; each read whole and checked.
+
+    Raises:
+        StateDamaged: One is missing or any byte of it wrong.
+    """
+    if address.section is None:
+        return
+    head = read_section(durable, address.section, address)
+    for ref in head.header.chain:
+        yield read_section(durable, ref, address)
+    yield head
+
+
+def plain(value: object) -> object:
+    """A state as JSON can carry it, with struct fields by name whatever the stored layout."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: plain(held) for key, held in value.items()}
+        return [{"key": plain(key), "value": plain(held)} for key, held in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(held) for held in value]
+    return value
+
+
+def _is_wanted(row: LedgerRow, wanted: Wanted) -> bool:
+    return wanted.topic in {None, row.topic} and wanted.partition in {None, row.partition}
+
+
+def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: str | None) -> Iterable[SessionState]:
+    stored: dict[bytes, bytes] = {}
+    for section in sections_of(address_of(row), durable):
+        schema.accept(section.header.shape_hash, section.header.shape, section.place)
+        for block in section.blocks():
+            for key, value in block:
+                if value is None:
+                    stored.pop(key, None)
+                elif only is None or key == only.encode("utf-8", "surrogatepass"):
+                    stored[key] = value
+    for key, value in sorted(stored.items()):
+        yield _session(row, key.decode("utf-8", "surrogatepass"), value, schema, decoded=only is not None)
+
+
+def _session(row: LedgerRow, key: str, value: bytes, schema: StateSchema[object], *, decoded: bool) -> SessionState:
+    gate, state = schema.decode(key, value) if decoded else (None, None)
+    return SessionState(
+        topic=row.topic,
+        partition=row.partition,
+        session=key.encode("utf-8", "replace").decode(),
+        position=row.until,
+        stored_bytes=len(value),
+        gate=plain(gate),
+        state=plain(state),
+    )

@@ -1,0 +1,82 @@
+"""The newest entry of a Delta log after a loss of power: whole, or cut.
+
+A commit syncs its entry before anything builds on it, so an entry that was cut was never acknowledged: setting
+it aside undoes nothing. delta-rs writes an entry's transactions last, so an entry that holds them is whole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from lockstep.table import log
+from lockstep.table.commit import CommitKind
+
+LAST_LINES = {
+    CommitKind.BATCH.value: {log.VERSION, log.BATCH},
+    CommitKind.HALT.value: {log.VERSION, log.BATCH},
+    CommitKind.RESUME.value: {log.VERSION, log.BATCH},
+    CommitKind.CLAIM.value: {log.VERSION, log.EPOCH},
+    CommitKind.CREATE.value: set[str](),
+    "side": {log.BATCH},
+}
+"""The transactions that each kind of entry ends with; all others of ours with their version."""
+
+
+class _Transaction(msgspec.Struct):
+    appId: str  # noqa: N815  # Delta's own name
+
+
+class _Line(msgspec.Struct):
+    commitInfo: dict[str, object] | None = None  # noqa: N815  # Delta's own name
+    txn: _Transaction | None = None
+
+
+def newest_version(table: Path) -> int | None:
+    """The newest version of which there is an entry's file; None without any."""
+    versions = [int(path.stem) for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
+    return max(versions, default=None)
+
+
+def is_cut(entry: bytes) -> bool:
+    """Whether an entry of ours is not whole. Of somebody else's only broken JSON is seen."""
+    try:
+        lines = msgspec.json.Decoder(_Line).decode_lines(entry)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
+    if info is None:
+        return True
+    kind = info.get(log.KIND)
+    if not isinstance(kind, str):
+        return False
+    needed = LAST_LINES.get(kind, {log.VERSION})
+    return not needed <= {line.txn.appId for line in lines if line.txn is not None}
+
+
+def cut_version(table: Path) -> int | None:
+    """The newest version, when its entry is cut; None when it is whole."""
+    version = newest_version(table)
+    if version is None:
+        return None
+    return version if is_cut(log.entry_path(table, version).read_bytes()) else None
+
+
+def is_in_checkpoint(table: Path, version: int) -> bool:
+    """Whether a log checkpoint was made of a version or a later one: then it was whole once."""
+    return any(int(path.name[:20]) >= version for path in (table / "_delta_log").glob("*.checkpoint*.parquet"))
+
+
+def set_aside(table: Path, version: int, folder: Path) -> Path:
+    """Move the entry of a version out of the log; gives where it lies now.
+
+    Raises:
+        FileNotFoundError: Somebody else has moved it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
+    log.entry_path(table, version).rename(kept)
+    log.sync(table / "_delta_log")
+    return kept
