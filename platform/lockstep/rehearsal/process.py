@@ -112,9 +112,9 @@ def end_descendants(seconds: float, *, but: int | None = None) -> None:
             _reap()
 
 
-def descendants() -> list[int]:
-    """Processes below this one that have not ended, nearest first."""
-    found, todo = [], [os.getpid()]
+def descendants(of: int | None = None) -> list[int]:
+    """Processes below one, by default this one, that have not ended, nearest first."""
+    found, todo = [], [of or os.getpid()]
     while todo:
         for children in Path(f"/proc/{todo.pop(0)}/task").glob("*/children"):
             with contextlib.suppress(OSError):
