@@ -19,7 +19,7 @@ from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.subscription import Subscription
 from lockstep.engine.waits import IDLE_SECONDS, Waits
 from lockstep.engine.watch import KafkaWatch
-from lockstep.errors import IntegrityLost, LockstepError
+from lockstep.errors import IntegrityLost, LockstepError, RegistryUnreachable
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import audit, replaced
@@ -100,11 +100,10 @@ class Batches:
             return ()
         try:
             bins = self._hands.runner(plan)
-        except LockstepError:
-            raise
-        except Exception:  # the outermost edge of a Spark job: whatever failed there is retried from the ledger
+        except Exception as error:  # the outermost edge of a Spark job: what failed there is retried from the ledger
             self._failures += 1
-            if self._hands.stop.is_set() or self._failures >= FAILURES_MAX:
+            lasting = isinstance(error, LockstepError) and not isinstance(error, RegistryUnreachable)
+            if lasting or self._hands.stop.is_set() or self._failures >= FAILURES_MAX:
                 raise
             LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
             return None

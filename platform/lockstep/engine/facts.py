@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.declare.decoders.registry import Registry
 from lockstep.engine.plan import PlannedRange
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.state.address import SectionRef
@@ -22,6 +23,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         table: Folder of the output table.
         state: Folder of the durable state files.
         hot: Folder on the executor for the hot copy of state.
+        registry: The installation's schema registry, where it has one.
     """
 
     stream: bytes
@@ -29,6 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     table: Path
     state: Path
     hot: Path
+    registry: Registry | None = None
 
 
 class BinTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +100,24 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
-class BinFacts(msgspec.Struct, frozen=True):
+class BinFacts(msgspec.Struct, frozen=True, tag=True):
     """What a task did: its ranges and the files it wrote, synced and named by nobody yet."""
 
     ranges: tuple[RangeFacts, ...]
     files: tuple[DataFile, ...]
     cpu_seconds: float
+
+
+class NoSchemas(msgspec.Struct, frozen=True, tag=True):
+    """A task ended before its bin did: the schema registry could not answer. Nothing was written.
+
+    Attributes:
+        problem: What the registry did.
+        next_step: What to do.
+    """
+
+    problem: str
+    next_step: str
 
 
 def event_time(microseconds: int | None) -> datetime | None:

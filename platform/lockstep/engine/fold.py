@@ -9,13 +9,14 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from lockstep.declare.decoders.causes import Cause, Undecodable, cause_of
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import KafkaMessage, Record
 from lockstep.declare.transform import Opened
 from lockstep.engine.facts import Counts
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
-from lockstep.errors import Violation
+from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.state.store import Entry, PartitionState
@@ -60,6 +61,8 @@ class RangeFold:
             return
         try:
             self._fold(messages)
+        except (EnvironmentProblem, StateError):
+            raise  # of this machine, the registry or the state: says nothing of the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             proven = sum(number for _, number, *_ in self._proofs)
             del self._rows[proven:]  # what the message had emitted before it raised
@@ -137,7 +140,9 @@ class RangeFold:
             return False
         problem = "no value (null)" if record.value is None else str(error)
         found = _finding(self._position, record.offset, "undecodable")
-        self.stopped = replace(found, session=_key(record), expected="a message of the stream", found=problem)
+        cause = Cause.NO_VALUE if record.value is None else cause_of(error)
+        expected = "a message of the stream"
+        self.stopped = replace(found, session=_key(record), expected=expected, found=problem, detail=str(cause))
         return True
 
     def _raised(self, error: Exception) -> None:
@@ -223,4 +228,4 @@ def _key(record: Record) -> str | None:
 
 
 def _too_large(value: bytes, bytes_max: int) -> object:
-    raise ValueError(f"{len(value)} bytes, more than the limit of {bytes_max}")
+    raise Undecodable(Cause.TOO_LARGE, f"{len(value)} bytes, more than the limit of {bytes_max}")

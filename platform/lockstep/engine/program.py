@@ -9,6 +9,7 @@ from typing import cast
 
 import msgspec
 
+from lockstep.declare.decoders.registry import Registry
 from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
@@ -49,16 +50,17 @@ class Program(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=8)
-def shipped_program(stream: bytes) -> Program:
+def shipped_program(stream: bytes, registry: Registry | None = None) -> Program:
     """The program of a pickled declaration; kept in the worker, because building costs milliseconds."""
-    return program(cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream)))  # noqa: S301  # our own driver's
+    declared = cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream))  # noqa: S301  # our own driver's
+    return program(declared, registry)
 
 
-def program(stream: Stream[object, object, msgspec.Struct]) -> Program:
-    """The program of a declaration."""
+def program(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> Program:
+    """The program of a declaration, in an installation with this schema registry."""
     transform, types = stream.transform, stream.types
     return Program(
-        decode=stream.decoder.build(types.message),
+        decode=stream.decoder.connected(registry).build(types.message),
         place=transform.place,
         open=transform.open,
         apply=transform.apply,

@@ -14,6 +14,7 @@ from lockstep.engine.hands import AnyStream, Hands
 from lockstep.engine.loop import Outcome, run_batches
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.runner import spark_runner
+from lockstep.engine.schemas import registry_for
 from lockstep.engine.start import Approach
 from lockstep.errors import Fenced
 from lockstep.kafka.client import admin_client, reader_configuration
@@ -54,10 +55,12 @@ def run_stream(
         StreamHalted: The stream waits for an operator.
         IntegrityLost: Integrity was lost; what came before and the halt are committed.
         KafkaError: Kafka does not answer.
+        RegistryUnreachable: The schema registry does not answer.
         TableError: The table is not as its head says.
     """
     discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
     folders = StreamFolders(stream.name, settings.table_root)
+    job = job_of(stream, settings, folders)
     approach = Approach(stream, folders, discovery.cluster_id())
     context = spark()
     try:
@@ -69,7 +72,7 @@ def run_stream(
         trigger=trigger or stream.trigger,
         folders=folders,
         discovery=discovery,
-        runner=spark_runner(context, job_of(stream, settings, folders)),
+        runner=spark_runner(context, job),
         cores=context.defaultParallelism,
         stop=stop,
         report=report,
@@ -79,13 +82,18 @@ def run_stream(
 
 
 def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job:
-    """What the tasks of a run share."""
+    """What the tasks of a run share.
+
+    Raises:
+        SettingsError: The stream's decoder needs a schema registry, and none is set.
+    """
     return Job(
         stream=stream.shipped(),
         kafka=reader_configuration(settings.kafka),
         table=folders.table,
         state=folders.state,
         hot=settings.local_root / "state",
+        registry=registry_for(stream, settings.registry),
     )
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.facts import BinFacts, BinTask, Job
+from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas
 from lockstep.engine.plan import BatchPlan
 from lockstep.engine.task import run_bin, run_bins
+from lockstep.errors import RegistryUnreachable
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -26,7 +27,7 @@ def spark_runner(context: SparkContext, job: Job) -> Runner:
     def run(plan: BatchPlan) -> Sequence[BinFacts]:
         tasks = [msgspec.msgpack.encode(task) for task in bin_tasks(plan)]
         facts = context.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
-        return [msgspec.msgpack.decode(encoded, type=BinFacts) for encoded in facts]
+        return [_facts(encoded) for encoded in facts]
 
     return run
 
@@ -38,6 +39,16 @@ def local_runner(job: Job) -> Runner:
         return [run_bin(job, task) for task in bin_tasks(plan)]
 
     return run
+
+
+def _facts(encoded: bytes) -> BinFacts:
+    outcome = _OUTCOMES.decode(encoded)
+    if isinstance(outcome, NoSchemas):
+        raise RegistryUnreachable(outcome.problem, next_step=outcome.next_step)
+    return outcome
+
+
+_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | NoSchemas] = msgspec.msgpack.Decoder(BinFacts | NoSchemas)
 
 
 def bin_tasks(plan: BatchPlan) -> list[BinTask]:

@@ -17,11 +17,12 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import Consumer
 
-from lockstep.engine.facts import BinFacts, BinTask, Job, RangeFacts
+from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, RangeFacts
 from lockstep.engine.fold import RangeFold
 from lockstep.engine.plan import PlannedRange
 from lockstep.engine.program import Program, shipped_program
 from lockstep.engine.spill import Spill
+from lockstep.errors import RegistryUnreachable
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.client import consumer
@@ -53,7 +54,15 @@ class _Work(msgspec.Struct):
 def run_bins(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """What Spark runs on each partition of its small job: encoded tasks in, encoded facts out."""
     for encoded in tasks:
-        yield msgspec.msgpack.encode(run_bin(job, msgspec.msgpack.decode(encoded, type=BinTask)))
+        yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=BinTask)))
+
+
+def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | NoSchemas:
+    """A registry that does not answer comes back as a value: an error would reach the driver as Spark's."""
+    try:
+        return run_bin(job, task)
+    except RegistryUnreachable as error:
+        return NoSchemas(error.problem, error.next_step)
 
 
 def run_bin(job: Job, task: BinTask) -> BinFacts:
@@ -67,7 +76,7 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
     6. Say what was done.
     """
     started = time.process_time()
-    program = shipped_program(job.stream)
+    program = shipped_program(job.stream, job.registry)
     gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
     gc.disable()  # would walk over all state again and again
     try:

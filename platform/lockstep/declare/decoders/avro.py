@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Final
@@ -13,9 +13,9 @@ from lockstep.declare.decoders import avro_schema
 from lockstep.declare.decoders.avro_schema import Schema
 from lockstep.declare.decoders.avro_target import Target, target_of
 from lockstep.declare.decoders.causes import Cause, Undecodable
-from lockstep.declare.decoders.contract import Decode, Decoder, missing_extra
-from lockstep.declare.decoders.framing import HEADER_BYTES, Framed, chosen
-from lockstep.declare.decoders.registry import RegisteredSchema, Registry
+from lockstep.declare.decoders.contract import Decode, missing_extra
+from lockstep.declare.decoders.framing import HEADER_BYTES, Framed, FramedDecoder
+from lockstep.declare.decoders.registry import RegisteredSchema
 from lockstep.errors import DeclarationError
 
 KIND: Final = "AVRO"
@@ -24,7 +24,7 @@ UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, Attrib
 
 
 @dataclass(frozen=True)
-class Avro(Decoder):
+class Avro(FramedDecoder):
     """Avro with the frame of a schema registry, converted strictly to the message type.
 
     Each message is read with the schema that its writer registered, so producers may move to a new
@@ -39,12 +39,7 @@ class Avro(Decoder):
             converted, for its aliases and defaults. Seldom needed.
     """
 
-    registry: Registry | None = None
     reader_schema: str | None = None
-
-    def connected(self, registry: Registry | None) -> Avro:
-        """See `Decoder.connected`."""
-        return replace(self, registry=chosen(self.registry, registry, "Avro"))
 
     def build(self, message_type: object) -> Decode:
         """See `Decoder.build`."""

@@ -41,9 +41,6 @@ class Decoder(ABC):
 
         Args:
             registry: The installation's schema registry, where it has one.
-
-        Raises:
-            SettingsError: The decoder needs a registry and nobody named one.
         """
         del registry
         return self

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lockstep.declare.decoders.causes import Cause, Undecodable
-from lockstep.declare.decoders.contract import Decode
+from lockstep.declare.decoders.contract import Decode, Decoder
 from lockstep.declare.decoders.registry import RegisteredSchema, Registry
 from lockstep.errors import RegistryUnreachable, SettingsError
 
@@ -21,6 +22,21 @@ UNKNOWN_SECONDS: Final = 60.0
 """How long an unknown id is not asked for again; it may be registered later."""
 UNKNOWN_IDS_MAX: Final = 10_000
 """Unknown ids remembered at most: random bytes are no way to fill a worker's memory."""
+
+
+@dataclass(frozen=True)
+class FramedDecoder(Decoder):
+    """A decoder of framed messages.
+
+    Attributes:
+        registry: Where schemas are found; the installation's (`[registry]` of the settings) when left out.
+    """
+
+    registry: Registry | None = None
+
+    def connected(self, registry: Registry | None) -> FramedDecoder:
+        """See `Decoder.connected`; a registry of its own comes before the installation's."""
+        return replace(self, registry=self.registry or registry)
 
 
 class Framed:
@@ -86,16 +102,15 @@ class Framed:
         return found
 
 
-def chosen(own: Registry | None, installation: Registry | None, decoder: str) -> Registry:
-    """The registry that a decoder asks: its own before the installation's.
+def refuse_without_registry(decoder: Decoder) -> None:
+    """Refuse a connected decoder that has nobody to ask.
 
     Raises:
-        SettingsError: There is neither.
+        SettingsError: It needs a schema registry, and neither it nor the installation names one.
     """
-    registry = own or installation
-    if registry is None:
-        raise SettingsError(f"{decoder}() needs a schema registry and none is set", next_step=_name_one(decoder))
-    return registry
+    if isinstance(decoder, FramedDecoder) and decoder.registry is None:
+        name = type(decoder).__name__
+        raise SettingsError(f"{name}() needs a schema registry and none is set", next_step=_name_one(name))
 
 
 def _name_one(decoder: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -26,6 +27,9 @@ REFERENCES_MAX: Final = 200
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0
 PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Answers that may be others a moment later."""
+
+
+_PUT_IT_THERE: Final = "put it there, readable for the user that runs lockstep, on every machine that runs tasks"
 
 
 class _Reference(msgspec.Struct):
@@ -56,14 +60,15 @@ class HttpRegistry(Registry):
     Attributes:
         url: Address, for example http://registry:8081.
         user: User, where it asks for one.
-        password: Password of the user. Shown nowhere.
+        password_from: Where the password is: "file:" and an absolute path, or "env:" and a variable.
+            The password itself is fetched for each question, and kept nowhere.
         ca_file: Certificates to trust instead of the system's.
         timeout_seconds: How long one question may take, repeats included.
     """
 
     url: str
     user: str = ""
-    password: str = field(default="", repr=False)
+    password_from: str = ""
     ca_file: Path | None = None
     timeout_seconds: float = 10.0
 
@@ -124,7 +129,7 @@ class HttpRegistry(Registry):
             with requests.get(
                 self.url.rstrip("/") + path,
                 headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
-                auth=(self.user, self.password) if self.user else None,
+                auth=(self.user, self._password()) if self.user else None,
                 timeout=min(left, self.timeout_seconds / 2),
                 verify=str(self.ca_file) if self.ca_file else True,
                 allow_redirects=False,  # nobody but the registry that was named gets the password
@@ -138,13 +143,23 @@ class HttpRegistry(Registry):
         except (requests.exceptions.RequestException, OSError) as error:
             raise self._unreachable(str(error)) from error
 
+    def _password(self) -> str:
+        kind, _, place = self.password_from.partition(":")
+        try:
+            password = Path(place).read_text().rstrip("\r\n") if kind == "file" else os.environ.get(place, "")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._unreachable(f"its password cannot be read: {type(error).__name__}", _PUT_IT_THERE) from None
+        if not password:
+            raise self._unreachable(f"there is no password in {self.password_from}", _PUT_IT_THERE)
+        return password
+
     def _judged(self, status: int, body: bytes) -> _Answer | None:
         if status in PASSING:
             raise _Passing(f"HTTP {status}")
         if status in {401, 403}:
             raise self._unreachable(
                 f"HTTP {status}",
-                "set LOCKSTEP_REGISTRY__USER and LOCKSTEP_REGISTRY__PASSWORD to an account that may read schemas",
+                "set user and secrets in the [registry] part of the settings to an account that may read schemas",
             )
         try:
             if status == 200:  # noqa: PLR2004  # HTTP's own number

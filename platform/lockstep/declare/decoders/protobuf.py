@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from lockstep.declare.decoders.causes import Cause, Undecodable
-from lockstep.declare.decoders.contract import Decode, Decoder, members, missing_extra
-from lockstep.declare.decoders.framing import HEADER_BYTES, Framed, chosen
+from lockstep.declare.decoders.contract import Decode, members, missing_extra
+from lockstep.declare.decoders.framing import HEADER_BYTES, Framed, FramedDecoder
 from lockstep.declare.decoders.proto_text import Path, message_names
-from lockstep.declare.decoders.registry import RegisteredSchema, Registry
+from lockstep.declare.decoders.registry import RegisteredSchema
 from lockstep.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Parse = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
-class Protobuf(Decoder):
+class Protobuf(FramedDecoder):
     """Protobuf with the frame of a schema registry: the schema's id and the message's place in the schema.
 
     The message type is a generated message class, or a union of several: the frame says which.
@@ -38,12 +38,6 @@ class Protobuf(Decoder):
     Attributes:
         registry: Where schemas are found; the installation's (`[registry]` of the settings) when left out.
     """
-
-    registry: Registry | None = None
-
-    def connected(self, registry: Registry | None) -> Protobuf:
-        """See `Decoder.connected`."""
-        return replace(self, registry=chosen(self.registry, registry, "Protobuf"))
 
     def build(self, message_type: object) -> Decode:
         """See `Decoder.build`."""
