@@ -1,0 +1,23 @@
+"""The recorded books, loaded once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.rehearsal.feeds import checksummed_books
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lockstep.rehearsal.recordings import Recorded
+
+RECORDING = Path(__file__).parents[1] / "recordings" / "exchange_ws" / "kraken_spot_book1000_crc32.txt.gz"
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Mapping[str, tuple[Recorded, ...]]:
+    """All ten books by name, as received."""
+    return checksummed_books(RECORDING)
