@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -24,32 +24,65 @@ from pydantic_settings import (
 )
 
 from lockstep.errors import SettingsError
-from lockstep.registry_settings import RegistrySettings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-ALLOWED_OPTIONS = ("security.protocol", "client.rack", "client.dns.lookup", "broker.address.family")
-ALLOWED_FAMILIES = ("sasl.", "ssl.", "socket.", "reconnect.", "metadata.", "topic.metadata.")
+ALLOWED_OPTIONS = (
+    *("security.protocol", "sasl.mechanism", "sasl.username"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location"),
+    *("ssl.keystore.location", "ssl.crl.location", "ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list"),
+    *("client.rack", "client.dns.lookup", "broker.address.family"),
+)
+ALLOWED_FAMILIES = ("socket.", "reconnect.", "metadata.", "topic.metadata.")
 """What passes through to librdkafka: how to reach a cluster. How to read it is lockstep's own."""
+SECRET_OPTIONS = ("sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem")
+"""Options whose values are never written in settings, only where they are."""
 OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY", "LOCKSTEP_LIVE")
 """Variables of the environment that are no settings of this file."""
-REFUSED_OPTIONS = ("sasl.oauthbearer.config", "ssl.engine.location", "ssl.providers")
-"""Would load code, or reach hosts that nobody named."""
+REFUSED_OPTIONS = {
+    "sasl.jaas.config": "is Java's; say sasl.mechanism, sasl.username and kafka.secrets sasl.password",
+    "ssl.endpoint.identification.algorithm": "cannot be changed: the host name is always checked",
+    "metadata.broker.list": "is another name of kafka.bootstrap_servers",
+}
+"""Options that users of other clients try, and what to do instead."""
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""OAUTHBEARER would ask a token of a host that nobody checked; GSSAPI runs a shell command."""
 
 
 def _reach_only(options: dict[str, str]) -> dict[str, str]:
-    for name in options:
-        allowed = name in ALLOWED_OPTIONS or name.startswith(ALLOWED_FAMILIES)
-        if not allowed or name in REFUSED_OPTIONS:
+    for name, value in options.items():
+        if name in SECRET_OPTIONS:
+            raise ValueError(f"{name} is a secret, and is never written here: {_REFERENCE}")
+        if name in REFUSED_OPTIONS:
+            raise ValueError(f"option {name!r} {REFUSED_OPTIONS[name]}")
+        if name not in ALLOWED_OPTIONS and not name.startswith(ALLOWED_FAMILIES):
             known = ", ".join((*ALLOWED_OPTIONS, *(f"{family}*" for family in ALLOWED_FAMILIES)))
             raise ValueError(f"option {name!r} is not passed through; allowed: {known}")
+        if not name.endswith(".pem") and not value.isprintable():
+            raise ValueError(f"option {name!r} holds control characters")
+        if name.endswith(".location") and not Path(value).is_absolute():
+            raise ValueError(f"option {name!r} is no absolute path, and tasks run in other folders")
     return options
+
+
+_REFERENCE = 'name its file or variable in kafka.secrets, as "file:/run/secrets/kafka" or "env:KAFKA_SECRET"'
+
+
+def _references_only(secrets: dict[str, str]) -> dict[str, str]:
+    for name, reference in secrets.items():
+        if name not in SECRET_OPTIONS:
+            raise ValueError(f"{name!r} is no secret option; they are {', '.join(SECRET_OPTIONS)}")
+        kind, _, place = reference.partition(":")
+        in_file = kind == "file" and Path(place).is_absolute()
+        if not in_file and not (kind == "env" and place.isidentifier()):
+            raise ValueError(f"{name} does not say where the secret is: {_REFERENCE}")
+    return secrets
 
 
 def _servers(value: str) -> str:
     if "@" in value:
-        raise ValueError("an address holds no user or password; they are kafka.options sasl.username and sasl.password")
+        raise ValueError("an address holds no user or password; they are kafka.options sasl.username and kafka.secrets")
     for server in value.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdigit():
@@ -63,6 +96,8 @@ class KafkaSettings(BaseModel):
     Attributes:
         bootstrap_servers: host:port, separated by commas.
         options: librdkafka options for TLS, SASL, rack and sockets.
+        secrets: Where the secrets are, by librdkafka's name of the option: `file:` and an absolute
+            path, or `env:` and a variable. Fetched by each process that connects.
         timeout_seconds: How long one question to the cluster may take.
     """
 
@@ -70,7 +105,42 @@ class KafkaSettings(BaseModel):
 
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = "127.0.0.1:9092"
     options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
+    secrets: Annotated[dict[str, str], AfterValidator(_references_only)] = {}
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
+
+    @model_validator(mode="after")
+    def _protected_as_meant(self) -> KafkaSettings:
+        """Refuse options that librdkafka would silently leave unused: a cluster reached without protection."""
+        problem = _downgrade(self.options, self.secrets)
+        if problem:
+            raise ValueError(problem)
+        return self
+
+
+def _downgrade(options: dict[str, str], secrets: dict[str, str]) -> str:
+    """Why these options protect less than they seem to; empty when they do not."""
+    protocol = options.get("security.protocol", "").upper()
+    if protocol not in {"", "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
+        return "options security.protocol is one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
+    for family, word in (("sasl.", "SASL"), ("ssl.", "SSL")):
+        unused = [name for name in (*options, *secrets) if name.startswith(family)]
+        if unused and word not in protocol.split("_"):
+            return (
+                f"{unused[0]} has no effect with security.protocol {protocol or 'unset, which means PLAINTEXT'}: "
+                "say security.protocol SASL_SSL, or SSL for TLS alone"
+            )
+    return _weak_login(protocol, options, secrets) if protocol.startswith("SASL") else ""
+
+
+def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str]) -> str:
+    mechanism = options.get("sasl.mechanism", "unset")
+    if mechanism not in MECHANISMS:
+        return f"options sasl.mechanism is {mechanism}; it is one of {', '.join(MECHANISMS)}"
+    if "sasl.username" not in options or "sasl.password" not in secrets:
+        return f"{mechanism} needs options sasl.username and secrets sasl.password"
+    if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
+        return "PLAIN over SASL_PLAINTEXT sends the password readable: say SASL_SSL, or a SCRAM mechanism"
+    return ""
 
 
 class SparkSettings(BaseModel):
@@ -96,7 +166,6 @@ class Settings(BaseSettings):
     Attributes:
         kafka: How to reach Kafka.
         spark: Which Spark runs the tasks.
-        registry: How to reach the schema registry, for decoders that need one.
         table_root: Folder that holds `<stream>/table` and its companions.
         local_root: Folder of an executor for the hot copy of state; may be lost at any time.
     """
@@ -112,7 +181,6 @@ class Settings(BaseSettings):
 
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
-    registry: RegistrySettings = RegistrySettings()
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
 
@@ -175,7 +243,8 @@ def _problem(item: ErrorDetails) -> str:
     key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "extra_forbidden":
         return f"{key} is no setting"
-    plain = isinstance(value, (str, int, float)) and ".options" not in key and "@" not in str(value)
+    hidden = any(part in key for part in (".options", ".secrets")) or "@" in str(value)
+    plain = isinstance(value, (str, int, float)) and not hidden
     return f"{key}{f' = {value!r}' if plain else ''}: {item['msg'].removeprefix('Value error, ')}"
 
 

@@ -13,8 +13,10 @@ from lockstep.errors import SettingsError
 from lockstep.settings import load_settings
 
 ALLOWED = (
-    "security.protocol, client.rack, client.dns.lookup, broker.address.family, "
-    "sasl.*, ssl.*, socket.*, reconnect.*, metadata.*, topic.metadata.*"
+    "security.protocol, sasl.mechanism, sasl.username, "
+    "ssl.ca.location, ssl.ca.pem, ssl.certificate.location, ssl.certificate.pem, ssl.key.location, "
+    "ssl.keystore.location, ssl.crl.location, ssl.cipher.suites, ssl.curves.list, ssl.sigalgs.list, "
+    "client.rack, client.dns.lookup, broker.address.family, socket.*, reconnect.*, metadata.*, topic.metadata.*"
 )
 CORRECT = "correct lockstep.toml or the LOCKSTEP_* variables of the environment"
 
@@ -58,7 +60,10 @@ def test_the_file_is_read(folder: Path) -> None:
         bootstrap_servers = "a.example:9092, b.example:9093"
         [kafka.options]
         "security.protocol" = "SASL_SSL"
+        "sasl.mechanism" = "PLAIN"
         "sasl.username" = "reader"
+        [kafka.secrets]
+        "sasl.password" = "file:/run/secrets/kafka"
         [spark]
         master = "local[2,3]"
         """,
@@ -66,7 +71,12 @@ def test_the_file_is_read(folder: Path) -> None:
     settings = load_settings()
     assert settings.table_root == Path("/data/tables")
     assert settings.kafka.bootstrap_servers == "a.example:9092, b.example:9093"
-    assert settings.kafka.options == {"security.protocol": "SASL_SSL", "sasl.username": "reader"}
+    assert settings.kafka.options == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader",
+    }
+    assert settings.kafka.secrets == {"sasl.password": "file:/run/secrets/kafka"}
     assert (settings.spark.master, settings.spark.driver_memory) == ("local[2,3]", "1g")
 
 
@@ -145,6 +155,9 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
         "bootstrap.servers",
         "plugin.library.paths",
         "sasl.oauthbearer.config",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.kerberos.kinit.cmd",
+        "enable.ssl.certificate.verification",
         "ssl.engine.location",
         "ssl.providers",
         "no.such.option",
@@ -162,6 +175,9 @@ MADE_UP = "corr3ct-h0rse"
 LEAKS = {
     "beside a refused option": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{MADE_UP}", "group.id": "x"}}'),
     "in an option of another type": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": ["{MADE_UP}"]}}'),
+    "as an option": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{MADE_UP}"}}'),
+    "in the place of a reference": ("LOCKSTEP_KAFKA__SECRETS", f'{{"sasl.password": "{MADE_UP}"}}'),
+    "as a file that is no path": ("LOCKSTEP_KAFKA__SECRETS", f'{{"sasl.password": "file:{MADE_UP}"}}'),
     "in options that are no JSON": ("LOCKSTEP_KAFKA__OPTIONS", f'{{"sasl.password": "{MADE_UP}"'),
     "under a mistyped key": ("LOCKSTEP_KAFKA__PASSWORD", MADE_UP),
     "in the address": ("LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS", f"reader:{MADE_UP}@a.example:9092"),

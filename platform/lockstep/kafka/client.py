@@ -2,17 +2,102 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer
+from collections.abc import Mapping
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 
+from lockstep.errors import KafkaError
+from lockstep.kafka.certificate import why_unverified
+from lockstep.kafka.heard import Heard
+from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
 
-Configuration = dict[str, str | int | float | bool]
+Configuration = dict[str, Plain]
+"""What a client is made of. May travel and be shown: in the place of a secret is a reference to it."""
+
+_NO_RIGHT = (ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.CLUSTER_AUTHORIZATION_FAILED)
+_BY_ITSELF = "check kafka.bootstrap_servers and that the brokers are up; lockstep tries again by itself"
 
 
-def admin_client(settings: KafkaSettings) -> AdminClient:
-    """The driver's client for questions to the cluster."""
-    return AdminClient(_reach(settings))
+class ClusterClient(AdminClient):
+    """A client for questions to the cluster, which keeps what was said of its connections."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        """Make it; nothing is sent yet.
+
+        Raises:
+            KafkaError: The options do not fit together, or a file that they name cannot be used.
+            SettingsError: A secret is not where the settings say.
+        """
+        self._options = settings.options
+        self._heard = Heard()
+        configuration = _heard_by(self._heard, _reach(settings))
+        try:
+            super().__init__(configuration)
+        except KafkaException as error:
+            raise _unusable(error) from error
+
+    def answered(self) -> None:
+        """The cluster has answered: what was said before is past."""
+        self.poll(0)
+        self._heard.forget()
+
+    def hopeless(self) -> bool:
+        """Whether what was said since the last answer makes waiting useless, such as a refused password."""
+        self.poll(0)
+        cause = self._heard.cause()
+        return cause is not None and cause.certain
+
+    def unanswered(self, what: str, error: ClientError) -> KafkaError:
+        """Why a question went unanswered, from the answer or from what was said beside it.
+
+        Args:
+            what: What was asked, in part of a sentence.
+            error: The client's error.
+        """
+        if error.code() in _NO_RIGHT:
+            return KafkaError(
+                f"Kafka hides {what} from this user: {error.str()}",
+                next_step="grant the user READ and DESCRIBE_CONFIGS on the stream's topics (docs/security.md)",
+            )
+        self.poll(0)
+        cause = self._heard.cause()
+        if error.code() >= 0 or cause is None:
+            return KafkaError(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
+        reason = why_unverified(cause.unverified, self._options) if cause.unverified else ""
+        return KafkaError(
+            f"Kafka did not answer about {what}: {cause.problem}{f': {reason}' if reason else ''}",
+            next_step=cause.next_step,
+        )
+
+
+class RangeConsumer(Consumer):
+    """A consumer that keeps what was said of its connections."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Make it; nothing is sent yet. Raises as `ClusterClient` does."""
+        self._heard = Heard()
+        try:
+            super().__init__(_heard_by(self._heard, configuration))
+        except KafkaException as error:
+            raise _unusable(error) from error
+
+    def answered(self) -> None:
+        """The cluster has sent messages: what was said before is past."""
+        self._heard.forget()
+
+    def silence(self) -> str:
+        """Why no message comes, in part of a sentence; empty when nothing was said."""
+        cause = self._heard.cause()
+        return cause.problem if cause is not None else ""
+
+
+def admin_client(settings: KafkaSettings) -> ClusterClient:
+    """The driver's client for questions to the cluster. Raises as `ClusterClient` does."""
+    return ClusterClient(settings)
 
 
 def reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536) -> Configuration:
@@ -38,17 +123,35 @@ def reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536
     }
 
 
-def consumer(configuration: Configuration) -> Consumer:
-    """A consumer with exactly this configuration."""
-    return Consumer(dict(configuration))
+def producer_configuration(settings: KafkaSettings) -> Configuration:
+    """How a producer reaches the cluster; secrets are still references (`with_secrets`)."""
+    return _reach(settings)
+
+
+def consumer(configuration: Configuration) -> RangeConsumer:
+    """A consumer with exactly this configuration; secrets are fetched here, on the machine that reads."""
+    return RangeConsumer(configuration)
 
 
 def _reach(settings: KafkaSettings) -> Configuration:
     return {
         **settings.options,
+        **settings.secrets,
         "bootstrap.servers": settings.bootstrap_servers,
         "client.id": "lockstep",
-        # What fails is raised here; a broker that bounces would otherwise be logged 20 times a second.
-        "log_level": 2,
         "socket.keepalive.enable": True,
     }
+
+
+def _heard_by(heard: Heard, configuration: Mapping[str, Plain]) -> dict[str, Any]:
+    # What fails is raised, with the cause that was heard; a broker that bounces would otherwise be logged
+    # 20 times a second. Level 6, as some causes are said to be no more than information.
+    return {**with_secrets(configuration), "error_cb": heard, "logger": heard, "log_level": 6}
+
+
+def _unusable(error: KafkaException) -> KafkaError:
+    said = cast("ClientError", error.args[0]).str()
+    return KafkaError(
+        f"no Kafka client can be made of these settings: {said}",
+        next_step="correct kafka.options, or the files that they and kafka.secrets name",
+    )

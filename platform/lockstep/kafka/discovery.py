@@ -5,21 +5,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
 
 from lockstep.errors import KafkaError
+from lockstep.kafka.client import ClusterClient
 
 T = TypeVar("T")
-_UNKNOWN_TOPIC = 3
+TURN_SECONDS = 1.0
+_UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
+_PROBE = "lockstep-may-see"
+"""No topic: asked for by name to learn whether this user may see topics at all."""
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
 
@@ -33,12 +38,14 @@ class Topic(msgspec.Struct, frozen=True):
         partitions: Number of partitions.
         deletes_only: cleanup.policy is `delete` alone, so that a missing offset can only be a
             control record or an aborted message.
+        retention_ms: How long messages are kept by their age; None for ever. By size is not looked at.
     """
 
     name: str
     topic_id: str
     partitions: int
     deletes_only: bool
+    retention_ms: int | None = None
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -72,18 +79,22 @@ class ClusterView(msgspec.Struct, frozen=True):
 class Discovery:
     """Asks one cluster. Keeps the cleanup policy of each life of a topic, the slowest question."""
 
-    def __init__(self, admin: AdminClient, timeout_seconds: float) -> None:
+    def __init__(self, admin: ClusterClient, timeout_seconds: float) -> None:
         self._admin, self._timeout = admin, timeout_seconds
         self._policies: dict[str, bool] = {}
+        self._retentions: dict[str, int | None] = {}
         self._cluster_id: str | None = None
 
     def topic_names(self) -> frozenset[str]:
         """All topics of the cluster.
 
         Raises:
-            KafkaError: The cluster did not answer.
+            KafkaError: The cluster did not answer, or shows this user no topic at all.
         """
-        return frozenset(self._metadata().topics)
+        names = frozenset(self._metadata().topics)
+        if not names:
+            self._refuse_blindness()
+        return names
 
     def cluster_id(self) -> str:
         """Kafka's id of the cluster; asked once.
@@ -106,6 +117,7 @@ class Discovery:
         starts = self._offsets(spec, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
         stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
         marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        self._admin.answered()
         ends = {key: Ends(starts[key], stable[key], marks[key]) for key in starts if key in stable and key in marks}
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
 
@@ -125,11 +137,17 @@ class Discovery:
             except KafkaException as error:
                 if error.args[0].code() == _UNKNOWN_TOPIC:
                     continue
-                raise _unread(f"topic {name}", error) from error
+                raise self._unread(f"topic {name}", error) from error
             found[name] = (str(description.topic_id), len(description.partitions))
         self._learn_policies({name: topic_id for name, (topic_id, _) in found.items()})
         return {
-            name: Topic(name=name, topic_id=topic_id, partitions=count, deletes_only=self._policies[topic_id])
+            name: Topic(
+                name=name,
+                topic_id=topic_id,
+                partitions=count,
+                deletes_only=self._policies[topic_id],
+                retention_ms=self._retentions[topic_id],
+            )
             for name, (topic_id, count) in found.items()
         }
 
@@ -137,16 +155,42 @@ class Discovery:
         unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in self._policies}
         if not unknown:
             return
+        self._refuse_unreadable(unknown)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in unknown]
         answers = self._ask(
             "topic settings", lambda: self._admin.describe_configs(resources, request_timeout=self._timeout)
         )
         for resource, future in answers.items():
             try:
-                policy = future.result()["cleanup.policy"].value
+                settings = future.result()
             except KafkaException as error:
-                raise _unread(f"settings of topic {resource.name}", error) from error
+                raise self._unread(f"the settings of topic {resource.name}", error) from error
+            policy, kept_ms = settings["cleanup.policy"].value, int(settings["retention.ms"].value)
             self._policies[unknown[resource.name]] = policy == "delete"
+            self._retentions[unknown[resource.name]] = kept_ms if "delete" in policy and kept_ms >= 0 else None
+
+    def _refuse_unreadable(self, names: Iterable[str]) -> None:
+        """A topic may be shown to a user who may not read it: better said now than by a task that waits.
+
+        Raises:
+            KafkaError: Names the topic.
+        """
+        answers = self._ask(
+            "rights",
+            lambda: self._admin.describe_topics(
+                TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
+            ),
+        )
+        for name, future in answers.items():
+            try:
+                rights = future.result().authorized_operations
+            except KafkaException as error:
+                raise self._unread(f"topic {name}", error) from error
+            if rights is not None and AclOperation.READ not in rights:
+                raise KafkaError(
+                    f"Kafka shows topic {name} to this user, and does not let it read",
+                    next_step="grant the user READ on the stream's topics (docs/security.md)",
+                )
 
     def _offsets(
         self, spec: list[tuple[str, str, int]], which: OffsetSpec, isolation: IsolationLevel
@@ -159,27 +203,52 @@ class Discovery:
             "offsets",
             lambda: self._admin.list_offsets(request, isolation_level=isolation, request_timeout=self._timeout),
         )
-        found = {}
+        found, silent = {}, None
         for place, future in answers.items():
             try:
                 found[ids[place.topic], place.partition] = int(future.result().offset)
-            except KafkaException:
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == _NO_RIGHT:
+                    raise self._unread(f"the offsets of topic {place.topic}", error) from error
                 # A partition without a leader: left out, so that the others go on.
-                continue
+                silent = error if code < 0 else silent
+        if not found and silent is not None:
+            raise self._unread("offsets", silent) from silent
         return found
 
     def _metadata(self) -> ClusterMetadata:
-        return self._ask("metadata", lambda: self._admin.list_topics(timeout=self._timeout))
+        """Asked in short turns: a refused password is known at once, and need not be waited out."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                metadata = self._admin.list_topics(timeout=max(0.0, min(TURN_SECONDS, left)))
+            except KafkaException as error:
+                if left <= TURN_SECONDS or self._admin.hopeless():
+                    raise self._unread("metadata", error) from error
+                continue
+            self._admin.answered()
+            return metadata
+
+    def _refuse_blindness(self) -> None:
+        """A cluster without topics and one that hides them all look the same, until one is asked for by name.
+
+        Raises:
+            KafkaError: This user may see none.
+        """
+        probe = self._ask(
+            "topics", lambda: self._admin.describe_topics(TopicCollection([_PROBE]), request_timeout=self._timeout)
+        )
+        error = probe[_PROBE].exception()
+        if isinstance(error, KafkaException) and error.args[0].code() != _UNKNOWN_TOPIC:
+            raise self._unread("all topics", error) from error
 
     def _ask(self, what: str, question: Callable[[], T]) -> T:
         try:
             return question()
         except KafkaException as error:
-            raise _unread(what, error) from error
+            raise self._unread(what, error) from error
 
-
-def _unread(what: str, error: KafkaException) -> KafkaError:
-    return KafkaError(
-        f"Kafka did not answer about {what}: {error.args[0].str()}",
-        next_step="check kafka.bootstrap_servers and that the brokers are up; lockstep tries again by itself",
-    )
+    def _unread(self, what: str, error: KafkaException) -> KafkaError:
+        return self._admin.unanswered(what, error.args[0])

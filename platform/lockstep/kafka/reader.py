@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, TopicPartition
+
+from lockstep.kafka.client import RangeConsumer
 
 MESSAGES_A_CALL = 1_000
 """What is decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
@@ -68,7 +70,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-def read(consumer: Consumer, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+def read(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
     """Read all ranges to their ends; the runs of a range come in order.
 
     The caller may send nothing back, but may stop iterating: the assignment is dropped either way.
@@ -83,7 +85,7 @@ def read(consumer: Consumer, ranges: Sequence[Range]) -> Iterator[Run | Unreadab
 class _Reading:
     """One pass over the ranges of a bin."""
 
-    def __init__(self, consumer: Consumer, ranges: Sequence[Range]) -> None:
+    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range]) -> None:
         self._consumer, self._ranges = consumer, ranges
         self._next = [item.start for item in ranges]
         self._open = {
@@ -101,8 +103,10 @@ class _Reading:
             messages = self._consumer.consume(min(MESSAGES_A_CALL, self._left()), POLL_SECONDS)
             if messages:
                 silent_since = time.monotonic()
+                self._consumer.answered()
             elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
-                yield from self._give_up("no message and no end of the partition for 30 seconds")
+                why = self._consumer.silence()
+                yield from self._give_up(f"nothing was heard of the partition for 30 seconds{why and f': {why}'}")
                 return
             yield from self._sorted(messages)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 
-from lockstep.errors import KafkaError
+from lockstep.kafka.client import ClusterClient
 from lockstep.kafka.fitness import TopicSettings
 
 
-def topic_settings(admin: AdminClient, names: Iterable[str], timeout_seconds: float) -> tuple[TopicSettings, ...]:
+def topic_settings(admin: ClusterClient, names: Iterable[str], timeout_seconds: float) -> tuple[TopicSettings, ...]:
     """How each of these topics is kept, in the order of their names.
 
     Raises:
@@ -33,10 +32,7 @@ def topic_settings(admin: AdminClient, names: Iterable[str], timeout_seconds: fl
             for name in wanted
         )
     except KafkaException as error:
-        raise KafkaError(
-            f"Kafka did not say how its topics are kept: {error.args[0].str()}",
-            next_step="check that the cluster is up, and that this user may DESCRIBE and DESCRIBE_CONFIGS the topics",
-        ) from error
+        raise admin.unanswered("how topics are kept", error.args[0]) from error
 
 
 def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:

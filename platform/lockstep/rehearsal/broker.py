@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -25,7 +25,7 @@ from lockstep.spark.jars import resolve
 from lockstep.spark.java import require_java
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 # A broker with a thousand topics keeps below this; without a limit Java takes a quarter of the machine.
@@ -56,7 +56,6 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "auto.create.topics.enable": "false",
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "1",
@@ -90,15 +89,23 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 
 @dataclass(frozen=True)
 class Ports:
-    """The two loopback ports of a node: for clients and for the controller."""
+    """The loopback ports of a node: for clients, for the controller, and one of each further listener by name."""
 
     clients: int
     controller: int
+    further: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def choose(cls, listeners: Iterable[str]) -> Self:
+        """Ports that nobody listens on now."""
+        names = tuple(listeners)
+        clients, controller, *further = free_ports(2 + len(names))
+        return cls(clients, controller, dict(zip(names, further, strict=True)))
 
     @property
     def free(self) -> bool:
-        """Whether nobody listens on either."""
-        return is_free(self.clients) and is_free(self.controller)
+        """Whether nobody listens on any."""
+        return all(map(is_free, (self.clients, self.controller, *self.further.values())))
 
 
 class PortTaken(EnvironmentProblem):
@@ -113,30 +120,38 @@ class Broker:
         ports: The loopback ports it listens on; kept over `restart`.
     """
 
-    def __init__(self, folder: Path, ports: Ports, settings: Mapping[str, str]) -> None:
+    _starter = staticmethod(start_tied)
+    """How its process is started."""
+
+    def __init__(self, folder: Path, ports: Ports, settings: Mapping[str, str], listeners: Mapping[str, str]) -> None:
         self.folder = folder
         self.ports = ports
         self._settings = dict(settings)
+        self._protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **listeners}
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def start(cls, folder: Path, *, settings: Mapping[str, str] = NO_SETTINGS) -> Self:
+    def start(
+        cls, folder: Path, *, settings: Mapping[str, str] = NO_SETTINGS, listeners: Mapping[str, str] = NO_SETTINGS
+    ) -> Self:
         """Start a broker in a folder, new or that of an earlier broker, and wait until it answers.
 
         Args:
             folder: Made if it is missing. An earlier broker's topics are there again, with their ids.
             settings: Kafka broker settings that go before the defaults.
+            listeners: Further listeners beside the plain one, each by its name and security protocol
+                ("SASL_SSL"); `settings` say how they are secured: "listener.name.<name>.ssl.keystore.location".
 
         Raises:
             EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of the broker's log.
         """
         folder.mkdir(parents=True, exist_ok=True)
         retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True)
-        return retry(cls._on_new_ports, folder, settings)
+        return retry(cls._on_new_ports, folder, settings, listeners)
 
     @classmethod
-    def _on_new_ports(cls, folder: Path, settings: Mapping[str, str]) -> Self:
-        broker = cls(folder, Ports(*free_ports(2)), settings)
+    def _on_new_ports(cls, folder: Path, settings: Mapping[str, str], listeners: Mapping[str, str]) -> Self:
+        broker = cls(folder, Ports.choose(listeners), settings, listeners)
         broker._launch()
         return broker
 
@@ -144,6 +159,10 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """What a Kafka client's `bootstrap.servers` takes."""
         return f"127.0.0.1:{self.ports.clients}"
+
+    def address(self, listener: str) -> str:
+        """`bootstrap.servers` of one of the further listeners."""
+        return f"127.0.0.1:{self.ports.further[listener]}"
 
     @property
     def pid(self) -> int | None:
@@ -197,7 +216,7 @@ class Broker:
             self._format([java, *JAVA_OPTIONS, "-cp", classpath])
         options = [*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties"]
         command = [java, *options, "-cp", classpath, "kafka.Kafka", str(self.folder / "server.properties")]
-        self._process = start_tied(command, folder=self.folder, log=self.log)
+        self._process = self._starter(command, folder=self.folder, log=self.log)
         try:
             self._wait_until_it_answers(self._process)
         except BaseException:
@@ -205,15 +224,20 @@ class Broker:
             raise
 
     def _write_settings(self) -> None:
+        further = [f"{name}://{self.address(name)}" for name in self.ports.further]
+        clients = [f"PLAINTEXT://{self.bootstrap_servers}", *further]
         own = {
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self.ports.controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "listeners": ",".join([*clients, f"CONTROLLER://127.0.0.1:{self.ports.controller}"]),
+            "advertised.listeners": ",".join(clients),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in self._protocols.items()),
             "controller.quorum.voters": f"1@127.0.0.1:{self.ports.controller}",
             "log.dirs": str(self.folder / "data"),
         }
         chosen = {**DEFAULTS, **own, **self._settings}
         lines = [f"{name}={value}\n" for name, value in chosen.items()]
-        (self.folder / "server.properties").write_text("".join(lines))
+        server = self.folder / "server.properties"
+        server.touch(mode=0o600)  # may hold the passwords of a listener
+        server.write_text("".join(lines))
         (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
 
     def _format(self, java: list[str]) -> None:

@@ -1,0 +1,57 @@
+"""Fetches secrets from where the settings say that they are, on the machine that needs them, when it needs them.
+
+What travels (settings, pickles, Spark's closures) holds only the reference: `file:/run/secrets/kafka`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from lockstep.errors import SettingsError
+from lockstep.settings import SECRET_OPTIONS
+
+Plain = str | int | float | bool
+SECRET_BYTES_MAX = 65_536
+"""A private key with its chain takes a few thousand; more is a wrong file."""
+
+
+def with_secrets(configuration: Mapping[str, Plain]) -> dict[str, Plain]:
+    """The configuration with secrets in the place of references.
+
+    Raises:
+        SettingsError: A file or variable is not there, or holds no secret; never shows its content.
+    """
+    return {
+        name: _fetched(name, str(value)) if name in SECRET_OPTIONS else value for name, value in configuration.items()
+    }
+
+
+def _fetched(option: str, reference: str) -> str:
+    kind, _, place = reference.partition(":")
+    secret = _from_file(option, Path(place)) if kind == "file" else os.environ.get(place, "")
+    if not secret:
+        raise SettingsError(
+            f"kafka.secrets {option} refers to {reference}, and there is nothing on this machine",
+            next_step=f"put the secret there, on every machine that runs tasks ({place})",
+        )
+    if not option.endswith(".pem") and not secret.isprintable():
+        # librdkafka ends a text at the first NUL without a word, and logs in with what is left.
+        raise SettingsError(
+            f"kafka.secrets {option} refers to {reference}, which holds control characters or more than one line",
+            next_step="store the secret alone, as one line of text",
+        )
+    return secret
+
+
+def _from_file(option: str, path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SettingsError(
+            f"kafka.secrets {option} refers to file:{path}, which cannot be read: {reason}",
+            next_step="let the user that runs lockstep read it, on every machine that runs tasks",
+        ) from None

@@ -1,0 +1,193 @@
+"""A real Kafka with one listener for each way to secure a connection, and the identities that it knows."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trustme
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from cryptography.hazmat.primitives import serialization as pem
+
+from lockstep.rehearsal.broker import Broker
+from lockstep.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ANSWER_SECONDS = 30.0
+READER, PHRASE = "reader", "plain-reader-passphrase"
+KEY_PHRASE = "key-passphrase"
+ODD_READER = 'odd"; required debug="true" a,b=c'
+"""A name and a password that would end a quoted part of a JAAS line, or a field of SCRAM."""
+ODD_PHRASE = 'p"; user_admin="x" \\ , = {} $HOME %s'
+
+LISTENERS = {"SASL_SSL": "SASL_SSL", "MUTUAL": "SSL", "ELSEWHERE": "SASL_SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT"}
+"""ELSEWHERE holds a certificate of `localhost` alone, and sends its clients on to 127.0.0.1."""
+
+_PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{READER}="{PHRASE}";'
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_PREFIX = "listener.name"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The broker and what a client needs.
+
+    Attributes:
+        broker: The broker; its plain listener lets anyone do anything.
+        folder: Holds ca.pem, other_ca.pem, client.pem (certificate and key) and the secret files.
+    """
+
+    broker: Broker
+    folder: Path
+
+    def file(self, name: str) -> str:
+        """The path of a file of the identities."""
+        return str(self.folder / name)
+
+    def secret(self, name: str, value: str) -> str:
+        """A reference to a file that holds this secret."""
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.write_text(value + "\n")
+        return f"file:{path}"
+
+    def sasl(self, mechanism: str = "PLAIN", user: str = READER, listener: str = "SASL_SSL") -> KafkaSettings:
+        """Settings of a user with a password, over TLS, as they should be."""
+        passphrase = ODD_PHRASE if user == ODD_READER else PHRASE
+        return KafkaSettings(
+            bootstrap_servers=self.broker.address(listener),
+            options={
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": mechanism,
+                "sasl.username": user,
+                "ssl.ca.location": self.file("ca.pem"),
+            },
+            secrets={"sasl.password": self.secret(f"passphrase-of-{len(user)}", passphrase)},
+            timeout_seconds=ANSWER_SECONDS,
+        )
+
+    def mutual(self) -> KafkaSettings:
+        """Settings of a client that shows a certificate."""
+        return KafkaSettings(
+            bootstrap_servers=self.broker.address("MUTUAL"),
+            options={
+                "security.protocol": "SSL",
+                "ssl.ca.location": self.file("ca.pem"),
+                "ssl.certificate.location": self.file("client.pem"),
+                "ssl.key.location": self.file("client.key"),
+            },
+            secrets={"ssl.key.password": self.secret("key-passphrase", KEY_PHRASE)},
+            timeout_seconds=ANSWER_SECONDS,
+        )
+
+    def plain(self) -> KafkaSettings:
+        """Settings of the listener without any security, on which everybody is a super user."""
+        return KafkaSettings(bootstrap_servers=self.broker.bootstrap_servers)
+
+    def admin(self) -> AdminClient:
+        """A client that may do anything."""
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 2})
+
+    def allow_only(self, user: str, topic: str, *operations: AclOperation) -> None:
+        """Let this user do this with a topic, and everybody else nothing."""
+        allow = AclPermissionType.ALLOW
+        self._create_acls([_acl(topic, ResourcePatternType.LITERAL, user, each, allow) for each in operations])
+
+    @contextlib.contextmanager
+    def seeing_nothing(self, user: str) -> Iterator[None]:
+        """Hide every topic from this user for the length of the block."""
+        every = _acl("*", ResourcePatternType.LITERAL, user, AclOperation.DESCRIBE, AclPermissionType.DENY)
+        self._create_acls([every])
+        yield
+        admin = self.admin()
+        admin.delete_acls([_filter_of(every)])[_filter_of(every)].result(ANSWER_SECONDS)
+
+    def _create_acls(self, bindings: list[AclBinding]) -> None:
+        admin = self.admin()
+        for future in admin.create_acls(bindings).values():
+            future.result(ANSWER_SECONDS)
+
+
+def _acl(
+    topic: str, pattern: ResourcePatternType, user: str, operation: AclOperation, permission: AclPermissionType
+) -> AclBinding:
+    return AclBinding(ResourceType.TOPIC, topic, pattern, f"User:{user}", "*", operation, permission)
+
+
+def _filter_of(acl: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation, acl.permission_type
+    )
+
+
+@contextlib.contextmanager
+def secured_kafka(folder: Path) -> Iterator[Secured]:
+    """Start it; ends with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_identities(folder)
+    with Broker.start(folder / "kafka", settings=_broker_settings(folder), listeners=LISTENERS) as broker:
+        secured = Secured(broker, folder)
+        _create_scram_users(secured)
+        yield secured
+
+
+def _write_identities(folder: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    trustme.CA().cert_pem.write_to_path(str(folder / "other_ca.pem"))
+    for name, host in (("broker", "127.0.0.1"), ("elsewhere", "localhost")):
+        issued = authority.issue_cert(host)
+        (folder / f"{name}.pem").write_bytes(_key(issued) + issued.cert_chain_pems[0].bytes())
+    client = authority.issue_cert("reader@example.org", common_name=READER)
+    client.cert_chain_pems[0].write_to_path(str(folder / "client.pem"))
+    (folder / "client.key").write_bytes(_key(client, KEY_PHRASE))
+
+
+def _key(issued: trustme.LeafCert, passphrase: str = "") -> bytes:
+    """The private key as PKCS 8, the one form that Java reads."""
+    key = pem.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    locked = pem.BestAvailableEncryption(passphrase.encode()) if passphrase else pem.NoEncryption()
+    return key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, locked)
+
+
+def _broker_settings(folder: Path) -> dict[str, str]:
+    stores = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "ca.pem"),
+        f"{_PREFIX}.elsewhere.ssl.keystore.type": "PEM",
+        f"{_PREFIX}.elsewhere.ssl.keystore.location": str(folder / "elsewhere.pem"),
+        f"{_PREFIX}.mutual.ssl.client.auth": "required",
+    }
+    sasl = {
+        f"{_PREFIX}.{listener}.{name}": value
+        for listener in ("sasl_ssl", "elsewhere", "sasl_plaintext")
+        for name, value in {
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "plain.sasl.jaas.config": _PLAIN,
+            "scram-sha-256.sasl.jaas.config": _SCRAM,
+            "scram-sha-512.sasl.jaas.config": _SCRAM,
+        }.items()
+    }
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    return {**stores, **sasl, **rights}
+
+
+def _create_scram_users(secured: Secured) -> None:
+    admin = secured.admin()
+    for user, passphrase in ((READER, PHRASE), (ODD_READER, ODD_PHRASE)):
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            wanted = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), passphrase.encode())
+            admin.alter_user_scram_credentials([wanted])[user].result(ANSWER_SECONDS)

@@ -1,0 +1,130 @@
+"""Options that would protect less than they seem to are refused; secrets are named by where they are."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from pydantic import ValidationError
+
+from lockstep.errors import SettingsError
+from lockstep.kafka.client import reader_configuration
+from lockstep.kafka.secrets import with_secrets
+from lockstep.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
+REFERENCE = {"sasl.password": "env:KAFKA_PHRASE"}
+MADE_UP = "corr3ct-h0rse"
+
+
+def problem(options: dict[str, str], secrets: dict[str, str] | None = None) -> str:
+    with pytest.raises(ValidationError) as refused:
+        KafkaSettings(options=options, secrets=secrets or {})
+    (only,) = refused.value.errors()
+    return only["msg"].removeprefix("Value error, ")
+
+
+def without(name: str, **changes: str) -> dict[str, str]:
+    kept = {key: value for key, value in SASL.items() if key != name}
+    return {**kept, **{key.replace("_", "."): value for key, value in changes.items()}}
+
+
+@pytest.mark.parametrize(
+    ("options", "secrets", "said"),
+    [
+        (without("security.protocol"), REFERENCE, "sasl.mechanism has no effect with security.protocol unset"),
+        ({"ssl.ca.location": "/ca.pem"}, {}, "ssl.ca.location has no effect with security.protocol unset"),
+        ({}, REFERENCE, "sasl.password has no effect with security.protocol unset, which means PLAINTEXT"),
+        ({**SASL, "security.protocol": "PLAINTEXT"}, REFERENCE, "no effect with security.protocol PLAINTEXT"),
+        ({**SASL, "security.protocol": "SSL"}, REFERENCE, "sasl.mechanism has no effect with security.protocol SSL"),
+        (
+            without("", security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-256", ssl_ca_location="/ca.pem"),
+            REFERENCE,
+            "ssl.ca.location has no effect with security.protocol SASL_PLAINTEXT",
+        ),
+        (without("", security_protocol="SASL_PLAINTEXT"), REFERENCE, "sends the password readable"),
+        (without("", security_protocol="TLS"), REFERENCE, "is one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        (without("sasl.mechanism"), REFERENCE, "sasl.mechanism is unset; it is one of PLAIN, SCRAM-SHA-256"),
+        (without("", sasl_mechanism="OAUTHBEARER"), REFERENCE, "sasl.mechanism is OAUTHBEARER; it is one of"),
+        (without("", sasl_mechanism="GSSAPI"), REFERENCE, "sasl.mechanism is GSSAPI; it is one of"),
+        (without("sasl.username"), REFERENCE, "PLAIN needs options sasl.username and secrets sasl.password"),
+        (SASL, {}, "PLAIN needs options sasl.username and secrets sasl.password"),
+    ],
+)
+def test_what_would_be_silently_unprotected_is_refused(
+    options: dict[str, str], secrets: dict[str, str], said: str
+) -> None:
+    assert said in problem(options, secrets)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("sasl.jaas.config", "x", "is Java's"),
+        ("ssl.endpoint.identification.algorithm", "none", "the host name is always checked"),
+        ("metadata.broker.list", "elsewhere:9092", "is another name of kafka.bootstrap_servers"),
+        ("sasl.username", "reader\0admin", "holds control characters"),
+        ("sasl.username", 'reader\nuser_admin="x"', "holds control characters"),
+        ("ssl.ca.location", "ca.pem", "is no absolute path"),
+    ],
+)
+def test_an_option_that_would_open_a_way_around_is_refused_with_the_reason(option: str, value: str, said: str) -> None:
+    assert said in problem({**SASL, option: value}, REFERENCE)
+
+
+@pytest.mark.parametrize("reference", [MADE_UP, f"file:{MADE_UP}", f"env:{MADE_UP}", "", "file:", "env:", "FILE:/x"])
+def test_a_secret_is_referred_to_and_never_written(reference: str) -> None:
+    assert problem(SASL, {"sasl.password": reference}).startswith("sasl.password does not say where the secret is")
+
+
+def test_only_secrets_are_secrets() -> None:
+    assert "is no secret option" in problem(SASL, {**REFERENCE, "sasl.username": "env:USER"})
+
+
+def test_settings_and_what_tasks_are_sent_hold_only_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PHRASE", MADE_UP)
+    settings = KafkaSettings(options=SASL, secrets=REFERENCE)
+    sent = reader_configuration(settings)
+    assert with_secrets(sent)["sasl.password"] == MADE_UP
+    for held in (repr(settings), settings.model_dump_json(), repr(sent)):
+        assert MADE_UP not in held
+    for stored in (pickle.dumps(settings), pickle.dumps(sent), msgspec.msgpack.encode(sent)):
+        assert MADE_UP.encode() not in stored
+
+
+def test_a_secret_may_lie_in_a_file_and_loses_only_the_end_of_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "phrase"
+    for written, fetched in ((f"{MADE_UP}\n", MADE_UP), (f" {MADE_UP} \r\n", f" {MADE_UP} "), ('ä;"=\\', 'ä;"=\\')):
+        path.write_bytes(written.encode())
+        assert with_secrets({"sasl.password": f"file:{path}"}) == {"sasl.password": fetched}
+
+
+@pytest.mark.parametrize("content", [f"{MADE_UP}\nsecond line", f"{MADE_UP}\0rest", f"{MADE_UP}\n\n"])
+def test_a_secret_that_would_be_cut_off_is_refused_and_not_shown(content: str, tmp_path: Path) -> None:
+    (tmp_path / "phrase").write_text(content)
+    with pytest.raises(SettingsError, match="holds control characters or more than one line") as refused:
+        with_secrets({"sasl.password": f"file:{tmp_path}/phrase"})
+    assert MADE_UP not in str(refused.value)
+
+
+def test_a_key_may_have_many_lines(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("first\nsecond\n")
+    assert with_secrets({"ssl.key.pem": f"file:{tmp_path}/key"}) == {"ssl.key.pem": "first\nsecond"}
+
+
+def test_a_secret_that_is_not_there_is_named_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"refers to file:.*/none, which cannot be read: No such file"):
+        with_secrets({"sasl.password": f"file:{tmp_path}/none"})
+    with pytest.raises(SettingsError, match="refers to env:NOT_THERE, and there is nothing on this machine"):
+        with_secrets({"sasl.password": "env:NOT_THERE"})
+    (tmp_path / "empty").touch()
+    with pytest.raises(SettingsError, match="and there is nothing on this machine"):
+        with_secrets({"sasl.password": f"file:{tmp_path}/empty"})
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="it is not UTF-8 text"):
+        with_secrets({"sasl.password": f"file:{tmp_path}/bytes"})
