@@ -20,9 +20,33 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-DRIVER_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVM schedules; Python and Arrow do the work. Without its second compiler and with the plain
-collector it starts at about half the CPU (measured: 17.0 to 8.7 CPU seconds on a crowded machine)."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""JVMs schedule; Python and Arrow do the work. Without its second compiler and with the plain
+collector one starts at about half the CPU (measured: 17.0 to 8.7 CPU seconds on a crowded machine)."""
+
+ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For local masters: nobody else is to reach the driver."""
+
+ON_A_CLUSTER = {
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    # An executor that is silent for so long is given up, and its task is worked elsewhere. All partitions
+    # of the batch wait until then. Spark's own 120 s, looked at once a minute, would be up to three
+    # minutes; below some 15 s a machine that only swaps or is moved would lose its work.
+    "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "5s",
+    "spark.executor.heartbeatInterval": "5s",
+    # A task that was cancelled and does not end holds a core for ever: past this its executor is ended.
+    "spark.task.reaper.enabled": "true",
+    "spark.task.reaper.killTimeout": "60s",
+    # Executors come and go with the stream, not with its load: each batch is a job of a fraction of a second.
+    "spark.dynamicAllocation.enabled": "false",
+}
+"""For all other masters; `[spark.options]` of the settings goes before it (docs/cluster.md)."""
+
+
+def is_local(master: str) -> bool:
+    """Whether a master runs its executors inside the driver."""
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
@@ -36,9 +60,7 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
     return {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": DRIVER_JAVA_OPTIONS,
-        "spark.driver.host": "127.0.0.1" if settings.master.startswith("local") else "",
-        "spark.driver.bindAddress": "127.0.0.1" if settings.master.startswith("local") else "",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.jars": ",".join(str(jar) for jar in resolve("delta")),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -53,6 +75,7 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
         **settings.options,
     }
 
@@ -95,13 +118,22 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
     from pyspark import SparkContext  # heavy; only runs pay for it
 
     require_java()
-    # Workers run this very interpreter; a cluster whose environment lies elsewhere names its own.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = {key: value for key, value in spark_properties(settings, import_roots=import_roots).items() if value}
+    _name_python(settings.options.get("spark.pyspark.python"))
+    wanted = spark_properties(settings, import_roots=import_roots)
     running = SparkContext._active_spark_context  # noqa: SLF001  # what getOrCreate itself looks at
     if running is not None:
         _refuse_other(running, wanted)
     return wanted
+
+
+def _name_python(chosen: str | None) -> None:
+    """Which Python executors run: this very interpreter, unless the cluster's environment lies elsewhere.
+
+    PySpark asks the environment alone, and would not look at its own property.
+    """
+    if chosen is not None:
+        os.environ["PYSPARK_PYTHON"] = chosen
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _refuse_other(running: SparkContext, wanted: dict[str, str]) -> None:
