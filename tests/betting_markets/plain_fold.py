@@ -1,0 +1,99 @@
+"""The expected rows of a betting market, and its book, by the plainest fold there is.
+
+It shares no code with the product and never imports it. A message holds one market in `mc`; with
+`img` everything known of its runners is replaced. `rc` lists what changed of each runner: ladders
+of (price, size), where size 0 removes the price, and figures, where "NaN" says that there is none.
+
+The rule of a changed row: an entry emits one row when the value differs from the one before it,
+where absent counts as a value of its own (None). An image emits nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LADDERS = {
+    "atb": "available_to_back",
+    "atl": "available_to_lay",
+    "trd": "traded",
+    "spb": "starting_price_back",
+    "spl": "starting_price_lay",
+}
+FIGURES = {"ltp": "last_price", "tv": "traded_volume", "spn": "near_price", "spf": "far_price"}
+BOOK = ("last_price", "available_to_back", "available_to_lay", "traded")
+"""What the peer's books hold of a runner."""
+
+Key = tuple[int, float, str, "float | None"]
+"""Runner, handicap, part, price."""
+
+
+@dataclass
+class Market:
+    """Value by key, and the runners by their ids."""
+
+    values: dict[Key, float] = field(default_factory=dict)
+    runners: set[int] = field(default_factory=set)
+
+    def take(self, value: bytes) -> list[tuple[object, ...]]:
+        """Fold one raw message; its rows as (runner, handicap, part, price, value, previous value)."""
+        (market,) = json.loads(value)["mc"]
+        self.runners.update(runner["id"] for runner in market.get("marketDefinition", {}).get("runners", []))
+        if market.get("img"):
+            self.values.clear()
+        rows: list[tuple[object, ...]] = []
+        for runner in market.get("rc", []):
+            rows += [row for entry in entries(runner) for row in self.changed(*entry)]
+        return [] if market.get("img") else rows
+
+    def changed(self, key: Key, value: float | None) -> list[tuple[object, ...]]:
+        """Set or remove one value; its row, if it changed."""
+        previous = self.values.pop(key, None)
+        if value is not None:
+            self.values[key] = value
+        return [] if value == previous else [(*key, value, previous)]
+
+    def book(self) -> list[list[object]]:
+        """The book as the peer writes it: of each runner, by id, last price and ladders by price."""
+        return [[runner, *(self._part(runner, part) for part in BOOK)] for runner in sorted(self.runners)]
+
+    def _part(self, runner: int, part: str) -> object:
+        if part == "last_price":
+            return self.values.get((runner, 0.0, part, None))
+        held = [(key[3], size) for key, size in self.values.items() if key[0] == runner and key[2] == part]
+        return [[plain(price), plain(size)] for price, size in sorted(held)]
+
+
+def entries(runner: dict[str, Any]) -> list[tuple[Key, float | None]]:
+    """What a message tells of one runner: ladders, then figures."""
+    who = (runner["id"], float(runner.get("hc", 0)))
+    told: list[tuple[Key, float | None]] = []
+    for short, part in LADDERS.items():
+        told += [((*who, part, price), size or None) for price, size in runner.get(short, [])]
+    for short, part in FIGURES.items():
+        if runner.get(short) is not None:
+            told.append(((*who, part, None), None if runner[short] == "NaN" else float(runner[short])))
+    return told
+
+
+def fold(values: Iterable[bytes]) -> tuple[Market, list[tuple[object, ...]]]:
+    """The market after all messages, and the rows as (offset, number in its message, *row)."""
+    market, rows = Market(), []
+    for offset, value in enumerate(values):
+        rows += [(offset, number, *row) for number, row in enumerate(market.take(value))]
+    return market, rows
+
+
+def plain(number: float | None) -> float | None:
+    """A number as JSON writes it shortest: whole ones without a point."""
+    return int(number) if number is not None and float(number).is_integer() else number
+
+
+def digest(book: list[list[object]]) -> str:
+    """The peer's short name of a book."""
+    return hashlib.sha256(json.dumps(book, separators=(",", ":")).encode()).hexdigest()[:16]
