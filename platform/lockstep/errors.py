@@ -15,6 +15,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |  |- StateDamaged            a durable file is missing or any byte of it wrong (state/section.py)
 |  |- StateTypeChanged        it was stored by a type that this one cannot read (state/schema.py)
 |  `- StateNotOfItsType       a fold left what its state type cannot hold (state/schema.py)
+|- BatchOverdue               a batch was cancelled at its deadline; planned again (engine/deadline.py)
 |- RowRefused                 a row holds a value that its column cannot (table/rows.py)
 |- RecordingError             a line of a recording is not of one (rehearsal/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit

@@ -20,6 +20,9 @@ class Limits:
             so 8 MiB leaves room for raised brokers; a range is read in memory.
         topics: Most topics of the stream; a pattern that matches more is taken for a mistake.
         holes: Most holes in one range before it ends early (each one is proven by a second read).
+        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again, the
+            third time in a row the run fails. 300 is what a batch of the default size takes at 1.5 ms
+            a message, a very slow fold; it only ends what hangs. Not with `FileSize`.
         stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned;
             below the time after which Dagster gives up on a cancelled run.
         handover_timeout_seconds: How long a new run waits for a silent writer before it claims.
@@ -29,6 +32,7 @@ class Limits:
     message_bytes: int = 8 * 1024 * 1024
     topics: int = 2_000
     holes: int = 10_000
+    batch_seconds: float = 300.0
     stop_timeout_seconds: float = 20.0
     handover_timeout_seconds: float = 30.0
 

@@ -29,8 +29,8 @@ class BatchOverdue(LockstepError):
     def __init__(self, seconds: float) -> None:
         super().__init__(
             f"the batch was not worked within {seconds:g} s and was cancelled; nothing of it is committed",
-            next_step="look for an executor that hangs; where the fold is that slow, declare Limits(batch_messages=...) "
-            "lower or Limits(batch_seconds=...) higher",
+            next_step="look for an executor that hangs; where the fold is that slow, declare "
+            "Limits(batch_messages=...) lower or Limits(batch_seconds=...) higher",
         )
         self.seconds = seconds
 

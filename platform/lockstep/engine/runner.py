@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from lockstep.engine.deadline import worked_within
 from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas
 from lockstep.engine.plan import BatchPlan
 from lockstep.engine.task import run_bin, run_bins
 from lockstep.errors import RegistryUnreachable
+from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -20,16 +24,29 @@ Runner = Callable[[BatchPlan], Sequence[BinFacts]]
 """Runs all bins of a plan and gives their facts, in the order of the bins."""
 
 
-def spark_runner(context: SparkContext, job: Job) -> Runner:
-    """Bins as tasks of a Spark job, which retries them and spreads them over executors."""
-    work = partial(run_bins, job)
+def spark_runner(context: SparkContext, job: Job, *, seconds_max: float | None = None) -> Runner:
+    """Bins as tasks of a Spark job, which retries them and spreads them over executors.
+
+    Args:
+        context: Runs the jobs; each on the thread that calls the runner.
+        job: What the tasks share.
+        seconds_max: Hard deadline of a batch, past which the runner raises `BatchOverdue`; None for none.
+    """
+    work = partial(run_bins if is_local(str(context.master)) else run_bins_elsewhere, job)
 
     def run(plan: BatchPlan) -> Sequence[BinFacts]:
         tasks = [msgspec.msgpack.encode(task) for task in bin_tasks(plan)]
-        facts = context.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
+        bins = context.parallelize(tasks, len(tasks)).mapPartitions(work)
+        facts = worked_within(context, seconds_max, bins.collect)
         return [_facts(encoded) for encoded in facts]
 
     return run
+
+
+def run_bins_elsewhere(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
+    """As `run_bins`, on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT goes first."""
+    root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
+    return run_bins(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
 
 
 def local_runner(job: Job) -> Runner:
