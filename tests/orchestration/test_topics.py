@@ -137,7 +137,7 @@ def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
 def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
     cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
     assert cursor.encode() == (
-        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","pulse":"3:10","run_key":"",'
+        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","never_ending":false,"pulse":"3:10","run_key":"",'
         '"sweep":{"after":"","ended_at":0.0},"version":1,"writer_at":0.0}'
     )
     assert read_cursor(cursor.encode()) == (cursor, "")
@@ -165,3 +165,15 @@ def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
     third = decide(still, second.cursor, NOW + 30)
     assert third.restart is not None
     assert third.restart.added == ("a", "b")
+
+
+def test_a_successor_that_did_not_come_is_asked_for_again_as_a_run_that_never_ends() -> None:
+    """By then the run before has handed over and ended: nothing that lives says so any more."""
+    first = decide(look(pulse=LIVING), SEEN_BEFORE, NOW)
+    assert first.restart is not None
+    assert first.restart.never_ending
+
+    handed_over = look(pulse=msgspec.structs.replace(LIVING, phase=Phase.ENDED))
+    again = decide(handed_over, first.cursor, NOW + 2 * PAUSE_SECONDS)
+    assert again.restart is not None
+    assert again.restart.never_ending

@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 
 import msgspec
 
 from lockstep.engine.bookkeeping import BatchIdentity
+from lockstep.engine.progress import Restart
 from lockstep.engine.start import Claimed, refuse_overtaken
 from lockstep.errors import TableError
 from lockstep.integrity.finding import Finding
@@ -51,6 +53,7 @@ class Committer:
     Attributes:
         head: The head after the newest commit.
         first: Whether this run has committed no batch yet.
+        restart: Why this run began and what that cost, once its first batch is committed; afterwards None.
     """
 
     def __init__(self, folders: StreamFolders, claimed: Claimed, cause: str, helper: ThreadPoolExecutor) -> None:
@@ -59,6 +62,7 @@ class Committer:
         self._side: Future[bool] | None = None
         self.head: Head = claimed.head
         self.first = True
+        self.restart: Restart | None = None
 
     def commit(
         self, reached: Reached, rows_of: Callable[[BatchIdentity, bool], list[ledger.LedgerRow]]
@@ -95,6 +99,7 @@ class Committer:
         self._side = self._helper.submit(side.forward, self._folders.ledger, batch.ledger, batch.number)
         if landed.version % CHECKPOINT_ENTRIES == 0:
             self._helper.submit(self._checkpoint)
+        self.restart = Restart(self._cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False
         return landed, time.monotonic() - began
 
@@ -116,6 +121,11 @@ class Committer:
             refuse_overtaken(self._claimed.output, self._claimed.writer)
             raise
         self._side = None
+
+    def _gap_seconds(self, now: datetime) -> float | None:
+        """From the last batch before this run to its first."""
+        before = max((row.committed_at for row in self._claimed.known.values()), default=None)
+        return None if before is None else max(0.0, (now - before).total_seconds())
 
     def _full_ledger_due(self) -> bool:
         aged = time.time() - self.head.full_ledger_at > FULL_LEDGER_SECONDS

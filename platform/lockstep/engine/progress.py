@@ -10,6 +10,19 @@ import msgspec
 from lockstep.engine.facts import BinFacts, RangeFacts
 
 
+class Restart(msgspec.Struct, frozen=True):
+    """How a run began.
+
+    Attributes:
+        cause: How the writer before was found, and why this run was started.
+        gap_seconds: From the last batch of the run before to the first of this one, quiet time included; None
+            for a first run.
+    """
+
+    cause: str
+    gap_seconds: float | None
+
+
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     """One committed batch.
 
@@ -28,6 +41,9 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         state_bytes: Bytes of state written.
         epoch: Epoch of the writer.
         commit_seconds: Wall time of the commit alone.
+        headroom_seconds: Time until retention removes a message that is not committed; None where nothing
+            limits it.
+        restart: How the run began, with its first batch.
     """
 
     batch: int
@@ -44,6 +60,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     epoch: int
     commit_seconds: float
+    headroom_seconds: float | None = None
+    restart: Restart | None = None
 
 
 class Window(msgspec.Struct):
@@ -51,13 +69,12 @@ class Window(msgspec.Struct):
 
     reports: list[BatchReport] = []
 
-    def summary(self) -> dict[str, float]:
-        """The window as numbers that a UI can plot; names end in their unit."""
+    def summary(self) -> dict[str, float | str]:
+        """The window as figures that a UI can plot, their names ending in their unit; and why a run began."""
         last = self.reports[-1]
         messages = sum(report.messages for report in self.reports)
-        fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
-        cpu = sum(report.cpu_seconds for report in self.reports)
-        numbers = {
+        seconds = [report.batch_seconds for report in self.reports]
+        figures: dict[str, float | str] = {
             "batch": float(last.batch),
             "batches": float(len(self.reports)),
             "messages": float(messages),
@@ -66,14 +83,32 @@ class Window(msgspec.Struct):
             "topics": float(last.topics),
             "epoch": float(last.epoch),
             "state_bytes": float(sum(report.state_bytes for report in self.reports)),
-            "batch_seconds_mean": sum(report.batch_seconds for report in self.reports) / len(self.reports),
+            "batch_seconds_mean": sum(seconds) / len(seconds),
+            "batch_seconds_max": max(seconds),
+            "commit_seconds_mean": sum(report.commit_seconds for report in self.reports) / len(seconds),
         }
-        if fresh:
-            numbers["freshness_p50_seconds"] = fresh[len(fresh) // 2]
-            numbers["freshness_p99_seconds"] = fresh[min(len(fresh) - 1, len(fresh) * 99 // 100)]
         if messages:
-            numbers["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
-        return numbers
+            cpu = sum(report.cpu_seconds for report in self.reports)
+            figures["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
+        return figures | self._freshness() | self._headroom() | self._restart()
+
+    def _freshness(self) -> dict[str, float]:
+        fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
+        if not fresh:
+            return {}
+        p99 = fresh[min(len(fresh) - 1, len(fresh) * 99 // 100)]
+        return {"freshness_p50_seconds": fresh[len(fresh) // 2], "freshness_p99_seconds": p99}
+
+    def _headroom(self) -> dict[str, float]:
+        left = [report.headroom_seconds for report in self.reports if report.headroom_seconds is not None]
+        return {"headroom_hours": min(left) / 3600} if left else {}
+
+    def _restart(self) -> dict[str, float | str]:
+        began = next((report.restart for report in self.reports if report.restart is not None), None)
+        if began is None:
+            return {}
+        gap = {} if began.gap_seconds is None else {"restart_gap_seconds": began.gap_seconds}
+        return {"restart_cause": began.cause, **gap}
 
 
 def batch_report(

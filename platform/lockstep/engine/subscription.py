@@ -9,6 +9,7 @@ import msgspec
 
 from lockstep.engine import bookkeeping
 from lockstep.engine.facts import BinFacts, RangeFacts
+from lockstep.engine.headroom import headroom_seconds
 from lockstep.engine.plan import BatchPlan, Learned
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.kafka.audit import EXPIRED, GREW, Key, Known
@@ -40,6 +41,11 @@ class Subscription:
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
         self._lost: dict[Key, Hole] = {}
+        self._newest_ms = {
+            key: int(row.newest_timestamp.timestamp() * 1000)
+            for key, row in known.items()
+            if row.newest_timestamp is not None
+        }
 
     @property
     def known(self) -> dict[Key, Known]:
@@ -58,6 +64,11 @@ class Subscription:
     def lag_messages(self, ends: Mapping[Key, Ends]) -> int:
         """Offsets between the positions and the high watermarks."""
         return bookkeeping.lag_messages(self.positions.values(), ends)
+
+    def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
+        """Time until retention removes a message that is not committed; see `headroom`."""
+        places = {key: position.next_offset for key, position in self.positions.items()}
+        return headroom_seconds(places, self._newest_ms, view, now_ms)
 
     def remember(self, plan: BatchPlan) -> None:
         """Keep the bins of a plan, so that the next one leaves partitions where their hot state lies."""
@@ -95,6 +106,8 @@ class Subscription:
         key = facts.range.position.key
         self._lost.pop(key, None)
         self.positions[key] = bookkeeping.advanced(facts.range.position, facts)
+        if facts.newest_timestamp_ms:
+            self._newest_ms[key] = facts.newest_timestamp_ms
         if messages := facts.counts.messages:
             _learn(self._seconds, key, facts.cpu_seconds / messages)
             _learn(self._bytes, key, facts.rows * row_bytes / messages)

@@ -16,6 +16,8 @@ LOG = logging.getLogger("lockstep")
 
 CONFIRM_LOOKS, CONFIRM_SECONDS = 3, 30.0
 """One odd answer of a broker may be stale metadata. A halt is for ever, so it takes three looks."""
+FRESH_SECONDS = 0.2
+"""A plan made of an older view would leave what came meanwhile to the batch after: one trigger later."""
 PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
 """Bounces of a broker take a minute; a run that waits costs nothing, one that ends must be restarted."""
 
@@ -25,9 +27,14 @@ class KafkaWatch:
 
     def __init__(self, hands: Hands, known_topics: frozenset[str]) -> None:
         self._hands = hands
-        self._names = known_topics
+        self._names, self._looked_at = known_topics, 0.0
         self.view = self._patiently(adding_new=True)
         self._names = known_topics | self.view.topics.keys()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the view is of this moment, as far as a plan cares."""
+        return time.monotonic() - self._looked_at < FRESH_SECONDS
 
     def look(self) -> ClusterView:
         """Ask Kafka anew.
@@ -64,4 +71,5 @@ class KafkaWatch:
     def _ask(self, *, adding_new: bool) -> ClusterView:
         discovery, topics = self._hands.discovery, self._hands.stream.topics
         new = topics.select(discovery.topic_names()) if adding_new else frozenset[str]()
+        self._looked_at = time.monotonic()
         return discovery.view(self._names | new)

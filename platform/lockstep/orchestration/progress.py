@@ -16,6 +16,8 @@ from dagster import AssetMaterialization
 from lockstep.engine.progress import BatchReport, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dagster import AssetExecutionContext, AssetKey
 
 REPORT_SECONDS = 30.0
@@ -43,7 +45,7 @@ class RunProgress:
             self._reported = time.monotonic()
             window = self._take()
             if window.reports:
-                self._log(dict(window.summary()))
+                self._log(window.summary())
 
     def final(self, outcome: str) -> dict[str, float | int | str]:
         """The numbers of the last window and of the whole run, for the run's last event."""
@@ -70,7 +72,7 @@ class RunProgress:
         self._rows += sum(report.rows for report in window.reports)
         return window
 
-    def _log(self, numbers: dict[str, float | int | str]) -> None:
+    def _log(self, numbers: Mapping[str, float | int | str]) -> None:
         self._context.log_event(AssetMaterialization(self._key, metadata=numbers))
         # The context keeps every event until the step ends, which this one may never do.
         deque(self._context.consume_events(), maxlen=0)

@@ -37,6 +37,7 @@ class Cursor(msgspec.Struct, frozen=True):
         asked: Digest of the topics it was asked for.
         awaited: One of these topics.
         attempt: How often in a row it was asked for the same topics.
+        never_ending: Whether the first of these was to take over from a run that never ends.
         asked_at: When, in seconds since 1970 (UTC).
         sweep: How far the looks at all topics have come.
     """
@@ -48,6 +49,7 @@ class Cursor(msgspec.Struct, frozen=True):
     asked: str = ""
     awaited: str = ""
     attempt: int = 0
+    never_ending: bool = False
     asked_at: float = 0.0
     sweep: Sweep = Sweep()
 
@@ -136,10 +138,19 @@ def decide(look: Look, cursor: Cursor, now: float) -> Decision:
 
 def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...], *, never_ending: bool) -> Decision:
     asked = _digest(added)
-    attempt = cursor.attempt + 1 if asked == cursor.asked else 0
+    again = asked == cursor.asked
+    attempt = cursor.attempt + 1 if again else 0
+    # The run before has handed over to one that did not come: its successor is to go on as it did.
+    never_ending = never_ending or (again and cursor.never_ending)
     run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}"
     after = msgspec.structs.replace(
-        cursor, run_key=run_key, asked=asked, awaited=added[0], attempt=attempt, asked_at=now
+        cursor,
+        run_key=run_key,
+        asked=asked,
+        awaited=added[0],
+        attempt=attempt,
+        never_ending=never_ending,
+        asked_at=now,
     )
     restart = Restart(run_key, never_ending, added)
     return Decision(after, f"{len(added)} new topics: {_some(added)}", restart)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -49,6 +49,11 @@ class _Location(msgspec.Struct, rename="camel"):
     location_or_load_error: dict[str, str] | None
 
 
+class _Launched(msgspec.Struct):
+    run: dict[str, str] | None = None
+    message: str = ""
+
+
 class Console:
     """Dagster's web server at an address."""
 
@@ -83,12 +88,13 @@ class Console:
             LockstepError: Dagster refused.
         """
         listed = [{"key": key, "value": value} for key, value in tags.items()]
-        said = self._ask(LAUNCH, {"job": job, "location": location, "tags": listed})["launchRun"]
-        if said["__typename"] != "LaunchRunSuccess":
-            raise LockstepError(f"Dagster did not launch {job}: {said}", next_step=f"look at {self.address}")
-        return str(said["run"]["runId"])
+        said = self._ask(LAUNCH, {"job": job, "location": location, "tags": listed})
+        launched = msgspec.convert(said["launchRun"], _Launched)
+        if launched.run is None:
+            raise LockstepError(f"Dagster did not launch {job}: {launched.message}", next_step=f"see {self.address}")
+        return launched.run["runId"]
 
-    def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, dict[str, dict[str, object]]]:
+    def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
         body = msgspec.json.encode({"query": query, "variables": variables})
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/graphql", body, headers)  # noqa: S310  # our own loopback address
@@ -96,7 +102,7 @@ class Console:
             said = msgspec.json.decode(answer.read())
         if "errors" in said:
             raise LockstepError(f"Dagster does not understand: {said['errors']}", next_step="report it with this text")
-        return said["data"]  # type: ignore[no-any-return]  # as GraphQL's answer is
+        return dict(said["data"])
 
 
 def _why_not(location: _Location) -> str:

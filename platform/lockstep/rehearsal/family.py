@@ -92,7 +92,7 @@ def _end(
     deadline, told = time.monotonic() + seconds, set[Member]()
     while time.monotonic() < deadline:
         alive = family(folder)
-        left = [member for member in alive.values() if chosen(member, alive)]
+        left = [member for member in alive.values() if chosen(member, alive) and _hears(member, number)]
         if not left:
             return
         for member in left:
@@ -100,6 +100,16 @@ def _end(
                 told.add(member)
                 _tell(member, number)
         time.sleep(LOOK_SECONDS)
+
+
+def _hears(member: Member, number: signal.Signals) -> bool:
+    """Whether a process does not ignore a signal; what does, such as Python's resource tracker, ends by itself."""
+    try:
+        status = Path(f"/proc/{member.pid}/status").read_text()
+    except OSError:
+        return False
+    ignored = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:"))
+    return not ignored >> (number - 1) & 1
 
 
 def _tell(member: Member, number: signal.Signals) -> None:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -65,7 +66,7 @@ class LoneBroker(Broker):
     def on(cls, folder: Path, port: int) -> LoneBroker:
         """Start it on a port, new or on the data of an earlier one, and wait until it answers."""
         folder.mkdir(parents=True, exist_ok=True)
-        broker = cls(folder, Ports(port, *free_ports(1)), {}, {})
+        broker = cls(folder, Ports(port, free_ports(1)[0]), {}, {})
         broker._launch()
         return broker
 
@@ -158,7 +159,7 @@ class Platform:
             epoch = self._epoch(stream)
             run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
             yield f"{stream.name}: {console.address}/runs/{run}"
-            self._wait(lambda s=stream, e=epoch: self._writes(s, e), lambda s=stream: f"{s.name} does not write yet")
+            self._wait(partial(self._writes, stream, epoch), f"{stream.name} does not write yet".__str__)
 
     def _halted(self, stream: AnyStream) -> str | None:
         folders = StreamFolders(stream.name, self.tables)

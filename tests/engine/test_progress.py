@@ -1,0 +1,63 @@
+"""The figures of a window of batches, as the UI plots them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep.engine.progress import BatchReport, Restart, Window
+
+BATCH = BatchReport(
+    batch=1,
+    messages=100,
+    rows=300,
+    skipped=0,
+    dropped=0,
+    holes=0,
+    topics=2,
+    lag_messages=7,
+    freshness_seconds=2.0,
+    batch_seconds=0.5,
+    cpu_seconds=0.001,
+    state_bytes=10,
+    epoch=4,
+    commit_seconds=0.1,
+    headroom_seconds=7200.0,
+)
+
+
+def test_a_window_sums_up_its_batches_and_keeps_the_last_state() -> None:
+    later = msgspec.structs.replace(BATCH, batch=2, lag_messages=3, batch_seconds=1.5, headroom_seconds=3600.0)
+    assert Window(reports=[BATCH, later]).summary() == {
+        "batch": 2.0,
+        "batches": 2.0,
+        "messages": 200.0,
+        "rows": 600.0,
+        "lag_messages": 3.0,
+        "topics": 2.0,
+        "epoch": 4.0,
+        "state_bytes": 20.0,
+        "batch_seconds_mean": 1.0,
+        "batch_seconds_max": 1.5,
+        "commit_seconds_mean": 0.1,
+        "cpu_seconds_per_million_messages": 10.0,
+        "freshness_p50_seconds": 2.0,
+        "freshness_p99_seconds": 2.0,
+        "headroom_hours": 1.0,
+    }
+
+
+def test_a_restart_is_told_once_with_its_cause_and_its_gap() -> None:
+    first = msgspec.structs.replace(BATCH, restart=Restart("handover; new topics: a", 1.25))
+    figures = Window(reports=[first, BATCH]).summary()
+    assert (figures["restart_cause"], figures["restart_gap_seconds"]) == ("handover; new topics: a", 1.25)
+    assert "restart_cause" not in Window(reports=[BATCH]).summary()
+
+
+def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
+    first = msgspec.structs.replace(
+        BATCH, messages=0, freshness_seconds=None, headroom_seconds=None, restart=Restart("first start", None)
+    )
+    figures = Window(reports=[first]).summary()
+    absent = {"restart_gap_seconds", "freshness_p50_seconds", "headroom_hours", "cpu_seconds_per_million_messages"}
+    assert absent.isdisjoint(figures)
+    assert figures["restart_cause"] == "first start"
