@@ -51,6 +51,10 @@ class Secured:
         """The path of a file of the identities."""
         return str(self.folder / name)
 
+    def requests(self) -> str:
+        """Every request that the broker has answered and logged by now."""
+        return self.broker.log.read_text(errors="replace")
+
     def secret(self, name: str, value: str) -> str:
         """A reference to a file that holds this secret."""
         path = self.folder / name
@@ -132,7 +136,9 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     """Start it; ends with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_identities(folder)
-    with Broker.start(folder / "kafka", settings=_broker_settings(folder), listeners=LISTENERS) as broker:
+    levels = {"kafka.request.logger": "DEBUG"}  # what clients ask, with the rack that they name
+    settings = _broker_settings(folder)
+    with Broker.start(folder / "kafka", settings=settings, listeners=LISTENERS, log_levels=levels) as broker:
         secured = Secured(broker, folder)
         _create_scram_users(secured)
         yield secured

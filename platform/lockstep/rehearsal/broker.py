@@ -108,6 +108,15 @@ class Ports:
         return all(map(is_free, (self.clients, self.controller, *self.further.values())))
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """How a broker is to be, beside the defaults."""
+
+    settings: Mapping[str, str]
+    listeners: Mapping[str, str]
+    log_levels: Mapping[str, str]
+
+
 class PortTaken(EnvironmentProblem):
     """Another process took a port between the choice and the start."""
 
@@ -123,16 +132,20 @@ class Broker:
     _starter = staticmethod(start_tied)
     """How its process is started."""
 
-    def __init__(self, folder: Path, ports: Ports, settings: Mapping[str, str], listeners: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, ports: Ports, wanted: _Wanted) -> None:
         self.folder = folder
         self.ports = ports
-        self._settings = dict(settings)
-        self._protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **listeners}
+        self._wanted = wanted
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def start(
-        cls, folder: Path, *, settings: Mapping[str, str] = NO_SETTINGS, listeners: Mapping[str, str] = NO_SETTINGS
+        cls,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        listeners: Mapping[str, str] = NO_SETTINGS,
+        log_levels: Mapping[str, str] = NO_SETTINGS,
     ) -> Self:
         """Start a broker in a folder, new or that of an earlier broker, and wait until it answers.
 
@@ -141,17 +154,18 @@ class Broker:
             settings: Kafka broker settings that go before the defaults.
             listeners: Further listeners beside the plain one, each by its name and security protocol
                 ("SASL_SSL"); `settings` say how they are secured: "listener.name.<name>.ssl.keystore.location".
+            log_levels: Levels of single loggers of Kafka: "kafka.request.logger" at DEBUG shows every request.
 
         Raises:
             EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of the broker's log.
         """
         folder.mkdir(parents=True, exist_ok=True)
         retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True)
-        return retry(cls._on_new_ports, folder, settings, listeners)
+        return retry(cls._on_new_ports, folder, _Wanted(settings, listeners, log_levels))
 
     @classmethod
-    def _on_new_ports(cls, folder: Path, settings: Mapping[str, str], listeners: Mapping[str, str]) -> Self:
-        broker = cls(folder, Ports.choose(listeners), settings, listeners)
+    def _on_new_ports(cls, folder: Path, wanted: _Wanted) -> Self:
+        broker = cls(folder, Ports.choose(wanted.listeners), wanted)
         broker._launch()
         return broker
 
@@ -225,20 +239,25 @@ class Broker:
 
     def _write_settings(self) -> None:
         further = [f"{name}://{self.address(name)}" for name in self.ports.further]
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._wanted.listeners}
         clients = [f"PLAINTEXT://{self.bootstrap_servers}", *further]
         own = {
             "listeners": ",".join([*clients, f"CONTROLLER://127.0.0.1:{self.ports.controller}"]),
             "advertised.listeners": ",".join(clients),
-            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in self._protocols.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "controller.quorum.voters": f"1@127.0.0.1:{self.ports.controller}",
             "log.dirs": str(self.folder / "data"),
         }
-        chosen = {**DEFAULTS, **own, **self._settings}
+        chosen = {**DEFAULTS, **own, **self._wanted.settings}
         lines = [f"{name}={value}\n" for name, value in chosen.items()]
         server = self.folder / "server.properties"
         server.touch(mode=0o600)  # may hold the passwords of a listener
         server.write_text("".join(lines))
-        (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
+        levels = [
+            f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
+            for number, (name, level) in enumerate(self._wanted.log_levels.items())
+        ]
+        (self.folder / "log4j2.properties").write_text(LOG_SETTINGS + "".join(levels))
 
     def _format(self, java: list[str]) -> None:
         """Give the data folder its identity; a half-formatted one lacks meta.properties and gets it now."""

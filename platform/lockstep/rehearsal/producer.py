@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.client import admin_client
+from lockstep.kafka.client import admin_client, producer_configuration
 from lockstep.kafka.discovery import Discovery
+from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ MILLISECONDS_PER_HOUR = 3_600_000
 _NO_ANSWER = (ClientError._TIMED_OUT, ClientError._MSG_TIMED_OUT, ClientError._TRANSPORT)  # noqa: SLF001
 
 
+Cluster = str | KafkaSettings
+"""A cluster without any security by its bootstrap servers; any other by its settings."""
+
+
 class Outgoing(Protocol):
     """A message to produce; `Recorded` is one."""
 
@@ -53,7 +57,7 @@ class Outgoing(Protocol):
         """The create time, ms since 1970 UTC."""
 
 
-def produce(bootstrap_servers: str, topic: str, messages: Iterable[Outgoing], partitions: int = 1) -> int:
+def produce(cluster: Cluster, topic: str, messages: Iterable[Outgoing], partitions: int = 1) -> int:
     """Write messages to a topic, in their order within each key, and wait until all are taken.
 
     The topic is made with this many partitions when it is missing; an existing one stays as it is.
@@ -64,16 +68,14 @@ def produce(bootstrap_servers: str, topic: str, messages: Iterable[Outgoing], pa
     Raises:
         KafkaError: The topic could not be made, or a message was refused or not acknowledged.
     """
-    create_topic(bootstrap_servers, topic, partitions)
-    delivery = Delivery(bootstrap_servers)
+    create_topic(cluster, topic, partitions)
+    delivery = Delivery(cluster)
     for message in messages:
         delivery.send(topic, message)
     return delivery.finish()
 
 
-def create_topic(
-    bootstrap_servers: str, topic: str, partitions: int = 1, *, retention_hours: float | None = None
-) -> bool:
+def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention_hours: float | None = None) -> bool:
     """Make a topic that keeps its messages for ever or for some hours, unless it exists.
 
     For ever, because recorded messages carry their old receive time: with the usual seven days of
@@ -91,38 +93,39 @@ def create_topic(
         kept_ms = int(retention_hours * MILLISECONDS_PER_HOUR)
         config |= {"retention.ms": str(kept_ms), "segment.ms": str(kept_ms // 8)}
     wanted = NewTopic(topic, num_partitions=partitions, config=config)
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": LOG_LEVEL})
+    settings = _settings(cluster)
+    admin = admin_client(settings)
     try:
         admin.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)[topic].result(ANSWER_TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() == ClientError.TOPIC_ALREADY_EXISTS:
             return False
-        raise _failed(bootstrap_servers, f"topic {topic} could not be made", error.args[0]) from error
+        raise _failed(settings, f"topic {topic} could not be made", error.args[0]) from error
     except TimeoutError as error:
-        raise _failed(bootstrap_servers, f"topic {topic} could not be made", None) from error
+        raise _failed(settings, f"topic {topic} could not be made", None) from error
     return True
 
 
-def produced(bootstrap_servers: str, topic: str) -> int:
+def produced(cluster: Cluster, topic: str) -> int:
     """How many messages a topic has taken so far; 0 when there is no such topic.
 
     Raises:
         KafkaError: The broker did not answer.
     """
-    discovery = Discovery(admin_client(KafkaSettings(bootstrap_servers=bootstrap_servers)), ANSWER_TIMEOUT_S)
+    discovery = Discovery(admin_client(_settings(cluster)), ANSWER_TIMEOUT_S)
     return sum(ends.high_watermark for ends in discovery.view([topic]).ends.values())
 
 
 class Delivery:
     """One run of a producer: counts what the broker took and remembers the first refusal."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, cluster: Cluster) -> None:
+        self._settings = _settings(cluster)
         self._topic = ""
         self._taken = 0
         self._sent = 0
         self._refusal: ClientError | None = None
-        self._producer = Producer(_settings(bootstrap_servers))
+        self._producer = Producer(_configuration(self._settings))
 
     def send(self, topic: str, message: Outgoing) -> None:
         """Hand one message to the client; waits while its queue is full.
@@ -177,12 +180,16 @@ class Delivery:
         if self._refusal is None and not late:
             return
         written = f"topic {self._topic}: only {self._taken} messages written"
-        raise _failed(self._bootstrap_servers, written, self._refusal)
+        raise _failed(self._settings, written, self._refusal)
 
 
-def _settings(bootstrap_servers: str) -> dict[str, str | int | bool]:
+def _settings(cluster: Cluster) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=cluster) if isinstance(cluster, str) else cluster
+
+
+def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
     return {
-        "bootstrap.servers": bootstrap_servers,
+        **with_secrets(producer_configuration(settings)),
         "enable.idempotence": True,  # acks=all, and order kept over retries
         "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be taken
         "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
@@ -193,8 +200,8 @@ def _settings(bootstrap_servers: str) -> dict[str, str | int | bool]:
     }
 
 
-def _failed(bootstrap_servers: str, problem: str, cause: ClientError | None) -> KafkaError:
+def _failed(settings: KafkaSettings, problem: str, cause: ClientError | None) -> KafkaError:
     if cause is None or cause.code() in _NO_ANSWER:
-        next_step = f"see that Kafka runs and can be reached at {bootstrap_servers}"
+        next_step = f"see that Kafka runs and can be reached at {settings.bootstrap_servers}"
         return KafkaError(f"{problem}: no answer in time", next_step=next_step)
     return KafkaError(f"{problem}: {cause.str()}", next_step="mend what Kafka refused, then produce again")

@@ -1,0 +1,71 @@
+"""A whole stream over a secured cluster: producing, discovery, audit, tasks; and which brokers it prefers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.engine.loop import Outcome
+from lockstep.kafka.client import consumer, reader_configuration
+from lockstep.kafka.reader import Range, Run, read
+from lockstep.rehearsal.producer import produce, produced
+from tests.engine.feed import folded, session
+from tests.engine.local_runs import LocalRuns
+from tests.engine.streams import adding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lockstep.settings import KafkaSettings
+    from tests.security.secured import Secured
+
+SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
+    "SASL_SSL": lambda kafka: kafka.sasl("SCRAM-SHA-512"),
+    "mutual TLS": lambda kafka: kafka.mutual(),
+}
+LOGGED_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message to produce."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("way", SECURED)
+def test_a_stream_reads_exactly_what_was_produced(
+    way: str, secured: Secured, topic_family: str, tmp_path: Path
+) -> None:
+    kafka = SECURED[way](secured)
+    topic, values = f"{topic_family}.a", session(40)
+
+    assert produce(kafka, topic, [Sent(b"s", value) for value in values]) == len(values)
+    runs = LocalRuns(adding(rf"{topic_family}\..+"), kafka.bootstrap_servers, tmp_path, kafka)
+    outcome = runs.run()
+
+    assert outcome is Outcome.ENDED
+    assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
+    assert produced(kafka, topic) == len(values)
+
+
+def test_the_broker_is_told_the_rack_of_the_reader(secured: Secured, topic_family: str) -> None:
+    kafka = secured.plain()
+    produce(kafka, topic_family, [Sent(b"s", b"x")])
+    racked = kafka.model_copy(update={"options": {"client.rack": "rack-of-the-reader"}})
+
+    reader = consumer(reader_configuration(racked))
+    found = [run for run in read(reader, [Range(topic_family, 0, 0, 1)]) if isinstance(run, Run)]
+    reader.close()
+
+    assert sum(len(run.messages) for run in found) == 1
+    deadline = time.monotonic() + LOGGED_SECONDS_MAX
+    while '"rackId":"rack-of-the-reader"' not in secured.requests():
+        assert time.monotonic() < deadline, "no fetch named the rack"
+        time.sleep(0.1)
