@@ -64,7 +64,7 @@ class Market:
 
     def _part(self, runner: int, part: str) -> object:
         if part == "last_price":
-            return self.values.get((runner, 0.0, part, None))
+            return plain(self.values.get((runner, 0.0, part, None)))
         held = [(key[3], size) for key, size in self.values.items() if key[0] == runner and key[2] == part]
         return [[plain(price), plain(size)] for price, size in sorted(held)]
 

@@ -34,14 +34,14 @@ def swapped(values: list[bytes], at: int) -> list[bytes]:
     return [*values[:at], values[at + 1], values[at], *values[at + 2 :]]
 
 
-@pytest.mark.parametrize("fault", [dropped, swapped])
+@pytest.mark.parametrize(("fault", "at"), [(dropped, 1_998), (swapped, 1_917)])
 def test_what_the_producer_loses_or_swaps_is_not_seen_though_it_matters(
-    fault: Callable[[list[bytes], int], list[bytes]], values: list[bytes], peer: dict[str, Any]
+    fault: Callable[[list[bytes], int], list[bytes]], at: int, values: list[bytes], peer: dict[str, Any]
 ) -> None:
     """The peer's book tells that the fault mattered. `LogOnly` cannot; it promises no more than the log."""
     told = peer["books_every_2000"]["2000"]
     assert fold(values)[0].book() == told
-    at = next(at for at in range(1_998, 0, -1) if fold(fault(values, at))[0].book() != told)
+    assert fold(fault(values, at))[0].book() != told
     ran = run(betting_markets, *fault(values, at), key=MARKET)
     assert (ran.finding, {*ran.verdicts}) == (None, {ACCEPT})
     assert "what the producer lost is not seen" in betting_markets.integrity.promise()

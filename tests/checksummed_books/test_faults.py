@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from assets.checksummed_books import Book, LevelChange, checksummed_books
+from assets.checksummed_books import Book, BookMessage, LevelChange, checksummed_books
 from lockstep.testing import ACCEPT, Ran, Sent, run
 from tests.checksummed_books.plain_fold import expected_rows, first_wrong
 
@@ -111,7 +111,7 @@ def test_a_changed_key_and_a_missing_snapshot_are_unknown_sessions(values: list[
 
 
 def test_the_same_recording_under_a_new_key_is_a_session_of_its_own(values: list[bytes]) -> None:
-    again = [Sent(value=value, key="eth_chf-2") for value in values]
+    again: list[Sent[BookMessage]] = [Sent(value=value, key="eth_chf-2") for value in values]
     ran = run(checksummed_books, *values, *again, key=BOOK).or_raise()
     assert ran.states[BOOK] == ran.states["eth_chf-2"]
     assert len(ran.rows) == 2 * len(expected_rows(values))
