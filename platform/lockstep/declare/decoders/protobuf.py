@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lockstep.declare.decoders.causes import Cause, Undecodable
 from lockstep.declare.decoders.contract import Decode, members, missing_extra
@@ -15,6 +16,8 @@ from lockstep.declare.decoders.registry import RegisteredSchema
 from lockstep.errors import DeclarationError
 
 if TYPE_CHECKING:
+    from google._upb._message import Descriptor as CompiledDescriptor
+    from google.protobuf.descriptor import Descriptor as PlainDescriptor
     from google.protobuf.message import Message
 
 KIND: Final = "PROTOBUF"
@@ -22,6 +25,9 @@ DEPTH_MAX: Final = 100
 """Levels of nested message types; Protobuf's own limit of nested messages."""
 VARINT_BYTES_MAX: Final = 5
 """Of a 32-bit number."""
+_SHORT: Final = HEADER_BYTES + 1
+_TOP: Final = HEADER_BYTES + 2
+"""Where a message begins after the one or two bytes that say which it is."""
 
 Parse = Callable[[bytes], object]
 
@@ -81,12 +87,14 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
     by_path = {path: parsers[name] for path, name in names.items() if name in parsers}
     if not by_path:
         raise Undecodable(Cause.UNFIT_SCHEMA, f"holds none of {', '.join(parsers)}")
-    first, short = by_path.get((0,)), HEADER_BYTES + 1
+    first, top = by_path.get((0,)), _top_level(by_path)
 
     def read(value: bytes) -> object:
-        # Nearly all frames hold the first message of their schema, which takes one byte to say.
-        if first is not None and value[HEADER_BYTES:short] == b"\x00":
-            return first(value[short:])
+        # Nearly all frames hold a message of their schema's top level, which takes a byte or two to say.
+        if first is not None and value[HEADER_BYTES:_SHORT] == b"\x00":
+            return first(value[_SHORT:])
+        if (parse := top.get(value[HEADER_BYTES:_TOP])) is not None:
+            return parse(value[_TOP:])
         path, at = message_path(value, HEADER_BYTES)
         parse = by_path.get(path)
         if parse is None:
@@ -94,6 +102,12 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
         return parse(value[at:])
 
     return read
+
+
+def _top_level(by_path: Mapping[Path, Parse]) -> dict[bytes, Parse]:
+    """The parsers of top-level messages by the two bytes that say them: one index, and which."""
+    below_two_bytes = {path[0]: parse for path, parse in by_path.items() if len(path) == 1 and path[0] < 64}  # noqa: PLR2004  # of a zigzag byte
+    return {bytes((2, 2 * index)): parse for index, parse in below_two_bytes.items()}
 
 
 def _varint(value: bytes, start: int) -> tuple[int, int]:
@@ -121,14 +135,54 @@ def _classes(message_type: object) -> list[type[Message]]:
 
 
 def _parser(message: type[Message]) -> Parse:
+    """The strict parse of one class: what the library lets pass is looked at again."""
     from google.protobuf.message import DecodeError
 
-    parse, name = message.FromString, message.DESCRIPTOR.full_name
+    # The library ships no types for this module.
+    unknown_fields: Callable[[Message], Sequence[_Unknown]] = import_module(
+        "google.protobuf.unknown_fields"
+    ).UnknownFieldSet
+    parse, name, requires = message.FromString, message.DESCRIPTOR.full_name, _requires(message.DESCRIPTOR, set())
 
     def read(body: bytes) -> object:
         try:
-            return parse(body)
+            parsed = parse(body)
         except DecodeError as error:
             raise Undecodable(Cause.MALFORMED, f"is no {name}: {error}") from error
+        if unknown := unknown_fields(parsed):
+            _refuse_misfits(parsed, [one.field_number for one in unknown])
+        if requires and not parsed.IsInitialized():
+            raise Undecodable(Cause.MISSING_FIELD, f"{name} lacks required fields")
+        return parsed
 
     return read
+
+
+class _Unknown(Protocol):
+    """A field of a message that its class does not know, or not so."""
+
+    field_number: int
+
+
+def _refuse_misfits(message: Message, numbers: Sequence[int]) -> None:
+    """A field of another wire type is put among the unknown ones, and would look absent.
+
+    So is a value that a closed enum does not know: that is evolution, and no misfit.
+    """
+    descriptor = message.DESCRIPTOR
+    for number in numbers:
+        field = descriptor.fields_by_number.get(number)
+        if field is not None and field.enum_type is None:
+            problem = f"{descriptor.full_name}.{field.name} (field {number}) has another wire type"
+            raise Undecodable(Cause.WRONG_TYPE, problem)
+
+
+def _requires(descriptor: PlainDescriptor | CompiledDescriptor, seen: set[str]) -> bool:
+    """Whether a message, or one inside of it, has required fields."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    seen.add(descriptor.full_name)
+    if not GetMessageClass(cast("PlainDescriptor", descriptor))().IsInitialized():
+        return True
+    inner = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(one.full_name not in seen and _requires(one, seen) for one in inner)

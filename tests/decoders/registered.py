@@ -1,0 +1,152 @@
+"""Registries for tests: one in memory, and one behind HTTP that answers as the documented REST paths do.
+
+Both register schemas as a producer's serializer would, and give ids; `frame` and `protobuf_frame`
+make what such a serializer sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fastavro import parse_schema, schemaless_writer
+
+from lockstep import RegisteredSchema, Registry
+
+FIRST_ID = 101
+
+
+@dataclass(frozen=True)
+class InMemory(Registry):
+    """Schemas by id; counts nothing, forgets nothing."""
+
+    schemas: tuple[RegisteredSchema, ...]
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        place = schema_id - FIRST_ID
+        return self.schemas[place] if 0 <= place < len(self.schemas) else None
+
+
+def avro(schema: object) -> RegisteredSchema:
+    return RegisteredSchema("AVRO", json.dumps(schema))
+
+
+def frame(schema: Any, message: object, schema_id: int = FIRST_ID) -> bytes:
+    """An Avro message as a serializer sends it."""
+    body = BytesIO()
+    schemaless_writer(body, parse_schema(schema), message)
+    return b"\x00" + schema_id.to_bytes(4, "big") + body.getvalue()
+
+
+def protobuf_frame(body: bytes, path: Sequence[int] = (0,), schema_id: int = FIRST_ID) -> bytes:
+    """A Protobuf message as a serializer sends it: the first message of a schema is a single zero."""
+    numbers = [] if tuple(path) == (0,) else [len(path), *path]
+    indexes = b"".join(zigzag(number) for number in numbers) or b"\x00"
+    return b"\x00" + schema_id.to_bytes(4, "big") + indexes + body
+
+
+def zigzag(number: int) -> bytes:
+    """A number as a zigzag varint."""
+    left, out = (number << 1) ^ (number >> 63), b""
+    while left > 0x7F:
+        left, out = left >> 7, out + bytes([left & 0x7F | 0x80])
+    return out + bytes([left])
+
+
+@dataclass
+class HttpSchemas:
+    """A registry behind HTTP.
+
+    Attributes:
+        url: Its address.
+        asked: Paths of all questions, in order.
+        refusing: Instead of an answer: (status, body) for each question, while there are any.
+        authorization: What the header must be; None lets everybody in.
+        hold: While it is not set, questions wait.
+    """
+
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    refusing: list[tuple[int, bytes]] = field(default_factory=list)
+    authorization: str | None = None
+    hold: threading.Event = field(default_factory=threading.Event)
+    _subjects: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    _by_id: list[dict[str, object]] = field(default_factory=list)
+
+    def register(self, subject: str, text: str, kind: str = "AVRO", references: Sequence[Any] = ()) -> int:
+        """Register a schema; its id."""
+        schema: dict[str, object] = {"schema": text}
+        if kind != "AVRO":
+            schema["schemaType"] = kind
+        if references:
+            schema["references"] = list(references)
+        versions = self._subjects.setdefault(subject, [])
+        versions.append(schema)
+        self._by_id.append(schema)
+        return FIRST_ID + len(self._by_id) - 1
+
+    def answer(self, path: str, authorization: str | None) -> tuple[int, bytes]:
+        """Status and body, as the REST interface documents them."""
+        self.asked.append(path)
+        if self.refusing:
+            return self.refusing.pop(0)
+        if self.authorization is not None and authorization != self.authorization:
+            return _error(401, 401, "Unauthorized")
+        match urlsplit(path).path.strip("/").split("/"):
+            case ["schemas", "ids", schema_id]:
+                return self._found(self._by_id, int(schema_id) - FIRST_ID, 40403)
+            case ["subjects", subject, "versions", version]:
+                return self._found(self._subjects.get(unquote(subject), []), int(version) - 1, 40402)
+        return _error(404, 404, "HTTP 404 Not Found")
+
+    def _found(self, schemas: Sequence[dict[str, object]], place: int, not_found: int) -> tuple[int, bytes]:
+        if 0 <= place < len(schemas):
+            return 200, json.dumps(schemas[place]).encode()
+        return _error(404, not_found, "not found")
+
+
+def _error(status: int, code: int, message: str) -> tuple[int, bytes]:
+    return status, json.dumps({"error_code": code, "message": message}).encode()
+
+
+@contextlib.contextmanager
+def http_schemas() -> Iterator[HttpSchemas]:
+    """A registry on a free port of this machine."""
+    schemas = HttpSchemas()
+    schemas.hold.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            schemas.hold.wait(30)
+            status, body = schemas.answer(self.path, self.headers.get("Authorization"))
+            with contextlib.suppress(ConnectionError):
+                self.send_response(status)
+                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                if 300 <= status < 400:
+                    self.send_header("Location", f"{schemas.url}/elsewhere")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name of the base class
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    schemas.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield schemas
+    finally:
+        schemas.hold.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
