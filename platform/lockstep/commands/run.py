@@ -88,6 +88,7 @@ def _launched(found: Launched) -> RenderableType:
 def _stopped(found: Stopped) -> RenderableType:
     how = {
         "the writer": "the writer ended at its batch boundary",
+        "a fence": "its writer did not end in time and is fenced: nothing of its last batch is visible",
         "a claim": "no writer was left to ask",
         "nobody": "it did not run",
     }[found.ended_by]

@@ -25,8 +25,8 @@ class Stopped(msgspec.Struct, frozen=True):
         stream: Name of the stream.
         desired: What is wanted of it now; "halted" stays so.
         reason: Why.
-        ended_by: "the writer" that committed its own stop; "a claim", when no writer lived or it did not end in
-            time; "nobody", when the stream was stopped or halted already.
+        ended_by: "the writer" that committed its own stop; "a fence", when it did not end in time; "a claim", when
+            no writer lived; "nobody", when the stream was stopped or halted already.
         epoch: The epoch that holds the table now.
         batch: Number of the last committed batch.
     """
@@ -83,7 +83,8 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
             stop_request(folders.control, head.epoch).unlink(missing_ok=True)
         if ended is not None:
             return _stopped(ended, "the writer")
-    return _stopped(_claim(output, head.epoch, Desired.STOPPED, str(request)), "a claim")  # 3
+    claimed = _claim(output, head.epoch, Desired.STOPPED, str(request))  # 3
+    return _stopped(claimed, "a fence" if lives else "a claim")
 
 
 def startable(folders: StreamFolders) -> Startable:

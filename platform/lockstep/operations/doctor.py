@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.kafka.fitness import Level
 from lockstep.operations import doctor_cluster, doctor_machine, doctor_store
-from lockstep.operations.finding import Diagnosis, Level, error
+from lockstep.operations.finding import Diagnosis, error
 from lockstep.settings import KafkaSettings, Settings
 
 

@@ -14,10 +14,10 @@ from lockstep.engine.hands import AnyStream
 from lockstep.errors import KafkaError
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
-from lockstep.kafka.fitness import Fitness, fitness
+from lockstep.kafka.fitness import Fitness, Level, fitness
 from lockstep.kafka.newest import newest_timestamps
 from lockstep.kafka.topic_settings import topic_settings
-from lockstep.operations.finding import Diagnosis, Level, ok, warning
+from lockstep.operations.finding import Diagnosis, ok, warning
 from lockstep.settings import KafkaSettings
 
 AHEAD_SECONDS_MAX = 60.0

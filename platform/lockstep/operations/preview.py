@@ -6,10 +6,9 @@ import re
 
 import msgspec
 
-from lockstep.engine.bookkeeping import Position
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.hours import clock_hour, hour_of
-from lockstep.engine.plan import BatchPlan, PlanInput, plan_batch
+from lockstep.engine.plan import BatchPlan, PlanInput, Position, plan_batch
 from lockstep.engine.subscription import Subscription
 from lockstep.integrity.finding import Finding
 from lockstep.kafka.audit import Key, audit

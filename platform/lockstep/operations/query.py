@@ -68,7 +68,7 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query STREAM --version N, or SQL with --at TIME",
         )
-    tables = {}
+    tables: dict[str, DeltaTable] = {}
     for stream in streams:
         tables |= _tables(StreamFolders(stream, root), as_of)
     return _result(tables, sql, limit)

@@ -13,7 +13,7 @@ from lockstep.errors import LockstepError
 
 READS = re.compile(r"\s*(select|with|explain|describe|show|values)\b", re.IGNORECASE)
 """What a query may begin with; COPY and the like would write files."""
-PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own types of text, which other libraries do not take yet."""
 
 
@@ -45,7 +45,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
         found = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
         raise WrongQuery(sql, str(error), tables) from error
-    return found.cast(pa.schema([field.with_type(PLAIN.get(field.type, field.type)) for field in found.schema]))
+    return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
 
 
 def rows_of_sql(folders: Mapping[str, Path], sql: str) -> list[dict[str, object]]:

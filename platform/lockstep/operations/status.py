@@ -141,7 +141,7 @@ def writer_of(folders: StreamFolders, epoch: int) -> str:
     if last.phase is Phase.ENDED:
         return Phase.ENDED.value
     if writer_lives(folders.control, epoch):
-        return last.phase.value
+        return str(last.phase.value)
     after = pulse(folders.control, epoch)
     return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
 

@@ -1,0 +1,146 @@
+"""What is wanted of a stream: a stop that stays, committed by the writer or by a claim, and a start again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every
+from lockstep.engine.loop import Outcome
+from lockstep.engine.wishes import StopRequest, ask_to_stop
+from lockstep.errors import IntegrityLost, StreamHalted
+from lockstep.operations.desire import startable, stop, want_running
+from lockstep.operations.opened import NoTable
+from lockstep.table.commit import OutputLog
+from lockstep.table.head import Desired
+from tests.engine.feed import folded, session, update
+from tests.engine.plain_reader import named_files
+
+if TYPE_CHECKING:
+    from lockstep.engine.facts import BinFacts
+    from lockstep.engine.plan import BatchPlan
+    from lockstep.engine.runner import Runner
+    from tests.engine.feed import Feed
+    from tests.engine.local_runs import LocalRuns
+
+WAIT_SECONDS_MAX = 60.0
+WHY = StopRequest("the disk is changed", "an operator")
+
+
+@contextmanager
+def living(runs: LocalRuns, around: Callable[[Runner], Runner]) -> Iterator[Future[Outcome]]:
+    """A run that goes on until it is stopped, on a thread."""
+    ending = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool.submit(runs.run, trigger=Every(seconds=0.1), around=around, stop=ending)
+        finally:
+            ending.set()
+
+
+def desired(runs: LocalRuns) -> Desired:
+    return OutputLog(runs.folders.table).base().head.desired
+
+
+def then(event: threading.Event) -> Callable[[Runner], Runner]:
+    """A runner that tells when it has worked a batch."""
+
+    def around(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+            facts = runner(plan)
+            event.set()
+            return facts
+
+        return run
+
+    return around
+
+
+def test_a_living_writer_commits_the_stop_and_ends_at_its_batch_boundary(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(3))
+    worked = threading.Event()
+    with living(runs, then(worked)) as run:
+        assert worked.wait(WAIT_SECONDS_MAX)
+        stopped = stop(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+        assert run.result(WAIT_SECONDS_MAX) is Outcome.STOPPED_FOR_GOOD
+    assert (stopped.desired, stopped.ended_by, stopped.batch) == ("stopped", "the writer", 1)
+    head = OutputLog(runs.folders.table).base().head
+    assert (head.desired, head.reason) == (Desired.STOPPED, "the disk is changed (an operator)")
+    assert list(runs.folders.control.glob("stop-*")) == []
+    assert runs.rows(topic) == folded([(n, "s", value) for n, value in enumerate(session(3))])
+
+
+def test_without_a_writer_a_claim_stops_the_stream_and_the_next_run_makes_it_running(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(1))
+    runs.run()
+    stopped = stop(runs.folders, WHY, patience_seconds=1)
+    assert (stopped.desired, stopped.ended_by, stopped.epoch) == ("stopped", "a claim", 2)
+    assert stop(runs.folders, WHY, patience_seconds=1).ended_by == "nobody"
+
+    feed.send(topic, [update(3, a=1)])
+    assert runs.run() is Outcome.ENDED
+    assert desired(runs) is Desired.RUNNING
+
+
+def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_its_batch_is_seen(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    feed.send(feed.create("values"), session(3))
+    working, released = threading.Event(), threading.Event()
+
+    def slow(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+            working.set()
+            assert released.wait(WAIT_SECONDS_MAX)
+            return runner(plan)
+
+        return run
+
+    with living(runs, slow) as run:
+        assert working.wait(WAIT_SECONDS_MAX)
+        stopped = stop(runs.folders, WHY, patience_seconds=0.5)
+        released.set()
+        assert run.result(WAIT_SECONDS_MAX) is Outcome.FENCED
+    assert (stopped.ended_by, stopped.batch, stopped.epoch) == ("a fence", 0, 2)
+    assert (named_files(runs.folders.table), desired(runs)) == ([], Desired.STOPPED)
+
+
+def test_a_request_to_a_writer_that_is_gone_stops_no_later_one(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(1))
+    runs.run()
+    ask_to_stop(runs.folders.control, 1, WHY)
+    assert runs.run() is Outcome.ENDED
+
+
+def test_a_halted_stream_stays_halted_and_is_not_started(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), [*session(1), update(9, a=1)])
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    assert stop(runs.folders, WHY, patience_seconds=1).desired == "halted"
+    with pytest.raises(StreamHalted, match="--accept-loss"):
+        startable(runs.folders)
+
+
+def test_a_stopped_stream_that_is_wanted_again_is_running_before_its_run_begins(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(1))
+    runs.run()
+    stop(runs.folders, WHY, patience_seconds=1)
+    found = startable(runs.folders)
+    assert (found.desired, found.lives) == ("stopped", False)
+    want_running(runs.folders, found, "started by a test")
+    assert desired(runs) is Desired.RUNNING
+
+
+def test_what_never_ran_cannot_be_stopped_and_says_how_to_start(runs: LocalRuns) -> None:
+    with pytest.raises(NoTable, match="lockstep run adding"):
+        stop(runs.folders, WHY, patience_seconds=1)
+    assert startable(runs.folders).desired is None

@@ -1,0 +1,209 @@
+"""What operations read of a stream that has run: status, topics, plans, positions, state, rows."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep.errors import IntegrityLost
+from lockstep.operations import preview
+from lockstep.operations.opened import NoTable, view_of
+from lockstep.operations.positions import Positions, read_positions, spark_offsets
+from lockstep.operations.query import AsOf, query_sql, query_stream
+from lockstep.operations.resume import Loss, resume
+from lockstep.operations.sql import WrongQuery
+from lockstep.operations.state import NoSuchSession, Wanted, plain, read_states
+from lockstep.operations.status import status
+from lockstep.operations.topics import Life, TopicStatus, life, topics_of
+from lockstep.table import ledger
+from lockstep.table.commit import OutputLog
+from tests.engine.feed import folded, session, update
+from tests.engine.streams import adding
+
+if TYPE_CHECKING:
+    from lockstep.kafka.discovery import Topic
+    from lockstep.table.ledger import LedgerRow
+    from tests.engine.feed import Feed
+    from tests.engine.local_runs import LocalRuns
+
+Read = tuple["Feed", "LocalRuns"]
+
+
+def test_status_says_position_and_lag_of_each_partition_and_how_long_unread_messages_stay(read: Read) -> None:
+    feed, runs = read
+    found = status("adding", runs.settings)
+    assert [(p.topic, p.partition, p.position, p.lag_messages) for p in found.partitions] == [
+        (f"{feed.family}.values", 0, 4, 2),
+        (f"{feed.family}.values", 1, 2, 0),
+    ]
+    assert (found.desired, found.writer, found.lag_messages, found.batch, found.kafka) == ("running", "ended", 2, 1, "")
+    assert found.freshness_seconds is not None
+    assert found.headroom_seconds is None  # the topic keeps its messages for ever
+
+
+def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values", config={"retention.ms": "3600000"})
+    feed.send(topic, session(1))
+    runs.run()
+    assert status("adding", runs.settings).headroom_seconds is None  # nothing is unread
+    feed.send(topic, [update(3, a=1)])
+    headroom = status("adding", runs.settings).headroom_seconds
+    assert headroom is not None
+    assert 3000 < headroom <= 3600
+
+
+def test_status_without_kafka_says_what_the_table_knows(read: Read) -> None:
+    _, runs = read
+    kafka = runs.settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 1.0})
+    found = status("adding", runs.settings.model_copy(update={"kafka": kafka}))
+    assert (found.lag_messages, [p.position for p in found.partitions]) == (None, [4, 2])
+    assert "Kafka did not answer" in found.kafka
+
+
+def test_a_halt_is_shown_with_its_evidence_and_later_with_who_resumed_it(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [*session(1), update(9, a=1)])
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    halted = status("adding", runs.settings)
+    assert (halted.desired, [finding.cause for finding in halted.findings]) == ("halted", ["gap"])
+    resume(runs.folders, why="a producer was restarted", who="operator", accepted=[Loss(topic, 0, 2, 3)])
+    resumed = status("adding", runs.settings)
+    assert resumed.last_resume is not None
+    assert resumed.last_resume.endswith("a producer was restarted (operator)")
+
+
+def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> None:
+    read, deleted, again = feed.create("read"), feed.create("deleted"), feed.create("again")
+    feed.send(read, session(1))
+    runs.run()
+    feed.delete(deleted)
+    feed.delete(again)
+    feed.create_again("again")
+    new = feed.create("new", partitions=3)
+    feed.send(new, session(4), partition=2)
+
+    found = topics_of(runs.stream, runs.settings)
+    assert {item.topic: item.state for item in found.topics} == {
+        read: "active",
+        deleted: "deleted",
+        again: "re-created",
+        new: "new",
+    }
+    by_name: dict[str, TopicStatus] = {item.topic: item for item in found.topics}
+    assert (by_name[new].partitions, by_name[new].lag_messages) == (3, 5)
+    assert (by_name[read].position, by_name[read].lag_messages, by_name[deleted].lag_messages) == (2, 0, None)
+    assert (found.wanted, found.subscribed) == (3, 3)
+
+
+def test_a_topic_that_is_read_to_its_end_is_active_then_idle_then_drained(read: Read) -> None:
+    feed, runs = read
+    topic = f"{feed.family}.values"
+    held = topics_of(runs.stream, runs.settings).topics[0]
+    assert held.topic == topic
+    rows, now = _rows(runs), timedelta(seconds=1)
+    there = _topic(runs, topic)
+    lives = [life(rows, there, runs.stream, lag=0, quiet=quiet) for quiet in (now, timedelta(hours=1), timedelta.max)]
+    assert lives == [Life.ACTIVE, Life.IDLE, Life.DRAINED]
+    assert life(rows, there, runs.stream, lag=1, quiet=timedelta.max) is Life.ACTIVE
+    assert life(rows, there, adding("other"), lag=1, quiet=now) is Life.UNWANTED
+
+
+def test_the_next_batch_is_what_is_left_to_read(read: Read) -> None:
+    feed, runs = read
+    found = preview.next_batch(runs.stream, runs.settings)
+    assert [msgspec.structs.astuple(item) for item in found.ranges] == [(0, f"{feed.family}.values", 0, 4, 6)]
+    assert (found.batch, found.messages, found.backlog, found.findings) == (2, 2, 0, ())
+
+
+def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(2))
+    assert preview.next_batch(runs.stream, runs.settings).messages == 3
+    found = preview.restart(runs.stream, runs.settings)
+    assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "nobody: it would be the first run")
+    with pytest.raises(NoTable):
+        status("adding", runs.settings)
+
+
+def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("read"), session(1))
+    deleted = feed.create("deleted")
+    runs.run()
+    feed.delete(deleted)
+    feed.create("new")
+    found = preview.restart(runs.stream, runs.settings)
+    assert [(p.topic.rpartition(".")[2], p.action, p.start) for p in found.partitions] == [
+        ("deleted", "audit", 0),
+        ("new", "add", 0),
+        ("read", "go on", 2),
+    ]
+    assert (found.added, found.kept_aside) == ((f"{feed.family}.new",), (deleted,))
+    assert [finding.cause for finding in found.findings] == ["topic gone"]
+    assert found.takes_over == "epoch 1, which has ended"
+
+
+def test_positions_are_those_that_spark_starts_from(read: Read) -> None:
+    feed, runs = read
+    found = read_positions(runs.folders)
+    assert json.loads(spark_offsets(found)) == {f"{feed.family}.values": {"0": 4, "1": 2}}
+    assert found == msgspec.json.decode(msgspec.json.encode(found), type=Positions)
+
+
+def test_the_state_of_a_session_is_that_of_the_plain_fold(read: Read) -> None:
+    _, runs = read
+    listed = read_states(runs.stream, runs.root / "tables", Wanted())
+    assert [(s.partition, s.session, s.position) for s in listed.sessions] == [(0, "a", 4), (1, "b", 2)]
+    (found,) = read_states(runs.stream, runs.root / "tables", Wanted(session="a")).sessions
+    last = {row[4]: row[5] for row in folded([(n, "a", value) for n, value in enumerate(session(3))])}
+    assert found.state == {"values": last}
+    with pytest.raises(NoSuchSession, match="lockstep state adding"):
+        read_states(runs.stream, runs.root / "tables", Wanted(session="c"))
+
+
+def test_a_state_with_keys_that_are_no_text_becomes_a_list() -> None:
+    assert plain({("bid", "1.5"): "2", ("ask", "1.6"): "3"}) == [
+        {"key": ["bid", "1.5"], "value": "2"},
+        {"key": ["ask", "1.6"], "value": "3"},
+    ]
+
+
+def test_rows_are_those_of_now_of_a_version_or_of_a_time(read: Read) -> None:
+    _, runs = read
+    root, now = runs.root / "tables", AsOf()
+    rows = query_stream("adding", root, now, limit=None)
+    assert len(rows.rows) == len(folded([(n, "a", v) for n, v in enumerate(session(3))])) + 2
+    assert rows.rows == sorted(
+        rows.rows, key=lambda row: [row[rows.columns.index(n)] for n in ("_partition", "_offset")]
+    )
+    assert query_stream("adding", root, AsOf(version=1), limit=None).rows == []
+    assert query_stream("adding", root, AsOf(time=datetime(2020, 1, 1, tzinfo=UTC)), limit=None).rows == []
+    few = query_stream("adding", root, now, limit=3)
+    assert (few.rows, few.more) == (rows.rows[:3], True)
+
+
+def test_sql_joins_rows_and_ledger_without_spark(read: Read) -> None:
+    _, runs = read
+    sql = (
+        "SELECT l.partition, sum(l.messages), (SELECT count(*) FROM adding) FROM adding_ledger l GROUP BY 1 ORDER BY 1"
+    )
+    found = query_sql(sql, ["adding", "never_ran"], runs.root / "tables", AsOf(), limit=None)
+    assert found.rows == [[0, 4, 8], [1, 2, 8]]
+
+
+@pytest.mark.parametrize("sql", ["SELECT nothing FROM adding", "SELECT * FROM nowhere", "COPY adding TO 'x.csv'", "1"])
+def test_wrong_sql_is_refused_with_the_tables_that_there_are(read: Read, sql: str) -> None:
+    _, runs = read
+    with pytest.raises(WrongQuery, match="adding, adding_ledger"):
+        query_sql(sql, ["adding"], runs.root / "tables", AsOf(), limit=None)
+
+
+def _rows(runs: LocalRuns) -> list[LedgerRow]:
+    return list(ledger.positions(runs.folders.ledger, OutputLog(runs.folders.table).base().head).values())
+
+
+def _topic(runs: LocalRuns, name: str) -> Topic:
+    return view_of(runs.settings.kafka, frozenset({name})).topics[name]
