@@ -51,6 +51,18 @@ class Secured:
         """The path of a file of the identities."""
         return str(self.folder / name)
 
+    def create_user(self, user: str, phrase: str) -> None:
+        """Make a user who logs in by SCRAM, or give one another password."""
+        admin = self.admin()
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            wanted = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), phrase.encode())
+            admin.alter_user_scram_credentials([wanted])[user].result(ANSWER_SECONDS)
+
+    def write_key(self, name: str, phrase: str) -> None:
+        """The client's private key under another passphrase, as another file."""
+        held = (self.folder / "client.key").read_bytes()
+        (self.folder / name).write_bytes(_locked(held, KEY_PHRASE.encode(), phrase))
+
     def requests(self) -> str:
         """Every request that the broker has answered and logged by now."""
         return self.broker.log.read_text(errors="replace")
@@ -140,7 +152,8 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     settings = _broker_settings(folder)
     with Broker.start(folder / "kafka", settings=settings, listeners=LISTENERS, log_levels=levels) as broker:
         secured = Secured(broker, folder)
-        _create_scram_users(secured)
+        for user, phrase in ((READER, PHRASE), (ODD_READER, ODD_PHRASE)):
+            secured.create_user(user, phrase)
         yield secured
 
 
@@ -153,13 +166,17 @@ def _write_identities(folder: Path) -> None:
         (folder / f"{name}.pem").write_bytes(_key(issued) + issued.cert_chain_pems[0].bytes())
     client = authority.issue_cert("reader@example.org", common_name=READER)
     client.cert_chain_pems[0].write_to_path(str(folder / "client.pem"))
-    (folder / "client.key").write_bytes(_key(client, KEY_PHRASE))
+    (folder / "client.key").write_bytes(_locked(client.private_key_pem.bytes(), None, KEY_PHRASE))
 
 
-def _key(issued: trustme.LeafCert, passphrase: str = "") -> bytes:
-    """The private key as PKCS 8, the one form that Java reads."""
-    key = pem.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
-    locked = pem.BestAvailableEncryption(passphrase.encode()) if passphrase else pem.NoEncryption()
+def _key(issued: trustme.LeafCert) -> bytes:
+    return _locked(issued.private_key_pem.bytes(), None, "")
+
+
+def _locked(key_pem: bytes, old: bytes | None, phrase: str) -> bytes:
+    """A private key as PKCS 8, the one form that Java reads, under another passphrase."""
+    key = pem.load_pem_private_key(key_pem, password=old)
+    locked = pem.BestAvailableEncryption(phrase.encode()) if phrase else pem.NoEncryption()
     return key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, locked)
 
 
@@ -189,11 +206,3 @@ def _broker_settings(folder: Path) -> dict[str, str]:
         "allow.everyone.if.no.acl.found": "true",
     }
     return {**stores, **sasl, **rights}
-
-
-def _create_scram_users(secured: Secured) -> None:
-    admin = secured.admin()
-    for user, passphrase in ((READER, PHRASE), (ODD_READER, ODD_PHRASE)):
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            wanted = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), passphrase.encode())
-            admin.alter_user_scram_credentials([wanted])[user].result(ANSWER_SECONDS)
