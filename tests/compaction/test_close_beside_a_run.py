@@ -19,6 +19,7 @@ from lockstep.engine.runner import Runner, local_runner
 from lockstep.engine.start import Approach
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
+from lockstep.kafka.group import Group
 from lockstep.operations.close import close_hour
 from lockstep.rehearsal.broker import Broker
 from lockstep.rehearsal.producer import produce
@@ -59,8 +60,9 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
         trigger=AvailableNow(),
         folders=folders,
         discovery=discovery,
+        group=Group(settings.kafka, stream.name),
         runner=closing_once(local_runner(job_of(stream, settings, folders)), folders, plans),
-        cores=1,
+        cores=lambda: 1,
         stop=threading.Event(),
         report=lambda _: None,
         cause="test",

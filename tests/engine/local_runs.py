@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from lockstep import AvailableNow, Limits
 from lockstep.engine.hands import AnyStream, Hands
 from lockstep.engine.loop import Outcome, run_batches
+from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.run import job_of
 from lockstep.engine.runner import Runner, local_runner
 from lockstep.engine.start import Approach
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
+from lockstep.kafka.group import Group
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.feed import COLUMNS
@@ -35,6 +37,7 @@ class LocalRuns:
     Attributes:
         stream: The declaration.
         bootstrap_servers: The broker.
+        kafka: How to reach it, where the address alone does not do.
         root: Folder of tables and hot copies.
         reports: Of all committed batches.
     """
@@ -42,12 +45,22 @@ class LocalRuns:
     stream: AnyStream
     bootstrap_servers: str
     root: Path
+    kafka: KafkaSettings | None = None
     reports: list[BatchReport] = field(default_factory=list)
 
     @property
     def folders(self) -> StreamFolders:
         """Where the tables lie."""
         return StreamFolders(self.stream.name, self.root / "tables")
+
+    @property
+    def settings(self) -> Settings:
+        """What the runs are told of this installation."""
+        return Settings(
+            kafka=self.kafka or KafkaSettings(bootstrap_servers=self.bootstrap_servers),
+            table_root=self.root / "tables",
+            local_root=self.root / "local",
+        )
 
     def of(self, stream: AnyStream) -> LocalRuns:
         """The same tables with another declaration."""
@@ -66,21 +79,19 @@ class LocalRuns:
         cores: int = 2,
     ) -> Outcome:
         """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
-        stop = stop or threading.Event()
-        settings = Settings(
-            kafka=KafkaSettings(bootstrap_servers=self.bootstrap_servers),
-            table_root=self.root / "tables",
-            local_root=self.root / "local",
-        )
+        stop, settings = stop or threading.Event(), self.settings
         discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        group = Group(settings.kafka, self.stream.name)
+        refuse_lost_table(self.stream, self.folders, discovery, group)
         claimed = Approach(self.stream, self.folders, discovery.cluster_id()).claim(cancelled=stop.is_set)
         hands = Hands(
             stream=self.stream,
             trigger=trigger or AvailableNow(),
             folders=self.folders,
             discovery=discovery,
+            group=group,
             runner=around(local_runner(job_of(self.stream, settings, self.folders))),
-            cores=cores,
+            cores=lambda: cores,
             stop=stop,
             report=self.reports.append,
             cause="test",

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
+import msgspec
+
 from lockstep.declare.triggers import AvailableNow, FileSize
 from lockstep.engine.committer import Committer, Reached
+from lockstep.engine.deadline import BatchOverdue
 from lockstep.engine.facts import BinFacts
 from lockstep.engine.hands import Hands
 from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.engine.plan import BatchPlan, FileGoal, PlanInput, plan_batch
 from lockstep.engine.progress import batch_report
+from lockstep.engine.publish import Publisher
 from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.subscription import Subscription
 from lockstep.engine.waits import IDLE_SECONDS, Waits
@@ -46,8 +50,9 @@ class Batches:
         refuse_unfit(hands.stream, self._watch.view)
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
         self._committer = Committer(hands.folders, claimed, hands.cause, helper)
+        self._publisher = Publisher(hands.group, helper)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
-        self._view_is_new, self._failures, self._waits = True, 0, Waits()
+        self._failures, self._waits = 0, Waits()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -102,7 +107,7 @@ class Batches:
             bins = self._hands.runner(plan)
         except Exception as error:  # the outermost edge of a Spark job: what failed there is retried from the ledger
             self._failures += 1
-            lasting = isinstance(error, LockstepError) and not isinstance(error, RegistryUnreachable)
+            lasting = isinstance(error, LockstepError) and not isinstance(error, (RegistryUnreachable, BatchOverdue))
             if lasting or self._hands.stop.is_set() or self._failures >= FAILURES_MAX:
                 raise
             LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
@@ -113,7 +118,6 @@ class Batches:
     def _replaced(self) -> bool:
         before = self._watch.view
         after = self._watch.look()
-        self._view_is_new = True
         names = replaced(before, after.topics)
         if names:
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
@@ -131,12 +135,16 @@ class Batches:
             reached, lambda identity, full: self._partitions.ledger_rows(identity, facts, ends, full=full)
         )
         self._partitions.advance(bins)
+        self._publisher.note(self._partitions.positions.values())
         return seconds
 
+    def end(self) -> None:
+        """Leave lag tools with the last word; the run ends in peace, not as overtaken."""
+        self._publisher.publish(self._partitions.positions.values())
+
     def _audit(self) -> None:
-        if not self._view_is_new:
+        if not self._watch.is_fresh:
             self._watch.look()
-        self._view_is_new = False
         known = self._partitions.known
         if self._hands.stream.integrity.unproven_hole is not Judgement.VIOLATION:
             for finding in audit(known, self._watch.view):
@@ -174,7 +182,7 @@ class Batches:
             ends=self._watch.view.ends,
             stop_at=self._stop_at if isinstance(self._hands.trigger, AvailableNow) else {},
             messages_max=self._hands.stream.limits.batch_messages,
-            cores=self._hands.cores,
+            cores=self._hands.cores(),
             learned=self._partitions.learned,
             goal=self._goal(),
         )
@@ -197,4 +205,6 @@ class Batches:
             batch_seconds=batch_seconds,
             commit_seconds=commit_seconds,
         )
-        self._hands.report(report)
+        headroom = self._partitions.headroom_seconds(self._watch.view, time.time_ns() // 1_000_000)
+        restart = self._committer.restart
+        self._hands.report(msgspec.structs.replace(report, headroom_seconds=headroom, restart=restart))

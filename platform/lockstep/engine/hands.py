@@ -12,6 +12,7 @@ from lockstep.declare.triggers import Trigger
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.runner import Runner
 from lockstep.kafka.discovery import Discovery
+from lockstep.kafka.group import Group
 from lockstep.table.layout import StreamFolders
 
 AnyStream = Stream[Any, Any, Any]
@@ -27,8 +28,9 @@ class Hands:
         trigger: The trigger in force: the stream's own, or the run's.
         folders: Where the stream's tables lie.
         discovery: Questions to Kafka.
+        group: Where positions are published.
         runner: Runs the bins of a batch.
-        cores: Bins at most.
+        cores: Bins at most, asked before each batch: executors of a cluster come and go.
         stop: Set by whoever wants the run to end at the next batch boundary.
         report: Called after each committed batch.
         cause: Why this run started, for the ledger.
@@ -38,8 +40,9 @@ class Hands:
     trigger: Trigger
     folders: StreamFolders
     discovery: Discovery
+    group: Group
     runner: Runner
-    cores: int
+    cores: Callable[[], int]
     stop: threading.Event
     report: Callable[[BatchReport], None]
     cause: str

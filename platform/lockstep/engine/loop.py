@@ -49,17 +49,8 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
     with heart as heartbeat, _helper() as helper:
         try:
             batches = Batches(hands, claimed, helper)
-            while True:
-                began = time.monotonic()
-                plan = batches.plan()
-                if plan is not None:
-                    batches.work(plan)
-                elif isinstance(hands.trigger, AvailableNow) and batches.done():
-                    return Outcome.ENDED
-                backlog = plan is not None and plan.backlog > 0
-                outcome = _look(hands, claimed, heartbeat, began, backlog=backlog)
-                if outcome is not None:
-                    return outcome
+            outcome = _until_over(batches, hands, claimed, heartbeat)
+            batches.end()
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
             return Outcome.FENCED
@@ -67,6 +58,21 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
             if not hands.stop.is_set():
                 raise
             return Outcome.STOPPED  # asked to stop while Kafka did not answer
+        return outcome
+
+
+def _until_over(batches: Batches, hands: Hands, claimed: Claimed, heartbeat: Heartbeat) -> Outcome:
+    while True:
+        began = time.monotonic()
+        plan = batches.plan()
+        if plan is not None:
+            batches.work(plan)
+        elif isinstance(hands.trigger, AvailableNow) and batches.done():
+            return Outcome.ENDED
+        backlog = plan is not None and plan.backlog > 0
+        outcome = _look(hands, claimed, heartbeat, began, backlog=backlog)
+        if outcome is not None:
+            return outcome
 
 
 def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *, backlog: bool) -> Outcome | None:

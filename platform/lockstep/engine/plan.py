@@ -190,8 +190,9 @@ def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
 def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """As many full files as there are rows and cores for; less than one when a message has waited enough.
 
-    Partitions are not split, so several files are even only while no partition is much larger
-    than the others: otherwise one file takes its share of all of them.
+    While nothing is known of sizes, a usual batch shows them. Partitions are not split, so several
+    files are even only while no partition is much larger than the others: otherwise one file takes
+    its share of all of them.
     """
     goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
     usual = sum(each.values()) / len(each) if each else 0.0
@@ -204,11 +205,10 @@ def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
         bins = pack(ranges, sizes, count, given.learned.bins_before)
         if count == 1 or _even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
-    seconds = sum(_seconds(item, given) for item in _ranges(lagging, given))
-    if goal.left_seconds > seconds:
-        return ()
     ranges = _ranges(lagging if each else admit(lagging, given.messages_max), given)
-    return (tuple(ranges),) if ranges else ()
+    enough_to_learn = not each and sum(lagging.values()) >= given.messages_max
+    due = goal.left_seconds <= sum(_seconds(item, given) for item in ranges)
+    return (tuple(ranges),) if ranges and (due or enough_to_learn) else ()
 
 
 def _even(bins: Bins, sizes: Mapping[PlannedRange, float], target_bytes: int) -> bool:

@@ -8,18 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.declare.triggers import Trigger
+from lockstep.declare.triggers import FileSize, Trigger
 from lockstep.engine.facts import Job
 from lockstep.engine.hands import AnyStream, Hands
 from lockstep.engine.loop import Outcome, run_batches
 from lockstep.engine.progress import BatchReport
+from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.runner import spark_runner
 from lockstep.engine.schemas import registry_for
 from lockstep.engine.start import Approach
 from lockstep.errors import Fenced
 from lockstep.kafka.client import admin_client, reader_configuration
 from lockstep.kafka.discovery import Discovery
+from lockstep.kafka.group import Group
 from lockstep.settings import Settings
+from lockstep.spark.executors import await_executor
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -38,8 +41,8 @@ def run_stream(
 ) -> Outcome:
     """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
 
-    1. Ask Kafka for the cluster's id; open or create the tables; refuse a halted stream.
-    2. Start Spark, while the writer before is looked for; a handover then costs one batch.
+    1. Ask Kafka for the cluster's id; open or create the tables; refuse a lost table and a halted stream.
+    2. Start Spark and have an executor, while the writer before is looked for; a handover then costs one batch.
     3. Claim, and work batch after batch.
 
     Args:
@@ -55,30 +58,40 @@ def run_stream(
         StreamHalted: The stream waits for an operator.
         IntegrityLost: Integrity was lost; what came before and the halt are committed.
         KafkaError: Kafka does not answer.
+        EnvironmentProblem: The cluster has no executor to spare.
         RegistryUnreachable: The schema registry does not answer.
         TableError: The table is not as its head says.
     """
+    trigger = trigger or stream.trigger
     discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    folders = StreamFolders(stream.name, settings.table_root)
+    folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
     job = job_of(stream, settings, folders)
+    refuse_lost_table(stream, folders, discovery, group)
     approach = Approach(stream, folders, discovery.cluster_id())
     context = spark()
+    await_executor(context, cancelled=stop.is_set)
     try:
         claimed = approach.claim(cancelled=stop.is_set)
     except Fenced:
         return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
     hands = Hands(
         stream=stream,
-        trigger=trigger or stream.trigger,
+        trigger=trigger,
         folders=folders,
         discovery=discovery,
-        runner=spark_runner(context, job),
-        cores=context.defaultParallelism,
+        group=group,
+        runner=spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
+        cores=lambda: context.defaultParallelism,
         stop=stop,
         report=report,
         cause=cause,
     )
     return run_batches(hands, claimed)
+
+
+def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
+    """Seconds that a batch may take; a batch that fills files takes as long as they need."""
+    return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
 
 
 def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job:

@@ -21,6 +21,9 @@ LOG = logging.getLogger("lockstep")
 FORGET_RATIO = 0.3
 """Weight of the newest batch in what is learned: the third batch after a change of load decides."""
 
+TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
+"""Below these, what a message costs and what it comes to is mostly the cost of a task and a file's own frame."""
+
 
 class Subscription:
     """The partitions that a run reads, and those that only keep their place in the ledger."""
