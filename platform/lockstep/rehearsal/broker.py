@@ -165,9 +165,13 @@ class Broker:
 
     @classmethod
     def _on_new_ports(cls, folder: Path, wanted: _Wanted) -> Self:
-        broker = cls(folder, Ports.choose(wanted.listeners), wanted)
+        broker = cls(folder, cls._choose_ports(wanted.listeners), wanted)
         broker._launch()
         return broker
+
+    @classmethod
+    def _choose_ports(cls, listeners: Iterable[str]) -> Ports:
+        return Ports.choose(listeners)
 
     @property
     def bootstrap_servers(self) -> str:

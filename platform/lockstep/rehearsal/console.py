@@ -22,6 +22,7 @@ HEALTH = """{
 }"""
 UNFINISHED = """{ runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]}) {
   ... on Runs { results { runId jobName } } } }"""
+STATUS = """query ($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"""
 CLOSE = """mutation ($ids: [String!]!) {
   terminateRuns(runIds: $ids, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"""
 LAUNCH = """mutation ($job: String!, $location: String!, $tags: [ExecutionTag!]!) {
@@ -93,6 +94,10 @@ class Console:
         if launched.run is None:
             raise LockstepError(f"Dagster did not launch {job}: {launched.message}", next_step=f"see {self.address}")
         return launched.run["runId"]
+
+    def failed(self, run: str) -> bool:
+        """Whether a run has failed."""
+        return self._ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE"
 
     def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
         body = msgspec.json.encode({"query": query, "variables": variables})

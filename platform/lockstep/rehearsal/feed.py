@@ -94,7 +94,7 @@ def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed:
 
 
 def _send(messages: Iterator[Due], kafka: KafkaSettings, stop: threading.Event) -> None:
-    delivery, known = Delivery(kafka.bootstrap_servers), set[str]()
+    delivery, known = Delivery(kafka), set[str]()
     began = time.monotonic()
     for due in messages:
         late = time.monotonic() - began - due.at_seconds
@@ -106,7 +106,7 @@ def _send(messages: Iterator[Due], kafka: KafkaSettings, stop: threading.Event) 
             break
         if due.topic not in known:
             known.add(due.topic)
-            if create_topic(kafka.bootstrap_servers, due.topic, retention_hours=RETENTION_HOURS):
+            if create_topic(kafka, due.topic, retention_hours=RETENTION_HOURS):
                 SAY.print(f"new topic {due.topic}")
         delivery.send(due.topic, Stamped(due.key, due.value, time.time_ns() // 1_000_000))
     delivery.abandon(END_SECONDS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -63,12 +63,8 @@ class LoneBroker(Broker):
     _starter = staticmethod(start_alone)
 
     @classmethod
-    def on(cls, folder: Path, port: int) -> LoneBroker:
-        """Start it on a port, new or on the data of an earlier one, and wait until it answers."""
-        folder.mkdir(parents=True, exist_ok=True)
-        broker = cls(folder, Ports(port, free_ports(1)[0]), {}, {})
-        broker._launch()
-        return broker
+    def _choose_ports(cls, listeners: Iterable[str]) -> Ports:
+        return replace(Ports.choose(listeners), clients=_port(KAFKA_PORT))
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ class Platform:
         os.environ[MARK] = str(self.folder)  # the broker, too, is found by it
         self._write(Servers())
         yield "starting Kafka"
-        broker = LoneBroker.on(self.folder / "kafka", _port(KAFKA_PORT))
+        broker = LoneBroker.start(self.folder / "kafka")
         self._add("kafka", broker.pid, kafka=broker.bootstrap_servers)
         broker.write_address(self.folder / "kafka.address")
         yield f"feeding {speed:g} recorded messages a second"
@@ -159,7 +155,7 @@ class Platform:
             epoch = self._epoch(stream)
             run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
             yield f"{stream.name}: {console.address}/runs/{run}"
-            self._wait(partial(self._writes, stream, epoch), f"{stream.name} does not write yet".__str__)
+            self._wait(partial(self._writes, stream, epoch, console, run), f"{stream.name} does not write yet".__str__)
 
     def _halted(self, stream: AnyStream) -> str | None:
         folders = StreamFolders(stream.name, self.tables)
@@ -170,15 +166,18 @@ class Platform:
         folders = StreamFolders(stream.name, self.tables)
         return OutputLog(folders.table).base().head.epoch if log.exists(folders.table) else 0
 
-    def _writes(self, stream: AnyStream, after: int) -> bool:
+    def _writes(self, stream: AnyStream, after: int, console: Console, run: str) -> bool:
+        if console.failed(run):
+            raise LockstepError(
+                f"the run of {stream.name} failed", next_step=f"dagster run list, then read {self._log('code')}"
+            )
         epoch = self._epoch(stream)
         last = pulse(StreamFolders(stream.name, self.tables).control, epoch)
         return epoch > after and last is not None and last.phase is Phase.WRITING
 
     def _start(self, name: str, command: list[str]) -> None:
         whole = [tool(command[0]), *command[1:]]
-        log_file = self.folder / "logs" / f"{name}.log"
-        process = start_alone(whole, folder=self.repository, log=log_file, environment=self.environment())
+        process = start_alone(whole, folder=self.repository, log=self._log(name), environment=self.environment())
         self._add(name, process.pid)
 
     def _add(self, name: str, pid: int | None, *, kafka: str = "") -> None:
@@ -200,7 +199,7 @@ class Platform:
             time.sleep(LOOK_SECONDS)
 
     def _ended(self, name: str) -> LockstepError:
-        path = self.folder / "logs" / f"{name}.log"
+        path = self._log(name)
         tail = "\n".join(path.read_text(errors="replace").splitlines()[-15:]) if path.exists() else ""
         return LockstepError(f"{name} ended at once:\n{tail}", next_step=f"read {path}")
 
@@ -209,6 +208,9 @@ class Platform:
         draft = self._record.with_suffix(".draft")
         draft.write_bytes(msgspec.json.encode(servers))
         draft.replace(self._record)
+
+    def _log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
 
     @property
     def _record(self) -> Path:
