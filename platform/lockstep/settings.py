@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from lockstep.errors import SettingsError
+from lockstep.registry_settings import RegistrySettings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -166,6 +167,7 @@ class Settings(BaseSettings):
     Attributes:
         kafka: How to reach Kafka.
         spark: Which Spark runs the tasks.
+        registry: How to reach the schema registry, for decoders that need one.
         table_root: Folder that holds `<stream>/table` and its companions.
         local_root: Folder of an executor for the hot copy of state; may be lost at any time.
     """
@@ -181,6 +183,7 @@ class Settings(BaseSettings):
 
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
+    registry: RegistrySettings = RegistrySettings()
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
 

@@ -1,0 +1,147 @@
+"""Avro and Protobuf from a real broker into a Delta table, with a registry behind HTTP that may be away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.engine.loop import Outcome
+from lockstep.errors import IntegrityLost, RegistryUnreachable, SettingsError
+from tests.decoders.panel_pb2 import Snapshot as ProtoSnapshot
+from tests.decoders.panel_pb2 import Update as ProtoUpdate
+from tests.decoders.readings import SNAPSHOT, UPDATE
+from tests.decoders.registered import HttpSchemas, frame, http_schemas, protobuf_frame
+from tests.decoders.streams import BEST_EFFORT, avro_panels, protobuf_panels
+from tests.engine.feed import Feed
+from tests.engine.local_runs import LocalRuns
+from tests.engine.plain_reader import entries, read_table, read_until, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lockstep.engine.hands import AnyStream
+    from lockstep.rehearsal.broker import Broker
+
+COLUMNS = ("_offset", "_session", "_sequence", "id", "value", "previous")
+ROWS = [(1, "s", 2, "a", 1.5, 1.0), (2, "s", 3, "b", 2.5, None), (3, "s", 4, "a", 3.5, 1.5)]
+"""What a snapshot with a = 1.0 and three updates come to."""
+
+
+@pytest.fixture
+def schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSchemas]:
+    """A registry, named as an installation names it."""
+    with http_schemas() as running:
+        monkeypatch.setenv("LOCKSTEP_REGISTRY__URL", running.url)
+        monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "0.3")
+        yield running
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+def runs_of(stream: AnyStream, feed: Feed, tmp_path: Path) -> LocalRuns:
+    return LocalRuns(stream, feed.bootstrap_servers, tmp_path)
+
+
+def avro_messages(schemas: HttpSchemas) -> list[bytes]:
+    """A snapshot and three updates, each kind by its own schema."""
+    first = schemas.register("snapshots", json.dumps(SNAPSHOT))
+    second = schemas.register("updates", json.dumps(UPDATE))
+    updates = [{"seq": seq, "id": name, "value": value} for _, _, seq, name, value, _ in ROWS]
+    snapshot = frame(SNAPSHOT, {"seq": 1, "values": {"a": 1.0}}, first)
+    return [snapshot, *(frame(UPDATE, update, second) for update in updates)]
+
+
+def rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
+    return rows_of(read_table(runs.folders.table), topic, COLUMNS)
+
+
+def test_avro_of_two_schemas_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is Outcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+def test_protobuf_of_two_messages_of_a_schema_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    schema_id = schemas.register("panels", (Path(__file__).parent / "panel.proto").read_text(), "PROTOBUF")
+    updates = [ProtoUpdate(seq=seq, id=name, value=value) for _, _, seq, name, value, _ in ROWS]
+    snapshot = ProtoSnapshot(seq=1, values={"a": 1.0}).SerializeToString()
+    topic = feed.create("values")
+    feed.send(topic, [protobuf_frame(snapshot, (0,), schema_id)])
+    feed.send(topic, [protobuf_frame(update.SerializeToString(), (1,), schema_id) for update in updates])
+    runs = runs_of(protobuf_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is Outcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+def test_a_registry_that_is_away_halts_nothing_and_loses_nothing(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    schemas.refusing = [(503, b"")] * 1_000
+    with pytest.raises(RegistryUnreachable, match=f"{schemas.url} gave no schema: HTTP 503"):
+        runs.run()
+    log = entries(runs.folders.table)
+    assert "halted" not in str(log)
+    schemas.refusing.clear()
+    assert runs.run() is Outcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    schemas.refusing = [(401, b"")]  # not repeated by the registry's client, so the batch is
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is Outcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("bad", "found", "cause"),
+    [
+        (b'{"seq": 5}', "a frame begins with 0x00, this with 0x7b", "unknown magic byte"),
+        (b"\x00\x00\x00\x00\x01abc", "the schema registry knows no schema id 1", "unknown schema id"),
+    ],
+)
+def test_a_message_that_is_none_halts_a_strict_stream_with_its_cause(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path, bad: bytes, found: str, cause: str
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [*avro_messages(schemas), bad])
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    (finding,) = lost.value.findings
+    assert (finding.cause, finding.offset, finding.found, finding.detail) == ("undecodable", 4, found, cause)
+    assert rows(runs, topic) == ROWS
+
+
+def test_best_effort_counts_it_and_goes_on(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    topic = feed.create("values")
+    snapshot, *updates = avro_messages(schemas)
+    feed.send(topic, [snapshot, b"garbage", b"\x00\x00\x00\x00\x01", *updates])
+    runs = runs_of(avro_panels(feed.pattern, BEST_EFFORT), feed, tmp_path)
+    assert runs.run() is Outcome.ENDED
+    assert [row[1:] for row in rows(runs, topic)] == [row[1:] for row in ROWS]
+    assert [report.dropped for report in runs.reports] == [2]
+    assert read_until(runs.folders.ledger, topic) == 6
+
+
+def test_a_run_without_a_registry_is_refused_before_anything_is_read(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCKSTEP_REGISTRY__URL", raising=False)
+    with pytest.raises(SettingsError, match=r"Avro\(\) needs a schema registry and none is set"):
+        runs_of(avro_panels(feed.pattern), feed, tmp_path).run()
