@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final
 
 from lockstep.errors import LockstepError, TableError
-from lockstep.table import demands, log
-from lockstep.table.commit import OutputLog
+from lockstep.operations.opened import opened
+from lockstep.table import demands
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
@@ -31,12 +31,11 @@ def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
         The hour that is closed now. Closing a closed hour changes nothing and commits nothing.
 
     Raises:
-        LockstepError: There is no table or no batch yet, or the hour is no hour, or has not begun.
+        NoTable: The stream has never run.
+        LockstepError: There is no batch yet, or the hour is no hour, or has not begun.
         TableError: The table is not as its head says.
     """
-    if not log.exists(folders.table):
-        raise LockstepError(f"stream {folders.stream} has no table yet", next_step=f"lockstep run {folders.stream}")
-    output = OutputLog(folders.table)
+    output = opened(folders)
     head = output.base().head
     wanted = _checked(hour or head.hour, head)
     if wanted > head.closed_hour and wanted >= head.hour:

@@ -19,6 +19,8 @@ ROOM_BYTES_MIN, ROOM_BYTES_WARN = 1 << 30, 10 << 30
 """Below a gigabyte a single compaction may not fit; below ten, a weekend may not."""
 SYNC_SECONDS_WARN, SYNCS = 0.03, 9
 """A batch waits for about three syncs: at 30 ms each they cost a tenth of a second."""
+CLOCK_SECONDS_MAX = 60.0
+"""Far below the 36 hours after which a commit refuses a file as too old."""
 IN_MEMORY = ("tmpfs", "ramfs")
 OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.s3fs", "fuse.sshfs")
 """File systems whose exclusive creation or syncing has exceptions of its own."""
@@ -28,13 +30,14 @@ def table_root(root: Path) -> Iterator[Diagnosis]:
     """The table root: everything that must last lies there."""
     name = "table root"
     folder = _nearest(root)
-    if not os.access(folder, os.W_OK):
-        yield error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
+    if (problem := _unwritable(name, root, folder)) is not None:
+        yield problem
         return
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
         yield ok(name, f"{root} can be written")
         yield _exclusive(Path(draft))
         yield _syncs(Path(draft))
+        yield _clock(Path(draft))
     yield _kind(name, root, must_last=True)
     yield _room(name, folder)
 
@@ -42,8 +45,8 @@ def table_root(root: Path) -> Iterator[Diagnosis]:
 def local_root(root: Path) -> Iterator[Diagnosis]:
     """The folder of hot copies: lost at any time without harm, but lmdb must work in it."""
     name, folder = "local root", _nearest(root)
-    if not os.access(folder, os.W_OK):
-        yield error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
+    if (problem := _unwritable(name, root, folder)) is not None:
+        yield problem
         return
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
         yield _maps(name, Path(draft))
@@ -52,8 +55,16 @@ def local_root(root: Path) -> Iterator[Diagnosis]:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there: what is missing is made at the first start."""
-    return folder if folder.is_dir() else _nearest(folder.parent)
+    """The folder, or the nearest path above it that is there: what is missing is made at the first start."""
+    return folder if folder.exists() or folder == folder.parent else _nearest(folder.parent)
+
+
+def _unwritable(name: str, root: Path, folder: Path) -> Diagnosis | None:
+    if not folder.is_dir():
+        return error(name, f"{root} cannot be made: {folder} is no folder", f"name another {name.replace(' ', '_')}")
+    if not os.access(folder, os.W_OK):
+        return error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
+    return None
 
 
 def _exclusive(draft: Path) -> Diagnosis:
@@ -82,6 +93,17 @@ def _syncs(draft: Path) -> Diagnosis:
     if median > SYNC_SECONDS_WARN:
         return warning("fsync", found, "each batch waits for three syncs: use a faster disk, or larger batches")
     return ok("fsync", found)
+
+
+def _clock(draft: Path) -> Diagnosis:
+    """A commit refuses files that look old, so the store's clock and ours must agree."""
+    name, path = "table root: clock", draft / "now"
+    path.touch()
+    apart = abs(path.stat().st_mtime - time.time())
+    if apart > CLOCK_SECONDS_MAX:
+        step = "set both clocks by NTP: files are judged by their age before they are committed or vacuumed"
+        return error(name, f"the clock of the file system is {apart:.0f} s from this machine's", step)
+    return ok(name, "the file system's clock is this machine's, within a minute")
 
 
 def _maps(name: str, draft: Path) -> Diagnosis:

@@ -12,7 +12,8 @@ from lockstep.engine.bookkeeping import BatchIdentity, position_of, quiet_row
 from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.errors import LockstepError
 from lockstep.kafka.audit import GREW
-from lockstep.table import demands, ledger, log, side
+from lockstep.operations.opened import opened
+from lockstep.table import demands, ledger, side
 from lockstep.table.commit import CommitKind, Landed, OutputLog
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
@@ -54,9 +55,7 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Los
     Raises:
         LockstepError: The stream is not halted, or a loss does not begin where a partition stands.
     """
-    if not log.exists(folders.table):
-        raise LockstepError(f"stream {folders.stream} has no table yet", next_step=f"lockstep run {folders.stream}")
-    output = OutputLog(folders.table)
+    output = opened(folders)
     before = output.base().head  # 1
     _refuse_running(before)
     claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2

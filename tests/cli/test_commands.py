@@ -1,0 +1,213 @@
+"""Every command alike: an example that parses, --json that keeps its struct, exit codes, and what a pipe gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import typer
+
+from lockstep.cli import app
+from lockstep.commands import operate, run
+from lockstep.commands.app import EXIT_CODES
+from lockstep.errors import IntegrityLost
+from lockstep.operations import (
+    desire,
+    doctor,
+    positions,
+    preview,
+    query,
+    repair,
+    settings,
+    state,
+    status,
+    streams,
+    topics,
+)
+from tests.engine.feed import session, update
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Platform
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
+NAMES = sorted(COMMANDS)
+ROOT = Path(__file__).parents[2]
+
+ANSWERS: dict[tuple[str, ...], object] = {
+    ("streams",): tuple[streams.DeclaredStream, ...],
+    ("status", "adding"): status.Status,
+    ("topics", "adding"): topics.TopicsOfStream,
+    ("plan", "adding"): preview.BatchPreview,
+    ("plan", "adding", "--restart"): preview.RestartPreview,
+    ("query", "adding"): query.QueryResult,
+    ("query", "SELECT max(committed_at), sum(messages) FROM adding_ledger"): query.QueryResult,
+    ("state", "adding"): state.SessionStates,
+    ("state", "adding", "--session", "a"): state.SessionStates,
+    ("positions", "adding"): positions.Positions,
+    ("repair", "adding"): repair.Repair,
+    ("settings",): settings.AllOptions,
+    ("doctor",): doctor.Report,
+}
+"""Commands that only look, with what their JSON is."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_has_an_example_that_is_itself_and_parses(name: str) -> None:
+    command = COMMANDS[name]
+    prefix = f"Example: lockstep {name}"
+    assert command.epilog is not None
+    assert command.epilog.startswith(prefix)
+    words = shlex.split(command.epilog.removeprefix("Example: lockstep "))
+    context = command.make_context(words[0], words[1:])
+    assert context.params.keys() == {parameter.name for parameter in command.params}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_says_what_it_does_and_answers_in_json(name: str) -> None:
+    assert COMMANDS[name].help
+    assert "--json" in {option for parameter in COMMANDS[name].params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("arguments", ANSWERS, ids=" ".join)
+def test_json_is_one_document_that_keeps_its_struct(platform: Platform, arguments: tuple[str, ...]) -> None:
+    said = platform.call(*arguments, "--json")
+    assert said.exit_code == 0, said.output
+    decoded = msgspec.json.decode(said.stdout, type=ANSWERS[arguments])
+    assert msgspec.json.encode(decoded).decode() + "\n" == said.stdout
+
+
+@pytest.mark.parametrize("arguments", [each for each in ANSWERS if "--session" not in each], ids=" ".join)
+def test_a_pipe_gets_whole_names_and_no_colours(platform: Platform, arguments: tuple[str, ...]) -> None:
+    said = platform.call(*arguments)
+    assert said.exit_code == 0, said.output
+    assert "\x1b" not in said.stdout
+    assert "…" not in said.stdout
+    assert all(line == line.rstrip() for line in said.stdout.splitlines())
+    if arguments[0] in {"topics", "state", "positions"} or arguments == ("status", "adding"):
+        assert f"{platform.feed.family}.values.of.a.topic.with.a.name.that.no.narrow.terminal" in said.stdout
+
+
+def test_a_terminal_gets_colours_and_whole_names_too(platform: Platform) -> None:
+    """On 60 columns a long name goes over several lines, and nothing of it is lost."""
+    said = on_a_terminal(platform, "positions", "adding")
+    name = "values.of.a.topic.with.a.name.that.no.narrow.terminal.shows.in.one.line"
+    assert "\x1b[" in said
+    assert "…" not in said
+    column = "".join(line.split()[0] for line in said.splitlines() if "." in line)
+    assert name in column
+
+
+def on_a_terminal(platform: Platform, *arguments: str) -> str:
+    """What a command prints on a terminal of 60 columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, **platform.environment, "COLUMNS": "60", "TERM": "xterm"}
+    command = [sys.executable, "-m", "lockstep.cli", *arguments]
+    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        said = b""
+        while chunk := read_or_end(ours):
+            said += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    return said.decode()
+
+
+def read_or_end(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # Linux ends a terminal so
+        return b""
+
+
+def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> None:
+    said = platform.call("status", "unknown")
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert said.stderr == "error: no stream 'unknown' in assets/\nnext: use one of: adding\n"
+
+
+@pytest.mark.parametrize("name", ["status", "state", "positions", "repair", "stop", "close", "query"])
+def test_without_a_table_it_is_said_how_to_start(fresh: Platform, name: str) -> None:
+    said = fresh.call(name, "adding")
+    assert said.exit_code == 1
+    assert "next: lockstep start adding (in Dagster) or lockstep run adding (here)" in said.stderr
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["positions", "adding", "--format", "xml"], ["no_such_command"]])
+def test_wrong_arguments_are_exit_code_2(platform: Platform, arguments: list[str]) -> None:
+    assert platform.call(*arguments).exit_code == 2
+
+
+def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(1), update(9, a=1)])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    environment = {"DAGSTER_HOME": str(fresh.folder)}
+    (fresh.folder / "workspace.yaml").write_text("load_from: []\n")
+    fresh.environment.update(environment)
+    started = fresh.call("start", "adding")
+    assert started.exit_code == 3
+    loss = f"--accept-loss {topic}/0@2-3"
+    assert f"lockstep resume adding {loss}" in started.stderr
+    assert fresh.call("repair", "adding").exit_code == 1
+
+    resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
+    assert msgspec.json.decode(resumed.stdout, type=operate.Resumed) == operate.Resumed("adding", 2)
+    closed = fresh.call("close", "adding", "--json")
+    assert msgspec.json.decode(closed.stdout, type=operate.Closed).stream == "adding"
+    stopped = fresh.call("stop", "adding", "--why", "enough", "--json")
+    assert msgspec.json.decode(stopped.stdout, type=desire.Stopped).ended_by == "a claim"
+    assert "stopped" in fresh.call("streams").stdout
+
+
+def test_a_start_without_dagster_says_what_else_there_is(fresh: Platform) -> None:
+    fresh.environment["DAGSTER_HOME"] = ""
+    said = fresh.call("start", "adding")
+    assert said.exit_code == 1
+    assert "lockstep run adding" in said.stderr
+
+
+def test_rows_come_as_csv_with_as_many_as_were_asked(platform: Platform) -> None:
+    said = platform.call("query", "SELECT name, total FROM adding ORDER BY name, total", "--csv", "--limit", "2")
+    assert said.stdout == "name,total\na,4\na,4\n"
+    assert said.stderr == "the first 2 rows; more with --limit\n"
+
+
+def test_positions_for_spark_are_json_by_topic(platform: Platform) -> None:
+    said = platform.call("positions", "adding", "--format", "spark")
+    assert list(json.loads(said.stdout).values()) == [{"0": 3, "1": 2}]
+
+
+def test_an_end_of_a_run_is_told_in_json_too() -> None:
+    ended = run.RunEnded("adding", "stopped")
+    assert msgspec.json.decode(msgspec.json.encode(ended), type=run.RunEnded) == ended
+
+
+def test_help_loads_neither_kafka_nor_delta_nor_spark_nor_dagster() -> None:
+    heavy = ("confluent_kafka", "deltalake", "pyarrow", "pyspark", "dagster", "pydantic", "lmdb", "numpy")
+    code = (
+        "import sys\nfrom lockstep.cli import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    for name in NAMES:
+        command = COMMANDS[name]
+        summary = str(command.help).partition("\n")[0]
+        example = str(command.epilog).removeprefix("Example: ")
+        assert f"| `{name}` | {summary} | `{example.replace('|', chr(92) + '|')}` |" in page
+    for code, meaning in EXIT_CODES.items():
+        assert f"| {code} | {meaning} |" in page
