@@ -1,4 +1,4 @@
-"""Runs the benchmark: `python -m benchmarks --help`."""
+"""Runs the benchmarks: `python -m benchmarks --help`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from types import FrameType
 from typing import Annotated, TypeVar
 
 import typer
+from confluent_kafka import KafkaException
 from rich.console import Console
 
+from benchmarks import goals, record, report
+from benchmarks.driver import Driver, measure_driver
 from benchmarks.feed import FeedIncompleteError, feed
+from benchmarks.latency import Live, measure_latency
+from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
-from benchmarks.report import save, show
+from benchmarks.plots import draw
+from benchmarks.restart import Restarts, measure_restart
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
+from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
 from benchmarks.systems import SYSTEMS
 from benchmarks.workload import SIZES, SMOKE, Size
 from lockstep.errors import LockstepError
@@ -24,33 +31,139 @@ from lockstep.rehearsal.broker import Broker
 
 T = TypeVar("T")
 
-RESULTS = Path(__file__).with_name("results")
-_EXPECTED_ERRORS = (LockstepError, FeedIncompleteError, CommandFailedError, WrongRowsError)
+Keep = Annotated[Path | None, typer.Option(help="Keep the broker's data here for the next run.")]
+Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+Repeat = Annotated[int, typer.Option(help="Runs of each system, taken in turns.", min=1)]
+BatchMessages = Annotated[int, typer.Option(help="Messages of a batch.", min=1)]
+
+_EXPECTED_ERRORS = (
+    LockstepError,
+    FeedIncompleteError,
+    CommandFailedError,
+    WrongRowsError,
+    LiveRunError,
+    KafkaException,
+)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 
+@app.command()
 def main(
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "main",
-    repeat: Annotated[int, typer.Option(help="Runs of each system, taken in turns.", min=1)] = 3,
+    repeat: Repeat = 3,
     systems: Annotated[str, typer.Option(help="Comma-separated; ratios are to the first.")] = ",".join(SYSTEMS),
-    batch_messages: Annotated[int, typer.Option(help="Messages of a batch.", min=1)] = 200_000,
-    keep: Annotated[Path | None, typer.Option(help="Keep the broker's data here for the next run.")] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS,
+    batch_messages: BatchMessages = 200_000,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
 ) -> None:
     """Fold the same messages by each system, prove the rows equal, and print what it cost."""
+    chosen = tuple(_known(SYSTEMS, name) for name in systems.split(","))
+    plan = Plan(_known(SIZES, size), SMOKE, chosen, repeat, batch_messages)
     console = Console()
+    with _prepared(keep, (plan.smoke, plan.size), console) as (broker, output):
+        found = measure_all(plan, broker.bootstrap_servers, output, console)
+    report.show(found, console)
+    console.print(f"saved: {report.save(found, results)}")
+    draw(goals.record_of(found), results)
+
+
+@app.command()
+def topics(
+    repeat: Repeat = 1, batch_messages: BatchMessages = 200_000, keep: Keep = None, results: Results = record.RESULTS
+) -> None:
+    """The same messages over 1 to 1,000 topics."""
+    _sweep(BY_TOPICS, repeat, batch_messages, keep, results)
+
+
+@app.command()
+def sessions(
+    repeat: Repeat = 1, batch_messages: BatchMessages = 200_000, keep: Keep = None, results: Results = record.RESULTS
+) -> None:
+    """The same number of messages over 1,000 to 1,000,000 sessions."""
+    _sweep(BY_SESSIONS, repeat, batch_messages, keep, results)
+
+
+@app.command()
+def latency(
+    seconds: Annotated[int, typer.Option(help="Measured time of each trigger.", min=1)] = 120,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """From event to visible in Delta at 10,000 messages/s, and the load, with triggers of 0.25 and 1 s."""
+    console = Console()
+    with _prepared(keep, (), console) as (broker, output):
+        found = measure_latency(
+            Live(seconds=seconds), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console
+        )
+    _keep_record(found, results, console)
+
+
+@app.command()
+def restart(keep: Keep = None, results: Results = record.RESULTS) -> None:
+    """Start again after a kill -9, with 1 M rows of state; a planned handover; the load of an idle stream."""
+    console = Console()
+    with _prepared(keep, (), console) as (broker, output):
+        found = measure_restart(Restarts(), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def driver(keep: Keep = None, results: Results = record.RESULTS) -> None:
+    """What a batch over 1,000 partitions costs the driver."""
+    console = Console()
+    with _prepared(keep, (), console) as (broker, output):
+        found = measure_driver(Driver(), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command("feed")
+def feed_all(keep: Annotated[Path, typer.Option(help="Folder of the broker's data.")]) -> None:
+    """Fill the topics of the main comparison and of both sweeps, so that later runs with --keep need not."""
+    console = Console()
+    with _prepared(keep, tuple(SIZES.values()), console):
+        console.print("done")
+
+
+@app.command()
+def plots(results: Results = record.RESULTS, document: Path = goals.DOCUMENT) -> None:
+    """Draw all kept results again, and renew the table in docs/benchmarks.md."""
+    found = goals.newest(results)
+    for each in found:
+        draw(each, results)
+    document.write_text(goals.embed(goals.table(found), document.read_text()))
+
+
+def _sweep(sweep: Sweep, repeat: int, batch_messages: int, keep: Path | None, results: Path) -> None:
+    console = Console()
+    with _prepared(keep, (sweep.smoke, *sweep.sizes), console) as (broker, output):
+        found = measure_sweep(
+            sweep,
+            repeat=repeat,
+            batch_messages=batch_messages,
+            bootstrap_servers=broker.bootstrap_servers,
+            folder=output,
+            console=console,
+        )
+    _keep_record(found, results, console)
+
+
+def _keep_record(found: record.Record, results: Path, console: Console) -> None:
+    console.print(goals.shown(found))
+    console.print(f"saved: {record.save(found, results)}, {draw(found, results)}")
+
+
+@contextmanager
+def _prepared(keep: Path | None, sizes: tuple[Size, ...], console: Console) -> Iterator[tuple[Broker, Path]]:
+    """A broker that holds some sizes, and a folder for output; expected errors end as one line."""
     try:
-        chosen = tuple(_known(SYSTEMS, name) for name in systems.split(","))
-        plan = Plan(_known(SIZES, size), SMOKE, chosen, repeat, batch_messages)
         with _folder(keep) as folder, Broker.start(folder / "broker") as broker:
-            for each in dict.fromkeys((plan.smoke, plan.size)):
+            for each in dict.fromkeys(sizes):
                 _feed(broker, each, folder, console)
             with tempfile.TemporaryDirectory(prefix="output-", dir=folder) as output:
-                report = measure_all(plan, broker.bootstrap_servers, Path(output), console)
+                yield broker, Path(output)
     except _EXPECTED_ERRORS as problem:
         console.print(str(problem), style="red", markup=False)
         raise typer.Exit(1) from None
-    show(report, console)
-    console.print(f"saved: {save(report, results)}")
 
 
 def _feed(broker: Broker, size: Size, folder: Path, console: Console) -> None:
@@ -83,4 +196,4 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
-    typer.run(main)
+    app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -10,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import workload
-from benchmarks.workload import Block, Size
+from benchmarks.workload import Size
 
 # Large batches and one connection: the feed is no part of any figure. Idempotent, so that a retry
 # cannot write a message twice: the figures and the hash rest on exact counts.
@@ -23,6 +24,7 @@ _PRODUCER = {
     "queue.buffering.max.messages": 1_000_000,
 }
 _TIMEOUT_S = 60.0
+_POLL_MESSAGES = 1_000
 
 
 class FeedIncompleteError(Exception):
@@ -66,10 +68,8 @@ def feed(bootstrap_servers: str, size: Size, folder: Path) -> bool:
     if marker.exists() and marker.read_text() == _fingerprint(size):  # 1
         _check(bootstrap_servers, size)
         return False
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    _drop(admin, size)  # 2
-    _create(admin, size)  # 3
-    _produce(bootstrap_servers, size)  # 4
+    empty_topics(bootstrap_servers, size)  # 2, 3
+    produce(bootstrap_servers, _in_blocks(size))  # 4
     _check(bootstrap_servers, size)  # 5
     marker.write_text(_fingerprint(size))  # 6
     return True
@@ -79,6 +79,13 @@ def _fingerprint(size: Size) -> str:
     """Another generator or another size, another fingerprint."""
     source = Path(workload.__file__).read_bytes()
     return f"{size} {hashlib.sha256(source).hexdigest()}\n"
+
+
+def empty_topics(bootstrap_servers: str, size: Size) -> None:
+    """Create the topics of a size, new where there are any."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    _drop(admin, size)
+    _create(admin, size)
 
 
 def _drop(admin: AdminClient, size: Size) -> None:
@@ -96,7 +103,12 @@ def _create(admin: AdminClient, size: Size) -> None:
         done.result()
 
 
-def _produce(bootstrap_servers: str, size: Size) -> None:
+def produce(bootstrap_servers: str, messages: Iterable[tuple[str, bytes, bytes]]) -> None:
+    """Write messages, each its topic, key and value, as fast as the broker takes them.
+
+    Raises:
+        KafkaException: The broker refused something.
+    """
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -104,24 +116,31 @@ def _produce(bootstrap_servers: str, size: Size) -> None:
             failures.append(error)
 
     producer = Producer({**_PRODUCER, "bootstrap.servers": bootstrap_servers, "on_delivery": delivered})
-    for block in workload.blocks(size):
-        _produce_block(producer, block)
-        if failures:
-            break
+    for number, message in enumerate(messages):
+        _produce_one(producer, *message)
+        if number % _POLL_MESSAGES == 0:
+            producer.poll(0)
+            if failures:
+                break
     producer.flush(_TIMEOUT_S)
     if failures:
         raise KafkaException(failures[0])
 
 
-def _produce_block(producer: Producer, block: Block) -> None:
-    for key, value in block.messages:
-        while True:
-            try:
-                producer.produce(block.topic, key=key, value=value, partition=0)
-                break
-            except BufferError:  # the local queue is full: let deliveries make room
-                producer.poll(0.1)
-    producer.poll(0)
+def _in_blocks(size: Size) -> Iterator[tuple[str, bytes, bytes]]:
+    for block in workload.blocks(size):
+        for key, value in block.messages:
+            yield block.topic, key, value
+
+
+def _produce_one(producer: Producer, topic: str, key: bytes, value: bytes) -> None:
+    while True:
+        try:
+            producer.produce(topic, key=key, value=value, partition=0)
+        except BufferError:  # the local queue is full: let deliveries make room
+            producer.poll(0.1)
+        else:
+            return
 
 
 def _check(bootstrap_servers: str, size: Size) -> None:

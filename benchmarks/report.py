@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from rich.table import Table
 from benchmarks.measure import Usage
 from benchmarks.workload import Size
 
+_ROOT = Path(__file__).resolve().parents[1]
+_MEASURED = ("platform", "benchmarks")
 _PACKAGES = ("confluent-kafka", "msgspec", "pyarrow", "numpy", "pyspark", "delta-spark", "deltalake", "lmdb")
 
 
@@ -86,6 +89,7 @@ class Report(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     hardware: Hardware
     results: Sequence[Result]
+    commit: str = "unknown"
 
 
 def versions() -> dict[str, str]:
@@ -100,6 +104,14 @@ def hardware() -> Hardware:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     cores = len(os.sched_getaffinity(0))
     return Hardware(_processor(), cores, round(memory, 1), platform.release(), round(os.getloadavg()[0], 2))
+
+
+def commit() -> str:
+    """The commit of the repository that is measured; "unknown" outside of one."""
+    described = _git("rev-parse", "--short", "HEAD")
+    if described is None:
+        return "unknown"
+    return described + ("+" if _git("status", "--porcelain", "--", *_MEASURED) else "")
 
 
 def save(report: Report, folder: Path) -> Path:
@@ -149,6 +161,14 @@ def _figures(result: Result, report: Report) -> dict[str, str]:
         "rows": f"{result.rows:,}",
         "hash": result.hash_sum,
     }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        said = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True)  # noqa: S607  # whichever git is there
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said.stdout.strip()
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.measure import Usage, run_measured
-from benchmarks.report import Report, Result, hardware, today, versions
+from benchmarks.report import Report, Result, commit, hardware, today, versions
 from benchmarks.systems import System, Task, environment
 from benchmarks.verify import Digest, digest_of, expected
 from benchmarks.workload import Size
@@ -55,7 +56,7 @@ class WrongRowsError(Exception):
     def __init__(self, system: str, expected: Digest, found: Digest) -> None:
         super().__init__(
             f"{system} wrote {found}, right is {expected}\n"
-            "  next: run it with `--size smoke` and compare its rows with benchmarks.verify's plain fold"
+            "  next: run `python -m benchmarks main --size smoke` and compare with benchmarks.verify's plain fold"
         )
         self.system = system
         self.expected = expected
@@ -72,15 +73,15 @@ def measure_all(plan: Plan, bootstrap_servers: str, folder: Path, console: Conso
         WrongRowsError: A system wrote other rows.
         CommandFailedError: A system failed.
     """
-    bench = _Bench(plan, bootstrap_servers, folder, console)
+    bench = Bench(plan.systems, plan.batch_messages, bootstrap_servers, folder, console)
     truth = expected(plan.smoke)
-    _prove(bench.rounds(plan.smoke, 1), truth)  # 1
+    prove(bench.rounds(plan.smoke, 1), truth)  # 1
     start_up = bench.rounds(plan.smoke, plan.repeat)  # 2
-    _prove(start_up, truth)
+    prove(start_up, truth)
     whole = start_up if plan.size == plan.smoke else bench.rounds(plan.size, plan.repeat)  # 3
     digest = next(iter(whole.values()))[0].digest
-    _prove(whole, digest)
-    results = [_result(name, digest, start_up[name], runs) for name, runs in whole.items()]
+    prove(whole, digest)
+    results = [result_of(name, digest, start_up[name], runs) for name, runs in whole.items()]
     return Report(
         date=today(),
         size=plan.size,
@@ -89,15 +90,18 @@ def measure_all(plan: Plan, bootstrap_servers: str, folder: Path, console: Conso
         versions=versions(),
         hardware=bench.hardware,
         results=results,
+        commit=commit(),
     )
 
 
-class _Bench:
+class Bench:
     """Runs systems against one broker, each in an output folder of its own that goes afterwards."""
 
-    def __init__(self, plan: Plan, bootstrap_servers: str, folder: Path, console: Console) -> None:
+    def __init__(
+        self, systems: Sequence[System], batch_messages: int, bootstrap_servers: str, folder: Path, console: Console
+    ) -> None:
         self.hardware = hardware()
-        self._plan = plan
+        self._systems, self._batch_messages = systems, batch_messages
         self._bootstrap_servers = bootstrap_servers
         self._folder = folder
         self._console = console
@@ -106,7 +110,7 @@ class _Bench:
         """Run every system over a size, in turns."""
         runs: dict[str, list[Run]] = defaultdict(list)
         for number in range(repeat):
-            for system in self._plan.systems:
+            for system in self._systems:
                 with self._console.status(f"{system.name} over {size.name}, round {number + 1} of {repeat} ..."):
                     runs[system.name].append(self._run(system, size))
                 used = runs[system.name][-1].usage
@@ -117,21 +121,27 @@ class _Bench:
 
     def _run(self, system: System, size: Size) -> Run:
         output = self._folder / system.name
-        task = Task(self._bootstrap_servers, size.pattern, output, self._plan.batch_messages)
+        task = Task(self._bootstrap_servers, size.pattern, output, self._batch_messages)
         usage = run_measured(system.command(task), environment())
         digest = digest_of(output / system.rows)
         shutil.rmtree(output)
         return Run(digest, usage)
 
 
-def _prove(runs: dict[str, list[Run]], right: Digest) -> None:
+def prove(runs: Mapping[str, Sequence[Run]], right: Digest) -> None:
+    """Check the rows of all runs.
+
+    Raises:
+        WrongRowsError: A run wrote other rows.
+    """
     for system, each in runs.items():
         for run in each:
             if run.digest != right:
                 raise WrongRowsError(system, right, run.digest)
 
 
-def _result(name: str, digest: Digest, start_up: list[Run], runs: list[Run]) -> Result:
+def result_of(name: str, digest: Digest, start_up: Sequence[Run], runs: Sequence[Run]) -> Result:
+    """The runs of one system over one size, as they are kept."""
     return Result(
         system=name,
         rows=digest.rows,

@@ -81,12 +81,11 @@ class Size:
 
 SMOKE = Size("smoke", 20_000)
 MAIN = Size("main", 5_000_000)
-# Only the number of topics differs: the same messages a topic family, the same sessions.
-TOPICS = tuple(Size(f"topics-{n}", 2_000_000, topics=n, sessions=1_000) for n in (1, 10, 100, 1_000))
-# Rows of a snapshot as the state of one session has them; 2 where 200 would only measure memory.
-_SESSIONS_AND_ROWS = ((1_000, 200), (10_000, 200), (100_000, 2), (1_000_000, 2))
-KEYS = tuple(Size(f"keys-{n}", 5_000_000, sessions=n, rows=rows) for n, rows in _SESSIONS_AND_ROWS)
-SIZES = {size.name: size for size in (SMOKE, MAIN, *TOPICS, *KEYS)}
+# Only the number of topics differs: the same messages in all, the same sessions, the same rows.
+TOPICS = tuple(Size(f"topics-{n}", 2_000_000, topics=n, sessions=8_000, rows=20) for n in (1, 8, 64, 400, 1_000))
+# Only the number of sessions differs; 2 rows each, as 200 would measure the memory of a million tables.
+SESSIONS = tuple(Size(f"sessions-{n}", 3_000_000, sessions=n, rows=2) for n in (1_000, 10_000, 100_000, 1_000_000))
+SIZES = {size.name: size for size in (SMOKE, MAIN, *TOPICS, *SESSIONS)}
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,21 @@ def blocks(size: Size) -> Iterator[Block]:
     for first in range(0, size.messages_per_topic, BLOCK_MESSAGES):
         for topic in topics:
             yield topic.block(first, min(first + BLOCK_MESSAGES, size.messages_per_topic))
+
+
+def interleaved(size: Size, first: int, until: int) -> Iterator[tuple[str, bytes, bytes]]:
+    """Topic, key and value of the messages [first, until) of each topic, all topics taking turns.
+
+    As live producers send. The messages are those of `blocks`, in the same order within a topic.
+    """
+    topics = [_Topic(size, number) for number in range(size.topics)]
+    for topic in topics:
+        topic.skip(first)
+    for start in range(first, until, BLOCK_MESSAGES):
+        parts = [topic.block(start, min(start + BLOCK_MESSAGES, until)) for topic in topics]
+        for turn in zip(*(part.messages for part in parts), strict=True):
+            for part, (key, value) in zip(parts, turn, strict=True):
+                yield part.topic, key, value
 
 
 def digest(size: Size) -> str:
@@ -138,6 +152,12 @@ class _Topic:
         updates = range(max(first, len(self._sessions)), until)
         messages = [self._snapshot(index) for index in snapshots]
         return Block(self._name, messages + self._updates(updates))
+
+    def skip(self, until: int) -> None:
+        """Go on behind the first messages: only sequence numbers of the updates among them are to be known."""
+        updates = range(len(self._sessions), until)
+        for session in _draws(self._number, updates, 1)[:, 0] % np.uint64(len(self._sessions)):
+            self._sequences[session] += 1
 
     def _snapshot(self, index: int) -> tuple[bytes, bytes]:
         session = self._sessions[index]

@@ -1,0 +1,200 @@
+"""Live latency: from a message's creation to its row being visible in the Delta table, at a steady rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from benchmarks.live import LiveStream, Pacer, Stage
+from benchmarks.pacer import Paced
+from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
+from benchmarks.seen import created_ms
+from benchmarks.tree import TreeMeter, TreeUsage
+from benchmarks.workload import Size
+
+TOPICS, SESSIONS, ROWS = 8, 200, 200
+P50_MAX_SECONDS, P99_MAX_SECONDS, IDLE_CORES_MAX = 0.3, 0.6, 0.1
+CORES_MAX = {0.25: 0.6, 1.0: 0.3}
+FAST_SECONDS = 0.25
+"""The trigger that has goals for its latency."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """How a latency is measured.
+
+    Attributes:
+        rate: Messages a second over all topics.
+        warm_seconds: Sent before the measured time.
+        seconds: Measured.
+        idle_seconds: Watched afterwards, without messages.
+        triggers_seconds: One run each.
+    """
+
+    rate: int = 10_000
+    warm_seconds: int = 10
+    seconds: int = 120
+    idle_seconds: int = 15
+    triggers_seconds: Sequence[float] = (FAST_SECONDS, 1.0)
+
+    def size(self, trigger_seconds: float) -> Size:
+        """The messages of a run."""
+        paced = self.rate * (self.warm_seconds + self.seconds)
+        messages = TOPICS * (SESSIONS // TOPICS + paced // TOPICS)
+        return Size(f"live-{int(trigger_seconds * 1000)}ms", messages, TOPICS, SESSIONS, ROWS)
+
+
+class LiveResult(msgspec.Struct, frozen=True):
+    """What came of one run.
+
+    Attributes:
+        trigger_seconds: Its trigger.
+        percentiles: Delay in seconds at each percent from 0 to 100, over all measured messages.
+        delay_max_seconds: The largest.
+        messages: Measured messages.
+        busy: CPU time while messages came.
+        idle: CPU time afterwards.
+        batches: Batches seen while messages came.
+        batch_seconds_median: Of those, from plan to commit.
+        paced: What the pacer says.
+        rows: Rows in the table at the end, equal to those of the bare loop.
+    """
+
+    trigger_seconds: float
+    percentiles: Sequence[float]
+    delay_max_seconds: float
+    messages: int
+    busy: TreeUsage
+    idle: TreeUsage
+    batches: int
+    batch_seconds_median: float
+    paced: Paced
+    rows: int
+
+
+def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console: Console) -> Record:
+    """One run for each trigger.
+
+    Raises:
+        LiveRunError: A part of a run failed.
+        WrongRowsError: The table is not as it should be.
+    """
+    conditions = Conditions.now()
+    results = []
+    for trigger in live.triggers_seconds:
+        stage = Stage(bootstrap_servers, live.size(trigger), folder / f"live-{trigger:g}", trigger)
+        with console.status(f"{live.rate:,} messages/s for {live.seconds} s, a batch every {trigger:g} s ..."):
+            results.append(_run(live, stage))
+        console.print(_line(results[-1]))
+    settings = msgspec.to_builtins(live) | {"topics": TOPICS, "sessions": SESSIONS, "rows": ROWS}
+    details = {"runs": msgspec.to_builtins(results)}
+    return conditions.record("latency", settings, figures(results), panels(live, results), details)
+
+
+def _run(live: Live, stage: Stage) -> LiveResult:
+    """One run.
+
+    1. Snapshots are there and committed, the stream is up, the pacer has made its messages.
+    2. Messages come; the first seconds are not measured.
+    3. All messages are committed; then the stream is watched while nothing comes.
+    4. The stream is stopped, and its rows are proven.
+    """
+    first, until = stage.size.sessions_per_topic, stage.size.messages_per_topic
+    stage.open()
+    with stage.observed(), Pacer(stage, live.rate, first, until) as pacer, LiveStream(stage) as stream:
+        stage.wait_until_committed(stage.size.sessions, stream.process)  # 1
+        pacer.go()
+        time.sleep(live.warm_seconds)  # 2
+        meter, began = TreeMeter(stream.pid), time.time_ns()
+        paced = pacer.finish()
+        busy, ended = meter.finish(), time.time_ns()
+        stage.wait_until_committed(stage.size.messages, stream.process)  # 3
+        meter = TreeMeter(stream.pid)
+        time.sleep(live.idle_seconds)
+        idle = meter.finish()
+        stream.stop()  # 4
+    rows, seen = stage.prove(), stage.seen()
+    delays = seen.delays_seconds(created_ms(stage.bootstrap_servers, stage.size), began, ended)
+    batch_seconds = seen.batch_seconds(began, ended)
+    return LiveResult(
+        trigger_seconds=stage.trigger_seconds,
+        percentiles=_percentiles(delays),
+        delay_max_seconds=float(delays.max()),
+        messages=len(delays),
+        busy=busy,
+        idle=idle,
+        batches=len(batch_seconds),
+        batch_seconds_median=float(np.median(batch_seconds)),
+        paced=paced,
+        rows=rows,
+    )
+
+
+def _percentiles(delays: npt.NDArray[np.float64]) -> list[float]:
+    return [float(value) for value in np.percentile(delays, range(101))]
+
+
+def figures(results: Sequence[LiveResult]) -> list[Figure]:
+    """What was promised, and what was not."""
+    found: list[Figure] = []
+    for result in results:
+        is_fast, name = result.trigger_seconds == FAST_SECONDS, f"trigger {result.trigger_seconds:g} s: "
+        found += [
+            Figure(f"{name}event to visible, p50", result.percentiles[50], "s", P50_MAX_SECONDS if is_fast else None),
+            Figure(f"{name}event to visible, p99", result.percentiles[99], "s", P99_MAX_SECONDS if is_fast else None),
+            Figure(f"{name}load", result.busy.cores, "cores", CORES_MAX.get(result.trigger_seconds)),
+            Figure(f"{name}load while idle", result.idle.cores, "cores"),
+            Figure(f"{name}batch, median", result.batch_seconds_median, "s"),
+        ]
+    return found
+
+
+def panels(live: Live, results: Sequence[LiveResult]) -> list[Panel]:
+    """The delays as a cumulative curve, and the load by kind of process."""
+    curves = [
+        Series(f"trigger {result.trigger_seconds:g} s", [float(percent) for percent in range(101)], result.percentiles)
+        for result in results
+    ]
+    roles = list(results[0].busy.cpu_seconds)
+    labels = [f"{result.trigger_seconds:g} s" for result in results]
+    loads = [
+        Series(role, [each.busy.cpu_seconds[role] / each.busy.wall_seconds for each in results], labels=labels)
+        for role in roles
+    ]
+    goals = [CORES_MAX[each.trigger_seconds] for each in results if each.trigger_seconds in CORES_MAX]
+    return [
+        Panel(
+            kind="curve",
+            title=f"Event to visible in Delta at {live.rate:,} messages/s",
+            x_label="delay (s)",
+            y_label="messages seen by then (%)",
+            series=curves,
+            goals=[
+                GoalLine("goal p50 at 0.25 s", "x", P50_MAX_SECONDS),
+                GoalLine("goal p99 at 0.25 s", "x", P99_MAX_SECONDS),
+            ],
+        ),
+        Panel(
+            kind="bars",
+            title="Load of the whole process tree",
+            x_label="trigger",
+            y_label="CPU s per s (cores)",
+            series=loads,
+            goals=[GoalLine(f"goal {goal:g}", "y", goal) for goal in sorted(set(goals))],
+        ),
+    ]
+
+
+def _line(result: LiveResult) -> str:
+    p50, p99 = result.percentiles[50], result.percentiles[99]
+    return (
+        f"trigger {result.trigger_seconds:g} s: p50 {p50:.3f} s, p99 {p99:.3f} s, {result.busy.cores:.2f} cores, "
+        f"{result.idle.cores:.2f} idle, pacer behind {result.paced.behind_seconds_max:.3f} s at most"
+    )

@@ -1,0 +1,66 @@
+"""lockstep on live messages: the stream of the workload with a trigger of so many seconds, until SIGTERM.
+
+It runs as `lockstep run` does, with everything on that a user has on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.sensors import sensors
+from lockstep import Every
+from lockstep.operations.run import run_attended
+from lockstep.settings import KafkaSettings, Settings
+
+LOCAL = "local"
+"""Folder of the hot copies below the output folder."""
+
+
+@dataclass(frozen=True)
+class LiveTask:
+    """What a live run is asked to do.
+
+    Attributes:
+        bootstrap_servers: The broker, as `host:port`.
+        topics: Regular expression that matches the topics' whole names.
+        output: Root of the stream's tables.
+        trigger_seconds: A batch every so many seconds.
+    """
+
+    bootstrap_servers: str
+    topics: str
+    output: Path
+    trigger_seconds: float
+
+    def command(self) -> list[str]:
+        """The command that does it; `main` reads it."""
+        return [
+            *(sys.executable, "-m", "benchmarks.live_side"),
+            *("--bootstrap-servers", self.bootstrap_servers, "--topics", self.topics),
+            *("--output", str(self.output), "--trigger-seconds", str(self.trigger_seconds)),
+        ]
+
+
+def main() -> None:
+    """Run the stream of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--topics", required=True)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--trigger-seconds", required=True, type=float)
+    given = parser.parse_args()
+    stream = replace(sensors(given.topics), trigger=Every(seconds=given.trigger_seconds))
+    settings = Settings(
+        kafka=KafkaSettings(bootstrap_servers=given.bootstrap_servers),
+        table_root=given.output.absolute(),
+        local_root=given.output.absolute() / LOCAL,
+    )
+    outcome = run_attended(stream, settings, available_now=False, say=lambda line: print(line, flush=True))
+    print(outcome.value, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Watches a Delta table's log from outside and notes when each version could first be read.
+
+A program of its own, so that what it measures does not share its interpreter. It looks for the next
+entry 200 times a second, as a reader that polls the log does; an entry appears whole or not at all.
+Standard library only.
+
+    python observer.py TABLE REPORT     appends "version nanoseconds-since-1970" lines to REPORT
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+LOOK_SECONDS = 0.005
+
+
+def watch(table: Path, report: Path, done: threading.Event) -> None:
+    """Note the time of each version, from 0 on, until told to end."""
+    version = 0
+    with report.open("a", buffering=1) as lines:
+        while not done.is_set():
+            if (table / "_delta_log" / f"{version:020d}.json").exists():
+                lines.write(f"{version} {time.time_ns()}\n")
+                version += 1
+            else:
+                done.wait(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    watch(Path(sys.argv[1]), Path(sys.argv[2]), ended)

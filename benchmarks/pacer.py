@@ -1,0 +1,92 @@
+"""Sends messages of the workload at a steady rate. A program of its own; its CPU time is nobody's.
+
+All messages are made first, so that making them takes no processor from the run that is measured.
+Kafka's timestamp of a message (CreateTime) is the moment at which it was given to the producer.
+
+    python -m benchmarks.pacer BROKER SIZE FIRST UNTIL RATE GO REPORT
+
+SIZE is a `workload.Size` as JSON; [FIRST, UNTIL) are messages of each topic, RATE is per second over
+all topics. Sends as soon as the file GO is there; SIGTERM ends it early, with its report.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+from confluent_kafka import KafkaError, Message, Producer
+
+from benchmarks.workload import Size, interleaved
+
+TICK_SECONDS = 0.005
+READY_SUFFIX = ".ready"
+_PRODUCER = {"enable.idempotence": True, "linger.ms": 2, "queue.buffering.max.messages": 1_000_000}
+_FLUSH_SECONDS = 60.0
+
+
+class Paced(msgspec.Struct, frozen=True):
+    """What was sent.
+
+    Attributes:
+        messages: How many.
+        seconds: From the first to the last.
+        behind_seconds_max: Farthest that it was behind its rate: a figure of an overloaded machine.
+    """
+
+    messages: int
+    seconds: float
+    behind_seconds_max: float
+
+
+class NotDeliveredError(Exception):
+    """The broker did not take a message."""
+
+
+def send(producer: Producer, messages: list[tuple[str, bytes, bytes]], rate: float, done: threading.Event) -> Paced:
+    """Send all messages, each no earlier than its turn; an end that is asked for comes between two ticks.
+
+    Raises:
+        NotDeliveredError: The broker refused a message.
+    """
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    began, sent, behind = time.monotonic(), 0, 0.0
+    while sent < len(messages) and not done.is_set() and not failures:
+        passed = time.monotonic() - began
+        behind = max(behind, passed - sent / rate)
+        due = min(len(messages), int(passed * rate))
+        for topic, key, value in messages[sent:due]:
+            producer.produce(topic, key=key, value=value, partition=0, on_delivery=delivered)
+        sent = due
+        producer.poll(0)
+        time.sleep(TICK_SECONDS)
+    seconds = time.monotonic() - began
+    if producer.flush(_FLUSH_SECONDS) or failures:
+        raise NotDeliveredError(failures[0].str() if failures else f"not within {_FLUSH_SECONDS:g} s")
+    return Paced(sent, seconds, behind)
+
+
+def main() -> None:
+    """Do as the command line says."""
+    broker, size, first, until, rate, go, report = sys.argv[1:]
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    messages = list(interleaved(msgspec.json.decode(size, type=Size), int(first), int(until)))
+    producer = Producer({**_PRODUCER, "bootstrap.servers": broker})
+    Path(go + READY_SUFFIX).touch()
+    while not Path(go).exists() and not done.is_set():
+        time.sleep(TICK_SECONDS)
+    paced = send(producer, messages, float(rate), done)
+    Path(report).write_bytes(msgspec.json.encode(paced))
+
+
+if __name__ == "__main__":
+    main()

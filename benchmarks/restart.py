@@ -1,0 +1,203 @@
+"""Restarts: after a kill -9, with and without the local copy of state, and by a planned handover."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.live import LiveStream, Pacer, Stage
+from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
+from benchmarks.seen import Commit
+from benchmarks.tree import TreeMeter, TreeUsage
+from benchmarks.workload import Size
+
+_SIZE = Size("restart", messages=165_000, topics=8, sessions=5_000, rows=200)
+RESTART_MAX_SECONDS, HANDOVER_EXTRA_SECONDS, IDLE_CORES_MAX = 15.0, 1.0, 0.1
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """How restarts are measured.
+
+    Attributes:
+        size: The messages; sessions times rows is the state.
+        rate: Messages a second while runs end and begin.
+        settle_seconds: Between one restart and the next.
+        idle_seconds: Watched at the end, without messages.
+        trigger_seconds: A batch every so many seconds.
+    """
+
+    size: Size = _SIZE
+    rate: int = 1_000
+    settle_seconds: float = 8.0
+    idle_seconds: float = 20.0
+    trigger_seconds: float = 1.0
+
+
+class RestartResult(msgspec.Struct, frozen=True):
+    """What came of it; seconds are from the start of the new process to its first batch being visible.
+
+    Attributes:
+        kept_seconds: After a kill -9.
+        lost_seconds: After a kill -9, and the local copy of state gone.
+        gap_seconds: From the last batch of the old run to the first of the new one.
+        handover_seconds: A planned restart, from the new process's start.
+        batch_seconds: Median time between two batches before the handover.
+        idle: CPU time of the stream while nothing came.
+        rows: Rows in the table at the end, equal to those of the bare loop.
+    """
+
+    kept_seconds: float
+    lost_seconds: float
+    gap_seconds: float
+    handover_seconds: float
+    batch_seconds: float
+    idle: TreeUsage
+    rows: int
+
+
+def measure_restart(restarts: Restarts, *, bootstrap_servers: str, folder: Path, console: Console) -> Record:
+    """Kill, restart and hand over one stream under messages that keep coming.
+
+    Raises:
+        LiveRunError: A part of the run failed.
+        WrongRowsError: The table is not as it should be.
+    """
+    conditions = Conditions.now()
+    stage = Stage(bootstrap_servers, restarts.size, folder / "restart", restarts.trigger_seconds)
+    stage.open()
+    with stage.observed(), ExitStack() as stack:
+        result = _Restarting(restarts, stage, console, stack).run()
+    settings = msgspec.to_builtins(restarts) | {"state_rows": restarts.size.sessions * restarts.size.rows}
+    details = {"result": msgspec.to_builtins(result)}
+    return conditions.record("restart", settings, figures(result), panels(result), details)
+
+
+class _Restarting:
+    """One stream and its restarts."""
+
+    def __init__(self, restarts: Restarts, stage: Stage, console: Console, stack: ExitStack) -> None:
+        self._restarts, self._stage, self._console, self._stack = restarts, stage, console, stack
+        self._stream = self._started()
+
+    def run(self) -> RestartResult:
+        """All restarts of the stream.
+
+        1. The state is made and committed; messages begin to come.
+        2. kill -9, and start again. 3. The same with the local copy of state gone.
+        4. A second run takes over from the living one.
+        5. Messages end; the idle stream is watched, stopped, and its rows are proven.
+        """
+        stage, size = self._stage, self._restarts.size
+        first, until = size.sessions_per_topic, size.messages_per_topic
+        with Pacer(stage, self._restarts.rate, first, until) as pacer:
+            stage.wait_until_committed(size.sessions, self._stream.process)  # 1
+            pacer.go()
+            kept = self._killed("local copy of state kept", lambda: None)  # 2
+            lost = self._killed("local copy of state lost", lambda: shutil.rmtree(stage.local))  # 3
+            before, after = self._handed_over()  # 4
+            sent = pacer.finish(early=True)
+        stage.wait_until_committed(size.sessions + sent.messages, self._stream.process)  # 5
+        idle = self._idle()
+        self._stream.stop()
+        last = before[-1].seen_ns
+        return RestartResult(
+            kept_seconds=kept,
+            lost_seconds=lost,
+            gap_seconds=(after.seen_ns - last) / 1e9,
+            handover_seconds=self._seconds(after),
+            batch_seconds=_usual(before),
+            idle=idle,
+            rows=stage.prove(),
+        )
+
+    def _started(self) -> LiveStream:
+        return self._stack.enter_context(LiveStream(self._stage))
+
+    def _killed(self, what: str, meanwhile: Callable[[], None]) -> float:
+        time.sleep(self._restarts.settle_seconds)
+        self._stream.kill()
+        meanwhile()
+        before = self._stage.commits()
+        self._stream = self._started()
+        seconds = self._seconds(self._first_after(before))
+        self._console.print(f"kill -9, {what}: {seconds:.2f} s to the first batch")
+        return seconds
+
+    def _handed_over(self) -> tuple[list[Commit], Commit]:
+        """The batches of the old run, and the first of the new one."""
+        time.sleep(self._restarts.settle_seconds)
+        old, epoch = self._stream, self._stage.commits()[-1].epoch
+        self._stream = self._started()
+        first = self._first_after(self._stage.commits())
+        old.wait_for_end()
+        before = [commit for commit in self._stage.commits() if commit.epoch == epoch]
+        self._console.print(f"handover: gap {(first.seen_ns - before[-1].seen_ns) / 1e9:.2f} s")
+        return before, first
+
+    def _first_after(self, before: Sequence[Commit]) -> Commit:
+        """Wait for the first batch of a newer epoch."""
+
+        def newer() -> list[Commit]:
+            return [commit for commit in self._stage.commits() if commit.epoch > before[-1].epoch]
+
+        self._stage.wait("the new run commits", lambda: bool(newer()), self._stream.process)
+        return newer()[0]
+
+    def _seconds(self, first: Commit) -> float:
+        return (first.seen_ns - self._stream.started_ns) / 1e9
+
+    def _idle(self) -> TreeUsage:
+        meter = TreeMeter(self._stream.pid)
+        time.sleep(self._restarts.idle_seconds)
+        return meter.finish()
+
+
+def _usual(commits: Sequence[Commit]) -> float:
+    """Median seconds from one batch to the next, without the first of a run, which has a backlog."""
+    times = [commit.seen_ns / 1e9 for commit in commits[1:]]
+    return median(after - before for before, after in pairwise(times))
+
+
+def figures(result: RestartResult) -> list[Figure]:
+    """What was promised."""
+    gap_max = result.batch_seconds + HANDOVER_EXTRA_SECONDS
+    return [
+        Figure("kill -9 to first batch, local copy kept", result.kept_seconds, "s", RESTART_MAX_SECONDS),
+        Figure("kill -9 to first batch, local copy lost", result.lost_seconds, "s", RESTART_MAX_SECONDS),
+        Figure("handover: from last to first batch", result.gap_seconds, "s", round(gap_max, 2)),
+        Figure("handover: from the new run's start to its first batch", result.handover_seconds, "s"),
+        Figure("one batch to the next before the handover", result.batch_seconds, "s"),
+        Figure("load while idle", result.idle.cores, "cores", IDLE_CORES_MAX),
+    ]
+
+
+def panels(result: RestartResult) -> list[Panel]:
+    """The waits as bars, each with its goal."""
+    labels = ["kill -9", "kill -9, local copy lost"]
+    waits = Panel(
+        kind="bars",
+        title="Restart with 1 M rows of state",
+        x_label="how the run before ended",
+        y_label="start to first batch (s)",
+        series=[Series("start to first batch", [result.kept_seconds, result.lost_seconds], labels=labels)],
+        goals=[GoalLine(f"goal {RESTART_MAX_SECONDS:g} s", "y", RESTART_MAX_SECONDS)],
+    )
+    gap = Panel(
+        kind="bars",
+        title="Planned handover",
+        x_label="between two batches",
+        y_label="gap (s)",
+        series=[Series("gap", [result.batch_seconds, result.gap_seconds], labels=["usual", "handover"])],
+        goals=[GoalLine("goal: 1 batch + 1 s", "y", result.batch_seconds + HANDOVER_EXTRA_SECONDS)],
+    )
+    return [waits, gap]

@@ -1,0 +1,112 @@
+"""From the observer's notes, the table's log and the ledger: when each message became visible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from benchmarks.workload import Size
+from lockstep.table.commit import CommitKind
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, read_ledger
+from lockstep.table.log import read_entry
+
+Times = npt.NDArray[np.int64]
+_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A batch that the observer saw.
+
+    Attributes:
+        batch: Its number.
+        epoch: Epoch of its writer.
+        seen_ns: When its version could first be read, in nanoseconds since 1970.
+    """
+
+    batch: int
+    epoch: int
+    seen_ns: int
+
+
+def commits(table: Path, notes: Path) -> list[Commit]:
+    """The batches among the versions that were noted so far, in order."""
+    found: list[Commit] = []
+    for line in notes.read_text().splitlines() if notes.exists() else []:
+        version, seen_ns = map(int, line.split())
+        entry = read_entry(table, version)
+        if entry is not None and entry.head is not None and entry.kind == CommitKind.BATCH.value:
+            found.append(Commit(entry.head.batch, entry.head.epoch, seen_ns))
+    return found
+
+
+def reached(ledger: Path) -> int:
+    """Messages that the ledger says were read; 0 while there is none."""
+    return sum(row.messages for row in read_ledger(ledger)) if (ledger / "_delta_log").exists() else 0
+
+
+class Seen:
+    """What was seen of a run, with its ledger beside it."""
+
+    def __init__(self, folders: StreamFolders, seen: Sequence[Commit]) -> None:
+        self.commits = seen
+        self._ledger = read_ledger(folders.ledger)
+
+    def delays_seconds(self, created_ms: Mapping[str, Times], since_ns: int, until_ns: int) -> npt.NDArray[np.float64]:
+        """Seconds from creation to visibility of each message created in [since, until)."""
+        visible = {commit.batch: commit.seen_ns for commit in self.commits}
+        parts = [self._delays(row, created_ms[row.topic], visible[row.batch], since_ns, until_ns) for row in self._read]
+        return np.concatenate(parts)
+
+    def batch_seconds(self, since_ns: int, until_ns: int) -> list[float]:
+        """Wall seconds of each batch seen in [since, until), from plan to commit."""
+        wall = {row.batch: row.batch_seconds for row in self._ledger}
+        return [wall[commit.batch] for commit in self.between(since_ns, until_ns)]
+
+    def between(self, since_ns: int, until_ns: int) -> list[Commit]:
+        """The batches seen in [since, until)."""
+        return [commit for commit in self.commits if since_ns <= commit.seen_ns < until_ns]
+
+    @property
+    def _read(self) -> list[LedgerRow]:
+        return [row for row in self._ledger if row.until > row.start]
+
+    @staticmethod
+    def _delays(
+        row: LedgerRow, created_ms: Times, seen_ns: int, since_ns: int, until_ns: int
+    ) -> npt.NDArray[np.float64]:
+        created = created_ms[row.start : row.until]
+        chosen = created[(created >= since_ns // 1_000_000) & (created < until_ns // 1_000_000)]
+        delays: npt.NDArray[np.float64] = seen_ns / 1e9 - chosen / 1e3
+        return delays
+
+
+def created_ms(bootstrap_servers: str, size: Size) -> dict[str, Times]:
+    """Kafka's timestamp of each message, by topic, at the index of its offset.
+
+    Raises:
+        KafkaException: The broker did not give all messages.
+    """
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "created", "auto.offset.reset": "error"})
+    try:
+        places = [TopicPartition(name, 0, 0) for name in size.topic_names()]
+        ends = [consumer.get_watermark_offsets(place, timeout=_TIMEOUT_SECONDS)[1] for place in places]
+        found = {place.topic: np.zeros(end, dtype=np.int64) for place, end in zip(places, ends, strict=True)}
+        consumer.assign(places)
+        left = sum(ends)
+        while left:
+            records = consumer.consume(min(10_000, left), _TIMEOUT_SECONDS)
+            for record in records:
+                if (error := record.error()) is not None:
+                    raise KafkaException(error)
+                found[str(record.topic())][int(record.offset() or 0)] = record.timestamp()[1]
+            left -= len(records)
+    finally:
+        consumer.close()
+    return found

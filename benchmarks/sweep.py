@@ -1,0 +1,143 @@
+"""Sweeps: the same messages over more topics, or over more sessions. Each point beside the bare loop.
+
+What is compared is CPU time per message without start-up; start-up is a run over the smoke size.
+The rows of every run are those of the bare loop, those of the smoke size are those of the plain fold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
+from benchmarks.report import Result
+from benchmarks.rounds import Bench, Run, prove, result_of
+from benchmarks.systems import LOCKSTEP, REFERENCE
+from benchmarks.verify import expected
+from benchmarks.workload import SESSIONS, SMOKE, TOPICS, Size
+
+_UNIT = "CPU s per million messages"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is swept.
+
+    Attributes:
+        name: Name of the benchmark, and of the count that grows: a field of `Size`.
+        sizes: The points, in order of that count.
+        base: The count that ratios are taken to.
+        ratio_max: Goal of the last point's ratio.
+        smoke: The size whose runs say what start-up costs.
+    """
+
+    name: str
+    sizes: Sequence[Size]
+    base: int
+    ratio_max: float
+    smoke: Size = SMOKE
+
+    def count(self, size: Size) -> int:
+        """Where a size lies on the axis."""
+        return int(getattr(size, self.name))
+
+
+BY_TOPICS = Sweep("topics", TOPICS, base=8, ratio_max=1.3)
+BY_SESSIONS = Sweep("sessions", SESSIONS, base=1_000, ratio_max=2.0)
+_SYSTEMS = (REFERENCE, LOCKSTEP)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of a sweep and what each system took for it."""
+
+    size: Size
+    results: Sequence[Result]
+
+    def per_million(self, smoke: Size) -> dict[str, float]:
+        """CPU seconds per million messages of each system, start-up left out."""
+        found = {each.system: each.steady_per_million(self.size, smoke) for each in self.results}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def measure_sweep(
+    sweep: Sweep, *, repeat: int, batch_messages: int, bootstrap_servers: str, folder: Path, console: Console
+) -> Record:
+    """Run both systems over all sizes, in turns, and prove their rows.
+
+    Raises:
+        WrongRowsError: A system wrote other rows.
+        CommandFailedError: A system failed.
+    """
+    conditions = Conditions.now()
+    bench = Bench(_SYSTEMS, batch_messages, bootstrap_servers, folder, console)
+    start_up = bench.rounds(sweep.smoke, repeat)
+    prove(start_up, expected(sweep.smoke))
+    runs: dict[Size, dict[str, list[Run]]] = {size: defaultdict(list) for size in sweep.sizes}
+    for _ in range(repeat):
+        for size in sweep.sizes:
+            for system, each in bench.rounds(size, 1).items():
+                runs[size][system] += each
+    points = [_point(size, start_up, found) for size, found in runs.items()]
+    settings = {
+        "repeat": repeat,
+        "batch_messages": batch_messages,
+        "sizes": [msgspec.to_builtins(s) for s in sweep.sizes],
+    }
+    details = {size.name: msgspec.to_builtins(point.results) for size, point in zip(sweep.sizes, points, strict=True)}
+    return conditions.record(sweep.name, settings, figures(sweep, points), [panel(sweep, points)], details)
+
+
+def _point(size: Size, start_up: dict[str, list[Run]], runs: dict[str, list[Run]]) -> Point:
+    right = runs[REFERENCE.name][0].digest
+    prove(runs, right)
+    return Point(size, [result_of(name, right, start_up[name], each) for name, each in runs.items()])
+
+
+def figures(sweep: Sweep, points: Sequence[Point]) -> list[Figure]:
+    """The cost at each point, and the ratio of each to the base; the last one has the goal."""
+    cost = {sweep.count(point.size): point.per_million(sweep.smoke) for point in points}
+    base, last = cost[sweep.base][LOCKSTEP.name], max(cost)
+    found = [Figure(f"{count:,} {sweep.name}", each[LOCKSTEP.name], _UNIT) for count, each in cost.items()]
+    found += [
+        Figure(
+            f"{count:,} {sweep.name} to {sweep.base:,}",
+            each[LOCKSTEP.name] / base,
+            "",
+            sweep.ratio_max if count == last else None,
+        )
+        for count, each in cost.items()
+        if count != sweep.base
+    ]
+    found += [
+        Figure(f"{count:,} {sweep.name}, lockstep to bare loop", each[LOCKSTEP.name] / each[REFERENCE.name], "")
+        for count, each in cost.items()
+    ]
+    return found
+
+
+def panel(sweep: Sweep, points: Sequence[Point]) -> Panel:
+    """Cost over the count, both systems, with the goal's line."""
+    counts = [float(sweep.count(point.size)) for point in points]
+    cost = [point.per_million(sweep.smoke) for point in points]
+    base = cost[counts.index(float(sweep.base))][LOCKSTEP.name]
+    return Panel(
+        kind="sweep",
+        title=f"{points[0].size.messages:,} messages over more {sweep.name}",
+        x_label=sweep.name,
+        y_label=_UNIT,
+        series=[Series(each.name, [point[each.name] for point in cost], counts) for each in reversed(_SYSTEMS)],
+        goals=[GoalLine(f"goal: {sweep.ratio_max:g} x {sweep.base:,} {sweep.name}", "y", base * sweep.ratio_max)],
+    )
+
+
+def shrunk(sweep: Sweep, messages: int, most: int) -> Sweep:
+    """The same sweep over fewer messages and counts up to `most`, to try it out."""
+    kept = [size for size in sweep.sizes if sweep.count(size) <= most]
+    small = [replace(size, name=f"{size.name}-{messages}", messages=messages) for size in kept]
+    return replace(sweep, sizes=small)
