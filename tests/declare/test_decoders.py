@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lockstep import Function, Json, MessagePack
+from lockstep import Bytes, Decoder, Function, Json, MessagePack
+from lockstep.declare.decoders.causes import Cause, Undecodable, cause_of
+from lockstep.errors import DeclarationError
 from tests.declare.panels import Snapshot, Update
 from tests.declare.wrong_transforms import decode_update
 
@@ -56,5 +63,121 @@ def test_message_pack_that_is_not_exactly_a_message_is_refused(value: bytes) -> 
         MessagePack().build(Snapshot | Update)(value)
 
 
-def test_a_function_of_the_user_is_taken_as_it_is() -> None:
-    assert Function(decode_update).build(Update) is decode_update
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+MESSAGES = st.builds(Update, value=st.floats(allow_nan=False, allow_infinity=False)) | st.builds(
+    Snapshot, values=st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False))
+)
+STRUCTS = {
+    "json": (Json(), msgspec.json.encode),
+    "message pack": (MessagePack(), msgspec.msgpack.encode),
+}
+
+
+@pytest.mark.parametrize("kind", STRUCTS)
+@given(message=MESSAGES.filter(lambda message: -(2**63) <= message.seq < 2**64))
+def test_whatever_was_written_is_read(kind: str, message: Snapshot | Update) -> None:
+    decoder, encode = STRUCTS[kind]
+    assert decoder.build(Snapshot | Update)(encode(message)) == message
+
+
+@pytest.mark.parametrize("kind", STRUCTS)
+@given(value=st.binary(max_size=200))
+def test_random_bytes_raise_nothing_but_a_decode_error(kind: str, value: bytes) -> None:
+    with contextlib.suppress(*DECODE_ERRORS):
+        STRUCTS[kind][0].build(Snapshot | Update)(value)
+
+
+CAUSES = {
+    "empty": Cause.TRUNCATED,
+    "cut": Cause.TRUNCATED,
+    "trailing text": Cause.TRAILING,
+    "another type": Cause.WRONG_TYPE,
+    "fraction for an integer": Cause.WRONG_TYPE,
+    "missing field": Cause.MISSING_FIELD,
+    "null field": Cause.WRONG_TYPE,
+    "no tag": Cause.MISSING_FIELD,
+    "unknown tag": Cause.WRONG_TYPE,
+    "NaN": Cause.MALFORMED,
+    "Infinity": Cause.MALFORMED,
+    "bad UTF-8": Cause.MALFORMED,
+    "byte order mark": Cause.MALFORMED,
+    "a list": Cause.WRONG_TYPE,
+    "deeper than any message": Cause.WRONG_TYPE,
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_each_refusal_has_its_cause(what: str) -> None:
+    with pytest.raises(DECODE_ERRORS) as refused:
+        Json().build(Snapshot | Update)(REFUSED[what])
+    assert cause_of(refused.value) is CAUSES[what]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (Undecodable(Cause.TOO_LARGE, "9 bytes"), Cause.TOO_LARGE),
+        (RecursionError("too deep"), Cause.TOO_DEEP),
+        (ValueError("what a user's function says"), Cause.MALFORMED),
+    ],
+)
+def test_other_errors_have_causes_too(error: Exception, cause: Cause) -> None:
+    assert cause_of(error) is cause
+
+
+def test_bytes_are_the_value_itself() -> None:
+    value = bytes(range(256))
+    assert Bytes().build(bytes)(value) is value
+
+
+class Generated:
+    """A class that msgspec knows nothing of, as a generated message."""
+
+
+class Around(msgspec.Struct):
+    inner: list[Generated]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message_type", "problem"),
+    [
+        (
+            Bytes(),
+            Update,
+            r"Bytes\(\) gives bytes, not this message type\n  next: write Transform\[bytes, State, Row\]",
+        ),
+        (Json(), bytes, r"bytes are what arrives, .*\n  next: use a msgspec.Struct.*Stream\(decoder=Bytes\(\)\)"),
+        (MessagePack(), bytes, r"bytes are what arrives"),
+        (Json(), Generated, r"messages cannot be decoded to Generated\n.*Stream\(decoder=Protobuf\(\)\)"),
+        (MessagePack(), Around, r"messages cannot be decoded to Generated"),
+    ],
+)
+def test_a_message_type_that_the_decoder_cannot_make_is_refused(
+    decoder: Decoder, message_type: object, problem: str
+) -> None:
+    with pytest.raises(DeclarationError, match=problem):
+        decoder.build(message_type)
+
+
+def untold(value: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201  # says nothing on purpose
+    return value
+
+
+def unresolved(value: bytes) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821  # on purpose
+    return value
+
+
+def number(value: bytes) -> float:
+    return math.fsum(value)
+
+
+@pytest.mark.parametrize("function", [decode_update, untold, unresolved, Json().build])
+def test_a_function_of_the_user_is_taken_as_it_is(function: object) -> None:
+    assert Function(function).build(Snapshot | Update) is function  # type: ignore[arg-type]  # also others
+
+
+def test_a_function_that_says_to_return_something_else_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"Stream.decoder = .*returns <class 'float'>, and the transform takes"):
+        Function(number).build(Snapshot | Update)
+    with pytest.raises(DeclarationError, match=r"returns .*Update'>, and the transform takes .*Snapshot"):
+        Function(decode_update).build(Snapshot)
