@@ -97,7 +97,7 @@ class Console:
 
     def failed(self, run: str) -> bool:
         """Whether a run has failed."""
-        return self._ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE"
+        return bool(self._ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE")
 
     def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
         body = msgspec.json.encode({"query": query, "variables": variables})

@@ -57,14 +57,14 @@ class Servers(msgspec.Struct, frozen=True):
         return tuple(name for name, member in self.started.items() if not is_alive(member))
 
 
+def _usual_ports(listeners: Iterable[str]) -> Ports:
+    return replace(Ports.choose(listeners), clients=_port(KAFKA_PORT))
+
+
 class LoneBroker(Broker):
-    """A broker that outlives this process; whoever ends it finds it by its pid."""
+    """A broker on the usual port that outlives this process; whoever ends it finds it by its pid."""
 
-    _starter = staticmethod(start_alone)
-
-    @classmethod
-    def _choose_ports(cls, listeners: Iterable[str]) -> Ports:
-        return replace(Ports.choose(listeners), clients=_port(KAFKA_PORT))
+    _starter, _ports = staticmethod(start_alone), staticmethod(_usual_ports)
 
 
 @dataclass(frozen=True)
