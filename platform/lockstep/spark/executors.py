@@ -17,20 +17,18 @@ EXECUTORS_SECONDS_MAX = 300.0
 LOOK_SECONDS = 0.2
 
 
-def await_executor(
-    context: SparkContext, *, cancelled: Callable[[], bool], seconds_max: float = EXECUTORS_SECONDS_MAX
-) -> None:
+def await_executor(context: SparkContext, *, cancelled: Callable[[], bool]) -> None:
     """Wait until there is an executor to work on, or the run is cancelled. Costs nothing on local masters.
 
     Raises:
         EnvironmentProblem: None came in time.
     """
-    master, deadline = str(context.master), time.monotonic() + seconds_max
+    master, deadline = str(context.master), time.monotonic() + EXECUTORS_SECONDS_MAX
     while not is_local(master) and not _executors(context) and not cancelled():
         if time.monotonic() > deadline:
             raise EnvironmentProblem(
-                f"{master} gave no executor within {seconds_max:.0f} s: its cores or its memory are taken, or no "
-                "worker is large enough; nothing was taken over",
+                f"{master} gave no executor within {EXECUTORS_SECONDS_MAX:.0f} s: its cores or its memory are taken, "
+                "or no worker is large enough; nothing was taken over",
                 next_step="look at the master's page; an application takes all free cores unless [spark.options] "
                 '"spark.cores.max" says how many: leave a successor room beside the stream that it takes over '
                 "(docs/cluster.md)",

@@ -1,0 +1,45 @@
+"""The driver of a stream on a cluster; where all is comes from the settings, as for every run of lockstep.
+
+python -m tests.cluster.driver PATTERN --seconds 1 --deadline 300 --patience 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+
+from lockstep import Every
+from lockstep.engine import plan
+from lockstep.operations.run import run_attended
+from lockstep.settings import load_settings
+from lockstep.spark import executors
+from tests.cluster.streams import catching
+
+# A test's batches are small; they are to be spread over the executors all the same.
+plan.SMALL_BATCH_MESSAGES = 1
+
+
+def main() -> None:
+    """Run until somebody stops it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pattern")
+    parser.add_argument("--seconds", type=float, default=1.0, help="from batch to batch; 0 for all there is now")
+    parser.add_argument("--deadline", type=float, default=300.0, help="of a batch, in seconds")
+    parser.add_argument("--patience", type=float, default=300.0, help="for a first executor, in seconds")
+    given = parser.parse_args()
+    executors.EXECUTORS_SECONDS_MAX = given.patience
+    stream = catching(given.pattern, given.deadline)
+    if given.seconds:
+        stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))
+    outcome = run_attended(stream, load_settings(), available_now=not given.seconds, say=_say)
+    _say(f"outcome: {outcome.value}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
