@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,6 +72,15 @@ class Feed:
         admin = self._admin()  # the answer dies with its client
         admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
         return topic
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic, and wait until the broker shows them."""
+        admin = self._admin()
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(ANSWER_SECONDS)
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while len(admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions) < partitions:
+            assert time.monotonic() < deadline, f"{topic} does not show its new partitions"
+            time.sleep(0.1)
 
     def delete(self, topic: str) -> None:
         """Delete a topic and wait until the broker does not show it any more."""

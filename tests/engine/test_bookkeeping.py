@@ -38,7 +38,7 @@ ENDS = Ends(start=0, stable_end=70, high_watermark=75)
 FACTS = RangeFacts(
     range=PlannedRange(POSITION, 64),
     until=60,
-    counts=Counts(messages=9, with_rows=4, without_rows=2, skipped=1, dropped=2, repeats=1, gaps=3),
+    counts=Counts(messages=9, with_rows=3, without_rows=2, skipped=1, dropped=2, quarantined=1, repeats=1, gaps=3),
     rows=11,
     holes=(Hole(start=53, until=54, cause="marker"),),
     leader_epoch=5,
@@ -48,6 +48,7 @@ FACTS = RangeFacts(
     state=NEW_STATE,
     state_bytes=40,
     cpu_seconds=0.01,
+    suspended_from=57,
 )
 
 
@@ -71,6 +72,8 @@ def test_a_worked_range_becomes_its_ledger_row() -> None:
         repeats=1,
         gaps=3,
         dropped=2,
+        quarantined=1,
+        suspended_from=57,
         holes=[Hole(start=53, until=54, cause="marker")],
         leader_epoch=5,
         first_event_time=datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Checksum, Halt, Linked, LogOnly, NoIntegrity, Sequence, Strict
+from lockstep.integrity.contract import Fault
 from lockstep.integrity.evidence import Evidence
 from lockstep.integrity.verdict import Judgement
 
@@ -27,13 +28,15 @@ def test_a_class_says_what_it_promises(integrity: Strict | NoIntegrity, promise:
 
 def test_strict_stops_at_what_it_cannot_prove() -> None:
     strict = Strict(evidence=Sequence())
-    assert (strict.undecodable, strict.unproven_hole) == (Judgement.VIOLATION, Judgement.VIOLATION)
+    assert {strict.answer(fault) for fault in Fault} == {Judgement.VIOLATION}
     assert not strict.passes_unknown_sessions
     assert strict.on_violation == Halt()
 
 
 def test_no_integrity_counts_it_and_goes_on() -> None:
-    assert (NoIntegrity.undecodable, NoIntegrity.unproven_hole) == (Judgement.GAP, Judgement.GAP)
+    answers = {fault: NoIntegrity().answer(fault) for fault in Fault}
+    assert answers.pop(Fault.RAISED) is Judgement.QUARANTINE
+    assert set(answers.values()) == {Judgement.GAP}
     assert NoIntegrity.passes_unknown_sessions
 
 

@@ -157,6 +157,8 @@ def quiet(place: Place, batch: int) -> ledger.LedgerRow:
         repeats=0,
         gaps=0,
         dropped=0,
+        quarantined=0,
+        suspended_from=0,
         holes=[],
         leader_epoch=None,
         first_event_time=None,
@@ -183,7 +185,7 @@ def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> 
         planned = demands.Batch(number=number, commit_hour=HOUR, files=named, ledger=held)
         output.commit(demands.batch(demands.Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
-            side.forward(folders.ledger, held, number)
+            side.forward(folders.ledger, (held,), number, after=number - 1)
     return folders
 
 

@@ -88,7 +88,7 @@ class ProtocolRun:
         return landed
 
     def forward(self, head: Head) -> bool:
-        return side.forward(self.folders.ledger, head.ledger, head.batch)
+        return side.forward_all(self.folders, head)
 
     def next_offset(self) -> int:
         row = ledger.positions(self.folders.ledger, self.head).get((TOPIC_ID, 0))

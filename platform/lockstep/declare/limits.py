@@ -23,6 +23,9 @@ class Limits:
         batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again, the
             third time in a row the run fails. 300 is what a batch of the default size takes at 1.5 ms
             a message, a very slow fold; it only ends what hangs. Not with `FileSize`.
+        quarantine_share: Largest share of a batch that may be undecodable or refused by the
+            transform: more is a bad deploy, not a bad message, and stops the stream.
+        quarantine_burst: Below so many refused messages a batch is never stopped for its share.
         stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned;
             below the time after which Dagster gives up on a cancelled run.
         handover_timeout_seconds: How long a new run waits for a silent writer before it claims.
@@ -33,6 +36,8 @@ class Limits:
     topics: int = 2_000
     holes: int = 10_000
     batch_seconds: float = 300.0
+    quarantine_share: float = 0.1
+    quarantine_burst: int = 100
     stop_timeout_seconds: float = 20.0
     handover_timeout_seconds: float = 30.0
 

@@ -60,7 +60,7 @@ class FileSize(Trigger):
         if _bytes(self.target) is None:
             problem = "is not a size from 64 kB to 8 GB"
             raise DeclarationError("FileSize.target", self.target, problem, 'a number and a unit: FileSize("128 MB")')
-        if not isinstance(self.at_most, timedelta) or not timedelta(seconds=1) <= self.at_most <= timedelta(days=1):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+        if not _is_wait(self.at_most):
             problem = "is not a time from a second to a day"
             raise DeclarationError("FileSize.at_most", self.at_most, problem, "timedelta(minutes=60)")
 
@@ -68,6 +68,10 @@ class FileSize(Trigger):
     def target_bytes(self) -> int:
         """The target in bytes."""
         return _bytes(self.target) or 0
+
+
+def _is_wait(at_most: object) -> bool:
+    return isinstance(at_most, timedelta) and timedelta(seconds=1) <= at_most <= timedelta(days=1)
 
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kKMG]i?)B")

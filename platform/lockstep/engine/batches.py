@@ -11,6 +11,7 @@ from typing import NoReturn
 import msgspec
 
 from lockstep.declare.triggers import AvailableNow, FileSize
+from lockstep.engine.burst import quarantine_burst
 from lockstep.engine.committer import Committer, Reached
 from lockstep.engine.deadline import BatchOverdue
 from lockstep.engine.facts import BinFacts
@@ -24,6 +25,7 @@ from lockstep.engine.subscription import Subscription
 from lockstep.engine.waits import IDLE_SECONDS, Waits
 from lockstep.engine.watch import KafkaWatch
 from lockstep.errors import IntegrityLost, LockstepError, RegistryUnreachable
+from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import audit, replaced
@@ -82,11 +84,14 @@ class Batches:
         bins = self._run(plan)
         if bins is None or self._replaced() or not self._worth_committing(bins):
             return
+        if (burst := quarantine_burst(bins, self._hands.stream.limits)) is not None:
+            self._halt((burst,))
         findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
         reached = Reached(
             number=plan.number,
             commit_hour=plan.commit_hour,
             files=tuple(file for group in bins for file in group.files),
+            quarantine=tuple(file for group in bins for file in group.quarantine),
             findings=findings,
             batch_seconds=time.monotonic() - began,
         )
@@ -145,12 +150,15 @@ class Batches:
     def _audit(self) -> None:
         if not self._watch.is_fresh:
             self._watch.look()
-        known = self._partitions.known
-        if self._hands.stream.integrity.unproven_hole is not Judgement.VIOLATION:
-            for finding in audit(known, self._watch.view):
-                self._partitions.accept(finding, self._watch.view)
-        elif findings := self._watch.confirmed(known):
-            self._halt(findings)
+        known, answer = self._partitions.known, self._hands.stream.integrity.answer
+        found = audit(known, self._watch.view)
+        if any(answer(Fault(finding.cause)) is Judgement.VIOLATION for finding in found):
+            confirmed = self._watch.confirmed(known)
+            if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
+                self._halt(wrong)
+        for finding in found:
+            suspend = answer(Fault(finding.cause)) is Judgement.SUSPEND
+            self._partitions.accept(finding, self._watch.view, suspend=suspend)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""

@@ -43,6 +43,8 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         repeats=counts.repeats,
         gaps=counts.gaps,
         dropped=counts.dropped,
+        quarantined=counts.quarantined,
+        suspended_from=facts.suspended_from,
         holes=list(facts.holes),
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
         first_event_time=event_time(facts.first_event_time_us),
@@ -93,6 +95,8 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         repeats=0,
         gaps=0,
         dropped=0,
+        quarantined=0,
+        suspended_from=position.suspended_from,
         holes=[],
         leader_epoch=position.leader_epoch,
         first_event_time=None,
@@ -115,6 +119,7 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
         next_offset=facts.until,
         state=facts.state,
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
+        suspended_from=facts.suspended_from,
     )
 
 
@@ -131,6 +136,7 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
         leader_epoch=row.leader_epoch,
         state=section,
         deletes_only=deletes_only,
+        suspended_from=row.suspended_from,
     )
 
 

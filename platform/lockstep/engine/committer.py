@@ -18,7 +18,7 @@ from lockstep.integrity.finding import Finding
 from lockstep.table import demands, ledger, side
 from lockstep.table.commit import Landed, checkpoint
 from lockstep.table.files import DataFile
-from lockstep.table.head import Head
+from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 
 LOG = logging.getLogger("lockstep")
@@ -36,6 +36,7 @@ class Reached(msgspec.Struct, frozen=True):
         number: Number of the batch.
         commit_hour: The hour fixed when it was planned.
         files: Data files of all bins, synced.
+        quarantine: Files of the quarantine of all bins, synced.
         findings: Evidence; not empty makes the commit the halt.
         batch_seconds: Wall time so far.
     """
@@ -43,6 +44,7 @@ class Reached(msgspec.Struct, frozen=True):
     number: int
     commit_hour: str
     files: tuple[DataFile, ...] = ()
+    quarantine: tuple[SideFile, ...] = ()
     findings: tuple[Finding, ...] = ()
     batch_seconds: float = 0.0
 
@@ -92,11 +94,12 @@ class Committer:
             commit_hour=reached.commit_hour,
             files=reached.files,
             ledger=ledger.write_ledger(self._folders.ledger, rows_of(identity, full)),  # 2
+            quarantine=reached.quarantine,
             full_ledger_at=now.timestamp() if full else None,
             findings=reached.findings,
         )
         landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
-        self._side = self._helper.submit(side.forward, self._folders.ledger, batch.ledger, batch.number)
+        self._side = self._helper.submit(side.forward_all, self._folders, landed.head)
         if landed.version % CHECKPOINT_ENTRIES == 0:
             self._helper.submit(self._checkpoint)
         self.restart = Restart(self._cause, self._gap_seconds(now)) if self.first else None

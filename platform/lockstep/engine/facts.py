@@ -12,6 +12,7 @@ from lockstep.engine.plan import PlannedRange
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.state.address import SectionRef
 from lockstep.table.files import DataFile
+from lockstep.table.head import SideFile
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         stream: The declaration, pickled by name.
         kafka: Settings of the reading consumer.
         table: Folder of the output table.
+        quarantine: Folder of the quarantine.
         state: Folder of the durable state files.
         hot: Folder on the executor for the hot copy of state.
         registry: The installation's schema registry, where it has one.
@@ -29,6 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     stream: bytes
     kafka: dict[str, str | int | float | bool]
     table: Path
+    quarantine: Path
     state: Path
     hot: Path
     registry: Registry | None = None
@@ -38,6 +41,7 @@ class BinTask(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one task in one batch."""
 
     generation: int
+    number: int
     commit_hour: str
     ranges: tuple[PlannedRange, ...]
 
@@ -50,9 +54,11 @@ class Counts(msgspec.Struct):
         with_rows: Accepted, gave rows.
         without_rows: Accepted, gave none.
         skipped: Of kind SKIP.
-        dropped: Neither applied nor kept (undecodable under NoIntegrity).
-        repeats: Of the accepted: noticed as repeated or going back.
+        dropped: Neither applied nor kept: repeated, late, or undecodable under NoIntegrity.
+        quarantined: Kept in quarantine, not applied.
+        repeats: Noticed as repeated or going back, accepted or dropped.
         gaps: Of the accepted: noticed as following a gap.
+        refused: Of the dropped and quarantined: undecodable, or the transform raised.
     """
 
     messages: int = 0
@@ -60,8 +66,10 @@ class Counts(msgspec.Struct):
     without_rows: int = 0
     skipped: int = 0
     dropped: int = 0
+    quarantined: int = 0
     repeats: int = 0
     gaps: int = 0
+    refused: int = 0
 
 
 class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +88,7 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
         state: The section of its newest state change.
         state_bytes: Bytes written for its state.
         cpu_seconds: CPU time of fold and state, its share of the reading left out.
+        suspended_from: Sessions that began before this offset are suspended.
         finding: The violation at `until`, where the range stopped for one.
         trouble: Why the range ended early without a violation.
     """
@@ -96,6 +105,7 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     state: SectionRef | None
     state_bytes: int
     cpu_seconds: float
+    suspended_from: int = 0
     finding: Finding | None = None
     trouble: str | None = None
 
@@ -106,6 +116,7 @@ class BinFacts(msgspec.Struct, frozen=True, tag=True):
     ranges: tuple[RangeFacts, ...]
     files: tuple[DataFile, ...]
     cpu_seconds: float
+    quarantine: tuple[SideFile, ...] = ()
 
 
 class NoSchemas(msgspec.Struct, frozen=True, tag=True):

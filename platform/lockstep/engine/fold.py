@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol, cast
 
 import msgspec
 import pyarrow as pa
@@ -14,13 +14,17 @@ from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import KafkaMessage, Record
 from lockstep.declare.transform import Opened
 from lockstep.engine.facts import Counts
+from lockstep.engine.kept import Kept, Without
+from lockstep.engine.origin import Chunk, Origin, proof_of
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
 from lockstep.errors import EnvironmentProblem, StateError, Violation
+from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
-from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
+from lockstep.integrity.suspending import suspended_state
+from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
 from lockstep.state.store import Entry, PartitionState
-from lockstep.table.rows import Proof, RowRefused, Run
+from lockstep.table.rows import RowRefused
 
 CHUNK_ROWS = 500
 """Rows turned into Arrow at once: once per batch costs 2.5 times as much (caches), fewer cost calls."""
@@ -29,8 +33,7 @@ DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on bad input; TypeError is a null value."""
 
 
-_Origin = tuple[int, int, str, int | None, int | None]
-"""Of one message: offset, number of its rows, session, sequence, event time in microseconds."""
+_REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
 
 
 class Message(KafkaMessage, Protocol):
@@ -41,26 +44,56 @@ class Message(KafkaMessage, Protocol):
         ...
 
 
-class RangeFold:
-    """The fold of one range of one partition."""
+class _Ended(Exception):
+    """The fold of the range goes no further; why is noted."""
 
-    def __init__(self, program: Program, position: Position, state: PartitionState[object]) -> None:
+
+class RangeFold:
+    """The fold of one range of one partition.
+
+    Attributes:
+        counts: Messages by what became of them.
+        batches: The rows so far.
+        stopped: The violation that ended the fold.
+        refused: A message that the transform cannot take; the range is to be folded again without it.
+        kept: What went to quarantine.
+        suspended_from: Sessions that began before this offset are suspended.
+    """
+
+    def __init__(
+        self, program: Program, position: Position, state: PartitionState[object], without: Without | None = None
+    ) -> None:
         self._program, self._position, self._state = program, position, state
+        self._without = without or Without()
         self.counts = Counts()
         self.batches: list[pa.RecordBatch] = []
         self.rows_written = 0
         self.event_time_us: tuple[int, int] | None = None
         self.stopped: Finding | None = None
+        self.refused: Finding | None = None
+        self.kept = Kept()
         self._record: Record | None = None
+        self._suspend_before(position.suspended_from)
         self._rows: list[msgspec.Struct] = []
-        self._proofs: list[_Origin] = []
+        self._proofs: list[Origin] = []
 
     def fold(self, messages: Sequence[Message]) -> None:
         """Fold messages in offset order, until the first violation."""
-        if self.stopped is not None or not messages:
-            return
+        for piece in self._without.pieces(messages):
+            if self.stopped is None and self.refused is None and not self.kept.full:
+                self._fold_piece(piece)
+
+    def _fold_piece(self, messages: Sequence[Message]) -> None:
+        first = _offset(messages[0])
+        if (suspended := self._without.suspended_before(first)) > self.suspended_from:
+            self._suspend_before(suspended)
         try:
-            self._fold(messages)
+            if first in self._without.refused:
+                self._leave_out(messages[0], self._without.refused[first])
+            else:
+                self._fold(messages)
+        except _Ended:
+            return
         except (EnvironmentProblem, StateError):
             raise  # of this machine, the registry or the state: says nothing of the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
@@ -72,7 +105,7 @@ class RangeFold:
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
         program, where, entries, load = self._program, self._position, self._state.entries, self._state.load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
-        decode, place_of, check, apply = program.decode, program.place, program.check, program.apply
+        decode, place_of, check, apply = program.decode, program.place, self._check, program.apply
         rows, proofs, bytes_max = self._rows, self._proofs, program.message_bytes_max
         take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
         offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
@@ -81,8 +114,8 @@ class RangeFold:
             try:
                 body = decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
             except DECODE_ERRORS as error:
-                if self._undecodable(record, error):
-                    return
+                self._undecodable(record, error)
+                check = self._check
                 continue
             place = place_of(body, record)
             kind, session = place.kind, place.session
@@ -91,8 +124,10 @@ class RangeFold:
                 continue
             entry = entries.get(session) or load(session) or Entry(None, None)
             gate, verdict = check(entry.gate, place, record)
-            if verdict is not ACCEPT and self._judged(verdict, record, session):
-                return
+            if verdict is not ACCEPT and not self._accepted(verdict, record, session):
+                if verdict.judgement is Judgement.SUSPEND:
+                    entry.gate = gate
+                continue
             before = len(rows)
             if kind is UPDATE and entry.gate is not None:
                 take(apply(entry.state, body, record))
@@ -122,37 +157,93 @@ class RangeFold:
         entry.state = opened
         self._state.entries[place.session] = entry
 
-    def _judged(self, verdict: Verdict, record: Record, session: str) -> bool:
-        """Count an accepted message that was remarked on; stop at a violation."""
-        if verdict.judgement is not Judgement.ACCEPT:
-            found = _finding(self._position, record.offset, verdict.cause)
-            self.stopped = replace(found, session=session, expected=verdict.expected, found=verdict.found)
-            return True
+    def _accepted(self, verdict: Verdict, record: Record, session: str) -> bool:
+        """Count a message that was remarked on; whether it is applied all the same."""
+        judgement = verdict.judgement
         if verdict.cause == "gap":
             self.counts.gaps += 1
-        else:
+        elif judgement in _REPEATED:
             self.counts.repeats += 1
-        return False
-
-    def _undecodable(self, record: Record, error: Exception) -> bool:
-        if self._program.integrity.undecodable is not Judgement.VIOLATION:
+        if judgement in {Judgement.DUPLICATE, Judgement.LATE}:
             self.counts.dropped += 1
-            return False
+        elif judgement is not Judgement.ACCEPT:
+            found = _finding(self._position, record.offset, verdict.cause)
+            self._judged(
+                judgement, record, replace(found, session=session, expected=verdict.expected, found=verdict.found)
+            )
+        return judgement is Judgement.ACCEPT
+
+    def _undecodable(self, record: Record, error: Exception) -> None:
+        """Judge a message that cannot be decoded."""
         problem = "no value (null)" if record.value is None else str(error)
-        found = _finding(self._position, record.offset, "undecodable")
         cause = Cause.NO_VALUE if record.value is None else cause_of(error)
-        expected = "a message of the stream"
-        self.stopped = replace(found, session=_key(record), expected=expected, found=problem, detail=str(cause))
-        return True
+        found = replace(
+            _finding(self._position, record.offset, "undecodable"),
+            session=_key(record),
+            expected="a message of the stream",
+            found=problem,
+            detail=str(cause),
+        )
+        answer = self._program.integrity.answer(Fault.UNDECODABLE)
+        self.counts.refused += 1
+        self._judged(answer, record, found)
+        if answer is Judgement.SUSPEND:  # whose message it was is not known
+            self._suspend_before(record.offset + 1)
+
+    def _judged(self, judgement: Judgement, record: Record, found: Finding) -> None:
+        """A message that is not applied: the end of the fold, quarantine, or just counted.
+
+        Raises:
+            _Ended: The fold goes no further.
+        """
+        if judgement is Judgement.VIOLATION:
+            self.stopped = found
+            raise _Ended
+        if judgement is Judgement.GAP:
+            self.counts.dropped += 1
+        else:
+            self.counts.quarantined += 1
+            self.kept.add(record, found)
+            if self.kept.full:
+                raise _Ended
+
+    def _suspend_before(self, offset: int) -> None:
+        self.suspended_from = offset
+        self._check = self._program.gate_from(offset)
 
     def _raised(self, error: Exception) -> None:
-        """An exception of the user's code, or of a row that the table cannot hold, is a violation."""
+        """An exception of the user's code, or of a row that the table cannot hold: the range is folded again."""
         offset, session = self._place_of(error)
         found = replace(_finding(self._position, offset, "transform raised"), session=session)
         if isinstance(error, Violation):
-            self.stopped = replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
+            found = replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
         else:
-            self.stopped = replace(found, detail=f"{type(error).__name__}: {error}")
+            found = replace(found, detail=f"{type(error).__name__}: {error}")
+        if self._program.integrity.answer(Fault.RAISED) is Judgement.VIOLATION:
+            self.stopped = found
+        else:
+            self.refused = found
+
+    def _leave_out(self, message: Message, found: Finding) -> None:
+        """Judge a message that an earlier fold of this range could not apply."""
+        record = self._record_of(message)
+        answer = self._program.integrity.answer(Fault.RAISED)
+        self.counts.refused += 1
+        self._judged(answer, record, found)
+        if answer is not Judgement.SUSPEND:
+            return
+        try:
+            session = self._program.place(self._program.decode(record.value or b""), record).session
+        except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
+            self._suspend_before(record.offset + 1)
+            return
+        entry = self._state.entries.get(session) or self._state.load(session)
+        if entry is not None:
+            entry.gate = suspended_state(cast("GateState", entry.gate))
+
+    def _record_of(self, message: Message) -> Record:
+        where = self._position
+        return Record(where.topic, where.topic_id, where.partition, _offset(message), message)
 
     def _place_of(self, error: Exception) -> tuple[int, str | None]:
         """Offset and session of the message that an error is about."""
@@ -169,14 +260,13 @@ class RangeFold:
     def _flush(self) -> None:
         if not self._proofs:
             return
-        offsets, numbers, sessions, sequences, times = zip(*self._proofs, strict=True)
-        without = numbers.count(0)
+        chunk = Chunk(*zip(*self._proofs, strict=True))
+        without = chunk.rows.count(0)
         self.counts.without_rows += without
-        self.counts.with_rows += len(numbers) - without
-        self._note_times([time for time in times if time is not None])
+        self.counts.with_rows += len(chunk.rows) - without
+        self._note_times([time for time in chunk.event_times_us if time is not None])
         if self._rows:
-            per_message = _PerMessage(offsets, numbers, sessions, sequences, times)
-            proof = _proof(self._position, per_message, len(self._rows))
+            proof = proof_of(self._position, chunk, len(self._rows))
             self.batches.append(self._program.rows.build(self._rows, proof))
             self.rows_written += len(self._rows)
         self._rows.clear()
@@ -188,30 +278,6 @@ class RangeFold:
             self.event_time_us = (min(low, *times), max(high, *times))
 
 
-class _PerMessage(NamedTuple):
-    """Columns of what is known of each message of a chunk."""
-
-    offsets: Sequence[int]
-    rows: Sequence[int]
-    sessions: Sequence[str]
-    sequences: Sequence[int | None]
-    event_times_us: Sequence[int | None]
-
-
-def _proof(position: Position, known: _PerMessage, rows: int) -> Proof:
-    """One entry a row, from one entry a message; nearly always each message has one row."""
-    run = Run(position.topic, position.topic_id, position.partition, rows)
-    if set(known.rows) == {1}:
-        return Proof((run,), known.offsets, [0] * rows, known.sessions, known.sequences, known.event_times_us)
-    offsets, sessions, sequences, times = (_repeated(values, known.rows) for values in known[:1] + known[2:])
-    numbers = [number for count in known.rows for number in range(count)]
-    return Proof((run,), offsets, numbers, sessions, sequences, times)
-
-
-def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
-
-
 def _finding(position: Position, offset: int, cause: str) -> Finding:
     return Finding(
         cause=cause,
@@ -221,6 +287,10 @@ def _finding(position: Position, offset: int, cause: str) -> Finding:
         offset=offset,
         until=offset + 1,
     )
+
+
+def _offset(message: Message) -> int:
+    return message.offset()  # type: ignore[return-value]  # always set on a consumed message
 
 
 def _key(record: Record) -> str | None:

@@ -33,6 +33,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         leader_epoch: Leader epoch of the last record read.
         state: The section that holds the newest change of its state; None while it has none.
         deletes_only: The topic never had a cleanup policy that removes messages in the middle.
+        suspended_from: Sessions that began before this offset are suspended until their next snapshot.
     """
 
     topic: str
@@ -42,6 +43,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int | None = None
     state: SectionRef | None = None
     deletes_only: bool = True
+    suspended_from: int = 0
 
     @property
     def key(self) -> Key:

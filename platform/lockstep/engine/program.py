@@ -18,6 +18,9 @@ from lockstep.integrity.verdict import Verdict
 from lockstep.state.schema import StateSchema
 from lockstep.table.rows import RowsBuilder
 
+Check = Callable[[object, Place, Record], tuple[object, Verdict]]
+"""What a gate does: see `Gate.check`."""
+
 
 class Program(msgspec.Struct, frozen=True):
     """What the fold calls.
@@ -27,7 +30,7 @@ class Program(msgspec.Struct, frozen=True):
         place: The message's place.
         open: A new state from a snapshot.
         apply: A state and an update to rows.
-        check: The gate.
+        gate_from: The gate of a partition whose sessions are suspended where they began before an offset.
         integrity: The class, for its verdicts on what the gate never sees.
         state: How states are encoded.
         rows: How rows become Arrow.
@@ -40,7 +43,7 @@ class Program(msgspec.Struct, frozen=True):
     place: Callable[[object, Record], Place]
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
-    check: Callable[[object, Place, Record], tuple[object, Verdict]]
+    gate_from: Callable[[int], Check]
     integrity: IntegrityClass
     state: StateSchema[object]
     rows: RowsBuilder
@@ -64,7 +67,7 @@ def program(stream: Stream[object, object, msgspec.Struct], registry: Registry |
         place=transform.place,
         open=transform.open,
         apply=transform.apply,
-        check=cast("Callable[[object, Place, Record], tuple[object, Verdict]]", stream.integrity.gate().check),
+        gate_from=lambda suspended_from: cast("Check", stream.integrity.check_from(suspended_from).check),
         integrity=stream.integrity,
         state=StateSchema(types.state),
         rows=RowsBuilder(types.row),

@@ -31,7 +31,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         messages: Messages read.
         rows: Rows written.
         skipped: Messages of kind SKIP.
-        dropped: Undecodable messages that the class lets pass.
+        dropped: Messages that the class neither applies nor keeps.
+        quarantined: Messages kept in quarantine.
         holes: Offsets without messages.
         topics: Topics subscribed.
         lag_messages: Messages behind the high watermarks after the batch.
@@ -51,6 +52,7 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     skipped: int
     dropped: int
+    quarantined: int
     holes: int
     topics: int
     lag_messages: int
@@ -79,6 +81,7 @@ class Window(msgspec.Struct):
             "batches": float(len(self.reports)),
             "messages": float(messages),
             "rows": float(sum(report.rows for report in self.reports)),
+            "quarantined": float(sum(report.quarantined for report in self.reports)),
             "lag_messages": float(last.lag_messages),
             "topics": float(last.topics),
             "epoch": float(last.epoch),
@@ -129,6 +132,7 @@ def batch_report(
         rows=sum(item.rows for item in facts),
         skipped=sum(item.counts.skipped for item in facts),
         dropped=sum(item.counts.dropped for item in facts),
+        quarantined=sum(item.counts.quarantined for item in facts),
         holes=sum(hole.until - hole.start for item in facts for hole in item.holes),
         topics=topics,
         lag_messages=lag_messages,

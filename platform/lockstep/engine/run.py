@@ -104,6 +104,7 @@ def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job
         stream=stream.shipped(),
         kafka=reader_configuration(settings.kafka),
         table=folders.table,
+        quarantine=folders.quarantine,
         state=folders.state,
         hot=settings.local_root / "state",
         registry=registry_for(stream, settings.registry),

@@ -70,4 +70,7 @@ _OUTCOMES: msgspec.msgpack.Decoder[BinFacts | NoSchemas] = msgspec.msgpack.Decod
 
 def bin_tasks(plan: BatchPlan) -> list[BinTask]:
     """The tasks of a plan."""
-    return [BinTask(generation=plan.generation, commit_hour=plan.commit_hour, ranges=ranges) for ranges in plan.bins]
+    return [
+        BinTask(generation=plan.generation, number=plan.number, commit_hour=plan.commit_hour, ranges=ranges)
+        for ranges in plan.bins
+    ]

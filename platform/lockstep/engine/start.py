@@ -10,7 +10,7 @@ import msgspec
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.liveness import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
 from lockstep.errors import Fenced, LockstepError, StreamHalted, TableError
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.contract import Fault, IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import Key, compacted
 from lockstep.kafka.discovery import ClusterView
@@ -91,7 +91,7 @@ class Approach:
 
     def _forward(self, head: Head, writer: demands.Writer) -> bool:
         try:
-            return side.forward(self._folders.ledger, head.ledger, head.batch)
+            return side.forward_all(self._folders, head)
         except TableError:
             refuse_overtaken(self.output, writer)
             raise
@@ -141,4 +141,4 @@ def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:
 
 
 def _needs_every_message(integrity: IntegrityClass) -> bool:
-    return integrity.unproven_hole is Judgement.VIOLATION
+    return integrity.answer(Fault.HOLE) is Judgement.VIOLATION

@@ -12,7 +12,7 @@ from lockstep.engine.facts import BinFacts, RangeFacts
 from lockstep.engine.headroom import headroom_seconds
 from lockstep.engine.plan import BatchPlan, Learned
 from lockstep.integrity.finding import Finding, Hole
-from lockstep.kafka.audit import EXPIRED, GREW, Key, Known
+from lockstep.kafka.audit import EXPIRED, GREW, RECREATED, TRUNCATED, Key, Known
 from lockstep.kafka.discovery import ClusterView, Ends
 from lockstep.table.ledger import LedgerRow
 
@@ -77,16 +77,47 @@ class Subscription:
         """Keep the bins of a plan, so that the next one leaves partitions where their hot state lies."""
         self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
 
-    def accept(self, finding: Finding, view: ClusterView) -> None:
-        """What a class without a promise only counts: expired offsets are passed over, as a hole."""
+    def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
+        """Go on after what the class bears: expired offsets are passed over, new lives and partitions taken up.
+
+        Args:
+            finding: What the audit found.
+            view: Kafka's topics of the stream now.
+            suspend: The sessions that may have suffered wait for their next snapshot.
+        """
         key = (finding.topic_id, finding.partition)
         if finding.cause == EXPIRED and key in self.positions:
             self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
-            self.positions[key] = msgspec.structs.replace(self.positions[key], next_offset=finding.until)
-            LOG.warning("%s", finding)
+            self._move(key, finding.until, suspend=suspend)
+        elif finding.cause == TRUNCATED and key in self.positions:
+            if not suspend or self.positions[key].suspended_from == finding.offset:
+                return  # what is appended at offsets already read is passed over, until the log has caught up
+            self._move(key, finding.offset, suspend=True)
         elif finding.cause == GREW and key in view.ends:
             self.positions[key] = bookkeeping.first_position(view.topics[finding.topic], key, view.ends[key])
-            LOG.warning("%s", finding)
+            for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
+                self._move(sibling, self.positions[sibling].next_offset, suspend=True)
+        elif finding.cause == RECREATED and self._begun_anew(finding, view):
+            self._gone.pop(key, None)
+            self.positions.pop(key, None)
+        else:
+            return
+        LOG.warning("%s", finding)
+
+    def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
+        position = msgspec.structs.replace(self.positions[key], next_offset=offset)
+        self.positions[key] = msgspec.structs.replace(position, suspended_from=offset) if suspend else position
+
+    def _begun_anew(self, finding: Finding, view: ClusterView) -> bool:
+        """Take up a topic's new life from its first offsets, once all its partitions have a leader."""
+        topic = view.topics[finding.topic]
+        keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+        if not all(key in view.ends for key in keys):
+            return False
+        for key in keys:
+            if key not in self.positions:
+                self.positions[key] = bookkeeping.first_position(topic, key, view.ends[key])
+        return True
 
     def ledger_rows(
         self, identity: bookkeeping.BatchIdentity, facts: Sequence[RangeFacts], ends: Mapping[Key, Ends], *, full: bool
@@ -101,21 +132,27 @@ class Subscription:
     def advance(self, bins: Iterable[BinFacts]) -> None:
         """Move the positions to where a committed batch ended, and learn from it."""
         for group in bins:
-            row_bytes = sum(file.size for file in group.files) / max(1, sum(file.rows for file in group.files))
             for item in group.ranges:
-                self._advance(item, row_bytes)
+                self._advance(item)
+            self._learn(group)
 
-    def _advance(self, facts: RangeFacts, row_bytes: float) -> None:
+    def _advance(self, facts: RangeFacts) -> None:
         key = facts.range.position.key
         self._lost.pop(key, None)
         self.positions[key] = bookkeeping.advanced(facts.range.position, facts)
-        if facts.newest_timestamp_ms:
-            self._newest_ms[key] = facts.newest_timestamp_ms
-        if messages := facts.counts.messages:
-            _learn(self._seconds, key, facts.cpu_seconds / messages)
-            _learn(self._bytes, key, facts.rows * row_bytes / messages)
         if facts.trouble is not None:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
+
+    def _learn(self, group: BinFacts) -> None:
+        """What a bin shows of its partitions; a small one shows little more than its fixed costs."""
+        size, rows = sum(file.size for file in group.files), sum(file.rows for file in group.files)
+        large = sum(item.counts.messages for item in group.ranges) >= TELLING_MESSAGES
+        for item in group.ranges:
+            key, messages = item.range.position.key, item.counts.messages
+            if messages and large:
+                _learn(self._seconds, key, item.cpu_seconds / messages)
+            if messages and size >= TELLING_BYTES:
+                _learn(self._bytes, key, item.rows * size / rows / messages)
 
 
 def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:

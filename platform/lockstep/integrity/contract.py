@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar
 
-from lockstep.errors import NotYet
+from lockstep.integrity.suspending import Suspending
 from lockstep.integrity.verdict import Gate, Judgement
+
+
+class Fault(Enum):
+    """What can go wrong beside the messages that a gate judges."""
+
+    UNDECODABLE = "undecodable"
+    RAISED = "transform raised"
+    HOLE = "hole"
+    EXPIRED = "expired unread"
+    TRUNCATED = "log truncated"
+    RECREATED = "topic re-created"
+    GONE = "topic gone"
+    GREW = "partitions grew"
 
 
 class Policy:
@@ -21,17 +36,15 @@ class Halt(Policy):
 
 @dataclass(frozen=True)
 class Suspend(Policy):
-    """Send the session's messages to quarantine until its next snapshot. Does not run yet.
+    """Send the session's messages to quarantine until its next snapshot; the rest of the stream goes on."""
 
-    Attributes:
-        accept_loss: Record the lost range as accepted when the snapshot comes.
-    """
 
-    accept_loss: bool = False
+class OnGrowth(Enum):
+    """What the growth of a topic by partitions does: its sessions may have moved, out of their order."""
 
-    def __post_init__(self) -> None:
-        """Refused until quarantine exists."""
-        raise NotYet("on_violation", "Suspend", "use Halt()")
+    VIOLATION = "violation"
+    RESTART_SESSIONS = "restart sessions"
+    """All sessions of the topic are suspended until their next snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +57,30 @@ class IntegrityClass(ABC):
 
     on_violation: Policy = Halt()  # a frozen value without parts
 
-    undecodable: ClassVar[Judgement] = Judgement.VIOLATION
-    """The verdict on a message that cannot be decoded."""
-    unproven_hole: ClassVar[Judgement] = Judgement.VIOLATION
-    """The verdict on missing offsets without a proven cause."""
+    answers: ClassVar[Mapping[Fault, Judgement]]
+    """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
+
+    def answer(self, fault: Fault) -> Judgement:
+        """The verdict on a fault, with the policy applied."""
+        verdict = self.answers[fault]
+        if fault is Fault.GREW and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
+            return Judgement.SUSPEND
+        if verdict is Judgement.VIOLATION and isinstance(self.on_violation, Suspend) and fault is not Fault.GONE:
+            return Judgement.SUSPEND
+        return verdict
+
+    @property
+    def suspends(self) -> bool:
+        """Whether sessions of this stream may be suspended."""
+        return Judgement.SUSPEND in {self.answer(fault) for fault in Fault}
+
+    def check_from(self, suspended_from: int) -> Gate:
+        """The gate of a partition whose sessions are suspended where they began before an offset."""
+        if not self.suspends:
+            return self.gate()
+        return Suspending(self.gate(), suspended_from, bears_violations=isinstance(self.on_violation, Suspend))
 
     @abstractmethod
     def gate(self) -> Gate:

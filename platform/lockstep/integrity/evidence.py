@@ -102,9 +102,15 @@ def _opened(place: Place, number: int, state: GateState) -> tuple[GateState, Ver
     """The first message of a session: a snapshot, whose number can be kept."""
     if place.kind is not SNAPSHOT:
         return None, _unknown(place)
-    if not -LARGEST <= number <= LARGEST:
-        return None, violation("number out of range", "a number of 64 bits", number)
-    return state, ACCEPT
+    refused = out_of_range(number)
+    return (None, refused) if refused is not None else (state, ACCEPT)
+
+
+def out_of_range(number: int) -> Verdict | None:
+    """The verdict on a number that neither state nor table can hold."""
+    if -LARGEST <= number <= LARGEST:
+        return None
+    return violation("number out of range", "a number of 64 bits", number)
 
 
 def _continues(link: Link, last: int) -> bool:

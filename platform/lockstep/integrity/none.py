@@ -1,18 +1,19 @@
 """NoIntegrity: best effort, and a count of everything it noticed.
 
 Promises: delivery to the table exactly once; nothing about the producer.
-Refuses: nothing but a transform that raises.
+Refuses: nothing; messages on which the transform raises go to quarantine.
 Costs: one comparison a message where the producer numbers them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.contract import Fault, IntegrityClass
 from lockstep.integrity.evidence import LARGEST
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
 
@@ -42,8 +43,10 @@ class _Counting:
 class NoIntegrity(IntegrityClass):
     """Best effort: undecodable messages and holes are counted, unknown sessions pass."""
 
-    undecodable: ClassVar[Judgement] = Judgement.GAP
-    unproven_hole: ClassVar[Judgement] = Judgement.GAP
+    answers: ClassVar[Mapping[Fault, Judgement]] = {
+        **dict.fromkeys(Fault, Judgement.GAP),
+        Fault.RAISED: Judgement.QUARANTINE,
+    }
     passes_unknown_sessions: ClassVar[bool] = True
 
     def gate(self) -> Gate:

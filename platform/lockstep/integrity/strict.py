@@ -7,12 +7,14 @@ Costs: one comparison a message; a producer that numbers, links or sums what it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from lockstep.errors import DeclarationError
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.contract import Fault, IntegrityClass, OnGrowth
 from lockstep.integrity.evidence import Evidence, LogOnly
-from lockstep.integrity.verdict import Gate
+from lockstep.integrity.verdict import Gate, Judgement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +23,13 @@ class Strict(IntegrityClass):
 
     Attributes:
         evidence: `Sequence()`, `Linked()`, `Checksum()` or `LogOnly()`.
+        on_growth: What the growth of a topic by partitions does.
     """
 
     evidence: Evidence
+    on_growth: OnGrowth = OnGrowth.VIOLATION
+
+    answers: ClassVar[Mapping[Fault, Judgement]] = dict.fromkeys(Fault, Judgement.VIOLATION)
 
     def __post_init__(self) -> None:
         """Refuse anything that is not evidence, such as the class instead of a value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -43,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
 ACCEPT = Verdict(judgement=Judgement.ACCEPT)
 """The usual verdict. Compared by identity on the hot path."""
 
-GateState = int | bool | list[int] | None
+GateState = int | bool | list[int] | Mapping[str, object] | None
 """What a gate remembers of a session, saved with its state. None: the session is unknown."""
 
 
@@ -59,7 +60,7 @@ class Gate(Protocol):
             record: The Kafka record.
 
         Returns:
-            What to remember if the message is accepted, and the verdict.
+            What to remember if the message is accepted (or suspends its session), and the verdict.
         """
         ...
 

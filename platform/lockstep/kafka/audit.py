@@ -15,6 +15,12 @@ EXPIRED = "expired unread"
 GREW = "partitions grew"
 """A topic has more partitions than when it was subscribed."""
 
+RECREATED = "topic re-created"
+"""A topic of this name has another id: it is another topic."""
+
+TRUNCATED = "log truncated"
+"""The log ends before the position: what was read is not there any more."""
+
 Key = tuple[str, int]
 """(topic id, partition)."""
 
@@ -63,7 +69,7 @@ def _topic_changed(topic_id: str, partition: int, position: Known, topic: Topic 
     if topic is None:
         return _finding("topic gone", position, topic_id, partition, found="no such topic")
     if topic.topic_id != topic_id:
-        return _finding("topic re-created", position, topic_id, partition, found=f"topic id {topic.topic_id}")
+        return _finding(RECREATED, position, topic_id, partition, found=f"topic id {topic.topic_id}")
     return None
 
 
@@ -73,7 +79,7 @@ def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | 
     if ends.start > position.next_offset:
         return _finding(EXPIRED, position, topic_id, partition, found=f"log start {ends.start}", until=ends.start)
     if ends.high_watermark < position.next_offset:
-        return _finding("log truncated", position, topic_id, partition, found=f"log end {ends.high_watermark}")
+        return _finding(TRUNCATED, position, topic_id, partition, found=f"log end {ends.high_watermark}")
     return None
 
 

@@ -59,10 +59,10 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Los
     before = output.base().head  # 1
     _refuse_running(before)
     claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
-    side.forward(folders.ledger, claimed.ledger, claimed.batch)
+    side.forward_all(folders, claimed)
     rows = _ledger_rows(folders, claimed, f"{why} ({who})", accepted)  # 3
     landed = _commit(output, folders, claimed, rows)  # 4
-    side.forward(folders.ledger, landed.head.ledger, landed.head.batch)
+    side.forward_all(folders, landed.head)
     return landed.head
 
 

@@ -40,6 +40,7 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         accepted_without_row: Accepted messages that emitted none.
         skipped: Messages of kind SKIP.
         dropped: Messages neither applied nor kept.
+        quarantined: Messages kept in quarantine, not applied.
         repeats: Messages that the gate let pass although they repeated or went back.
         holes: Offsets that held no message.
         unproven_holes: Those of them without a proven cause.
@@ -76,6 +77,7 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
     accepted_without_row: int
     skipped: int
     dropped: int
+    quarantined: int
     repeats: int
     holes: int
     unproven_holes: int

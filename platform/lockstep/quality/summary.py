@@ -57,7 +57,7 @@ with ranges as (
 )
 select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
        struct(batch, until, until > greatest(start, reached) as covers, until - start as offsets_read, messages,
-              rows as ledger_rows, accepted_without_row, skipped, dropped, repeats,
+              rows as ledger_rows, accepted_without_row, skipped, dropped, quarantined, repeats,
               hole_offsets as holes, unproven_offsets as unproven_holes,
               if(accepted_loss is null, 0L, until - start - messages - hole_offsets) as accepted_losses,
               greatest(start - reached, 0) as gap_offsets,
@@ -110,7 +110,7 @@ with placed as (
 select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
        sum(abs(ledger_rows - rows_inside)) as row_differences,
        sum(abs(offsets_read - messages - holes - accepted_losses)) as unexplained_offsets,
-       sum(abs(messages - messages_with_rows - accepted_without_row - skipped - dropped))
+       sum(abs(messages - messages_with_rows - accepted_without_row - skipped - dropped - quarantined))
            as unexplained_messages,
        {totals},
        min(first_event_time_us) as first_event_time_us, max(last_event_time_us) as last_event_time_us
@@ -126,6 +126,7 @@ _LEDGER_SUMS: Final = (
     "accepted_without_row",
     "skipped",
     "dropped",
+    "quarantined",
     "repeats",
     "holes",
     "unproven_holes",

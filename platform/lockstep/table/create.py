@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.table import ledger, log
+from lockstep.table import ledger, log, quarantine
 from lockstep.table.commit import CommitKind, OutputLog
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
@@ -25,7 +25,7 @@ PROPERTIES = {
 
 
 def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str) -> OutputLog:
-    """The output table's log; both tables are created when they are not there.
+    """The output table's log; all tables are created when they are not there.
 
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, or has another schema.
@@ -33,6 +33,7 @@ def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str) -> O
     head = Head(stream=folders.stream, cluster_id=cluster_id)
     metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
     _create(folders.ledger, ledger.SCHEMA, None, {})
+    _create(folders.quarantine, quarantine.SCHEMA, None, {})
     _create(folders.table, schema, ["commit_hour"], metadata)
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)

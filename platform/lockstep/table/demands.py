@@ -10,7 +10,7 @@ from lockstep.errors import Fenced, TableError
 from lockstep.integrity.finding import Finding
 from lockstep.table.commit import Base, CommitKind, Proposal
 from lockstep.table.files import DataFile
-from lockstep.table.head import Desired, Head, SideFile
+from lockstep.table.head import Desired, Head, SideBatch, SideFile
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -32,6 +32,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         commit_hour: The hour fixed when it was planned.
         files: Data files, already synced.
         ledger: Its ledger file, already synced.
+        quarantine: Its files of the quarantine, already synced.
         full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
         findings: Evidence; not empty makes this commit the halt.
     """
@@ -40,6 +41,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     commit_hour: str
     files: tuple[DataFile, ...]
     ledger: SideFile
+    quarantine: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -97,6 +99,7 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> 
             reason=str(planned.findings[0]) if planned.findings else "running",
             findings=planned.findings,
             ledger=planned.ledger,
+            quarantine=_added(head.quarantine, planned.quarantine, planned.number),
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
             full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
         )
@@ -132,6 +135,11 @@ def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
         return base.head
 
     return next_head
+
+
+def _added(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:
+    """What the head says of a side table after a batch that may add to it."""
+    return SideBatch(batch, before.batch if before is not None else 0, files) if files else before
 
 
 def _same_writer(head: Head, writer: Writer) -> None:

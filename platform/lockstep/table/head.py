@@ -37,6 +37,20 @@ class SideFile(msgspec.Struct, frozen=True):
     statistics: str
 
 
+class SideBatch(msgspec.Struct, frozen=True):
+    """The newest addition to a side table that not every batch adds to.
+
+    Attributes:
+        batch: The batch that added it.
+        after: The batch that added to the table before; 0 for none.
+        files: Its files.
+    """
+
+    batch: int
+    after: int
+    files: tuple[SideFile, ...]
+
+
 class Lineage(msgspec.Struct, frozen=True):
     """A generation that ended: its batches are valid up to `last_batch`."""
 
@@ -62,6 +76,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         reason: Why, in a few words.
         findings: The evidence, while halted.
         ledger: The ledger file of the last batch.
+        quarantine: The newest addition to the quarantine.
         full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
         full_ledger_at: When that was, in seconds since 1970 (UTC).
         rewind_floor: Oldest batch that a rewind may go back to.
@@ -81,6 +96,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     reason: str = "created"
     findings: tuple[Finding, ...] = ()
     ledger: SideFile | None = None
+    quarantine: SideBatch | None = None
     full_ledger_batch: int = 0
     full_ledger_at: float = 0.0
     rewind_floor: int = 0

@@ -29,6 +29,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         return self.root / self.stream / "ledger"
 
     @property
+    def quarantine(self) -> Path:
+        """The side table of messages that could not be applied."""
+        return self.root / self.stream / "quarantine"
+
+    @property
     def state(self) -> Path:
         """Durable state files, referenced by ledger rows."""
         return self.root / self.stream / "state"

@@ -21,8 +21,9 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one batch did with one partition. `start` and `until` are offsets: [start, until).
 
     Counts are of messages, but `rows`; `accepted_without_row` counts accepted messages that
-    emitted none; `skipped` those of kind SKIP. Times are UTC. `state_*` names the section of the
-    durable state file that holds the newest change of the partition's state.
+    emitted none; `skipped` those of kind SKIP; `quarantined` those kept in quarantine. Sessions that
+    began before the offset `suspended_from` wait for their next snapshot. Times are UTC. `state_*`
+    names the section of the durable state file that holds the newest change of the partition's state.
     """
 
     generation: int
@@ -43,6 +44,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
     gaps: int
     dropped: int
+    quarantined: int
+    suspended_from: int
     holes: list[Hole]
     leader_epoch: int | None
     first_event_time: datetime | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -10,23 +11,37 @@ from deltalake.exceptions import DeltaError
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
 from lockstep.table.files import DataFile
-from lockstep.table.head import SideFile
+from lockstep.table.head import Head, SideFile
+from lockstep.table.layout import StreamFolders
 
 MOST_ATTEMPTS = 20
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-def forward(side: Path, file: SideFile | None, batch: int) -> bool:
+def forward_all(folders: StreamFolders, head: Head) -> bool:
+    """Bring ledger and quarantine up to a head; True when something was missing. Raises as `forward` does."""
+    ledger = head.ledger is not None and forward(folders.ledger, (head.ledger,), head.batch, after=head.batch - 1)
+    added = head.quarantine
+    if added is None:
+        return ledger
+    return forward(folders.quarantine, added.files, added.batch, after=added.after) or ledger
+
+
+def forward(side: Path, files: Sequence[SideFile], batch: int, *, after: int) -> bool:
     """Bring a side table up to a batch; True when something was missing.
 
-    Only the last batch can be missing, because a batch is not committed before the side tables
-    hold the one before it. Safe to call by several processes at once.
+    Only the last addition can be missing, because a batch is not committed before the side tables
+    hold what the one before it added. Safe to call by several processes at once.
+
+    Args:
+        side: The side table.
+        files: What the batch adds.
+        batch: Number of the batch.
+        after: The batch that added to the table before.
 
     Raises:
-        TableError: When more than the last batch is missing, the file is gone, or it is ahead.
+        TableError: When more than the last addition is missing, a file is gone, or it is ahead.
     """
-    if file is None:
-        return False
     problem: Exception | None = None
     handle = DeltaTable(side)
     for _ in range(MOST_ATTEMPTS):
@@ -34,20 +49,21 @@ def forward(side: Path, file: SideFile | None, batch: int) -> bool:
         held = handle.transaction_version(log.BATCH) or 0
         if held == batch:
             return False
-        if held != batch - 1:
+        if held != after:
             raise _apart(side, held, batch)
-        _check(side, file)
-        problem = _write(handle, side, file, batch)
+        for file in files:
+            _check(side, file)
+        problem = _write(handle, side, files, batch)
         if problem is None:
             return True
     raise CommitUnknown(f"{side}: batch {batch}: {problem}", next_step="mend the cause; start again") from problem
 
 
-def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> Exception | None:
+def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int) -> Exception | None:
     version = handle.version() + 1
     try:
         handle.create_write_transaction(
-            [DataFile(file.path, file.size, file.rows, file.statistics).action()],
+            [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files],
             mode="append",
             schema=handle.schema(),
             commit_properties=CommitProperties(
@@ -76,6 +92,6 @@ def _check(side: Path, file: SideFile) -> None:
 
 def _apart(side: Path, held: int, batch: int) -> TableError:
     return TableError(
-        f"{side} holds batch {held}, the output table batch {batch}: they differ by more than the last batch",
+        f"{side} holds batch {held}, the output table batch {batch}: they differ by more than the last addition",
         next_step="restore the side table; nothing is written until both agree",
     )

@@ -14,8 +14,10 @@ from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, Opened, R, S
 from lockstep.engine.fold import RangeFold
+from lockstep.engine.kept import Without
 from lockstep.engine.plan import Position
-from lockstep.engine.program import Program, program
+from lockstep.engine.program import Check, Program, program
+from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.state.address import empty_state
@@ -54,18 +56,20 @@ def run(
     log = [in_log(at, message, key, stream.decoder) for at, message in enumerate(messages)]
     made = program(cast("Stream[object, object, msgspec.Struct]", stream))
     first = _Pass[S, R](made, topic, log)
-    kept = first if first.finding is None else _Pass[S, R](made, topic, log[: first.finding.offset])
+    while first.refused is not None:
+        first = _Pass[S, R](made, topic, log, first.without_refused())
+    kept = first if first.finding is None else _Pass[S, R](made, topic, log[: first.finding.offset], first.without)
     folded = [kept.folded(message.at) for message in kept.log]
     if first.finding is not None:
-        folded.append(first.refused(first.finding))
+        folded.append(first.violation(first.finding))
     return Ran(stream.name, tuple(folded), kept.states(), first.finding)
 
 
 class _Pass(Generic[S, R]):
     """One pass of the engine's fold over some messages, which notes what the fold asks and is told."""
 
-    def __init__(self, made: Program, topic: str, log: Sequence[InLog]) -> None:
-        self.log = log
+    def __init__(self, made: Program, topic: str, log: Sequence[InLog], without: Without | None = None) -> None:
+        self.log, self.without = log, without or Without()
         self._program = made
         self._places: dict[int, Place] = {}
         self._verdicts: dict[int, Verdict] = {}
@@ -73,25 +77,39 @@ class _Pass(Generic[S, R]):
         address = empty_state(0, TOPIC_ID, 0, 0)
         hot = HotFolder(_NOWHERE, _NOWHERE)
         self._state = PartitionState[object].open(address, durable=_NOWHERE, hot=hot, schema=made.state)
-        noted = replace(made, place=self._place, check=self._check, open=self._open, apply=self._apply)
-        fold = RangeFold(noted, Position(topic=topic, topic_id=TOPIC_ID, partition=0, next_offset=0), self._state)
+        noted = replace(made, place=self._place, gate_from=self._gate_from, open=self._open, apply=self._apply)
+        where = Position(topic=topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
+        fold = RangeFold(noted, where, self._state, self.without)
         fold.fold(log)
         fold.finish()
-        self.finding = fold.stopped
+        self.finding, self.refused = fold.stopped, fold.refused
+
+    def without_refused(self) -> Without:
+        """What the next pass leaves out."""
+        found = cast("Finding", self.refused)
+        if found.offset in self.without.refused:
+            raise AssertionError(f"the fold is not deterministic: {found}")
+        return replace(self.without, refused={**self.without.refused, found.offset: found})
 
     def folded(self, offset: int) -> Folded[R]:
         """What became of a message that was not refused."""
         place = self._places.get(offset)
         verdict = self._verdicts.get(offset)
+        if offset in self.without.refused:
+            answer = self._program.integrity.answer(Fault.RAISED)
+            return self._told(self.without.refused[offset], answer)
         if verdict is None:  # the gate was never asked
-            undecodable = Verdict(judgement=self._program.integrity.undecodable, cause="undecodable")
+            undecodable = Verdict(judgement=self._program.integrity.answer(Fault.UNDECODABLE), cause="undecodable")
             verdict = SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
         return Folded(offset, place, verdict, self._rows.get(offset, ()))
 
-    def refused(self, finding: Finding) -> Folded[R]:
+    def violation(self, finding: Finding) -> Folded[R]:
         """What became of the message that a violation is about."""
+        return self._told(finding, Judgement.VIOLATION)
+
+    def _told(self, finding: Finding, judgement: Judgement) -> Folded[R]:
         verdict = Verdict(
-            judgement=Judgement.VIOLATION,
+            judgement=judgement,
             cause=finding.cause,
             expected=finding.expected,
             found=finding.found or finding.detail or None,
@@ -110,10 +128,15 @@ class _Pass(Generic[S, R]):
         place = self._places[record.offset] = self._program.place(message, record)
         return place
 
-    def _check(self, gate: object, place: Place, record: Record) -> tuple[object, Verdict]:
-        after, verdict = self._program.check(gate, place, record)
-        self._verdicts[record.offset] = verdict
-        return after, verdict
+    def _gate_from(self, suspended_from: int) -> Check:
+        asked = self._program.gate_from(suspended_from)
+
+        def check(gate: object, place: Place, record: Record) -> tuple[object, Verdict]:
+            after, verdict = asked(gate, place, record)
+            self._verdicts[record.offset] = verdict
+            return after, verdict
+
+        return check
 
     def _open(self, message: object, record: Record) -> object:
         opened = self._program.open(message, record)

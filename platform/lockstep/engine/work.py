@@ -1,0 +1,102 @@
+"""A range while it is worked on: its state, its fold, and the reading that drives it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from lockstep.engine.facts import Job
+from lockstep.engine.fold import RangeFold
+from lockstep.engine.kept import Without
+from lockstep.engine.plan import PlannedRange
+from lockstep.engine.program import Program
+from lockstep.engine.spill import Spill
+from lockstep.integrity.finding import Finding, Hole
+from lockstep.kafka.client import RangeConsumer, consumer
+from lockstep.kafka.reader import Range, Run, read
+from lockstep.state.address import StateAddress
+from lockstep.state.hotfolder import HotFolder
+from lockstep.state.store import PartitionState
+
+
+class Work(msgspec.Struct):
+    """A range while it is worked on."""
+
+    planned: PlannedRange
+    state: PartitionState[object]
+    fold: RangeFold
+    reached: int
+    gaps: list[tuple[int, int]]
+    holes: list[Hole]
+    leader_epoch: int | None = None
+    newest_timestamp_ms: int | None = None
+    finding: Finding | None = None
+    trouble: str | None = None
+    cpu_seconds: float = 0.0
+
+
+@lru_cache(maxsize=1)
+def _kept_consumer(configuration: bytes) -> RangeConsumer:
+    """The worker's consumer, kept between tasks: connecting anew costs a round trip to each broker."""
+    return consumer(msgspec.msgpack.decode(configuration))
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens the state and the fold of a range; closed with the task."""
+
+    job: Job
+    generation: int
+    program: Program
+    hot: HotFolder
+    stack: ExitStack
+
+    def open(self, planned: PlannedRange, without: Without | None = None) -> Work:
+        """A range, ready to fold; a second time with what the first fold found out."""
+        position = planned.position
+        address = StateAddress(
+            generation=self.generation,
+            topic_id=position.topic_id,
+            partition=position.partition,
+            next_offset=position.next_offset,
+            section=position.state,
+        )
+        opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
+        state = self.stack.enter_context(opened)
+        fold = RangeFold(self.program, position, state, without)
+        return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
+
+
+def read_and_fold(job: Job, works: list[Work]) -> None:
+    """Read all ranges at once and fold what comes, range by range in offset order."""
+    reader, spill = _kept_consumer(msgspec.msgpack.encode(job.kafka)), Spill(job.hot)
+    for run in read(reader, [_range(work) for work in works]):
+        work = works[run.index]
+        if isinstance(run, Run):
+            _fold_run(work, run, spill)
+        else:
+            work.trouble = run.reason
+    for work in works:
+        work.fold.finish()
+
+
+def _fold_run(work: Work, run: Run, spill: Spill) -> None:
+    started, batches = time.process_time(), len(work.fold.batches)
+    work.fold.fold(run.messages)
+    spill.note(work.fold.batches, batches)
+    work.gaps += run.gaps
+    work.reached = run.reached
+    work.fold.counts.messages += len(run.messages)
+    if run.messages:
+        last = run.messages[-1]
+        work.leader_epoch, work.newest_timestamp_ms = last.leader_epoch(), last.timestamp()[1]
+    work.cpu_seconds += time.process_time() - started
+
+
+def _range(work: Work) -> Range:
+    position = work.planned.position
+    return Range(position.topic, position.partition, position.next_offset, work.planned.until, position.leader_epoch)

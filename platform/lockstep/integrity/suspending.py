@@ -1,0 +1,94 @@
+"""Suspends sessions instead of stopping the stream: a gate around the gate of a class. Pure.
+
+A suspended session's messages go to quarantine until its next snapshot, which begins it anew. A whole
+partition is suspended where it cannot be told which sessions suffer: then each session comes back at
+its own snapshot.
+
+The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
+remembers}; "g" False means suspended.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict, cast
+
+import msgspec
+
+from lockstep.declare.place import Kind, Place
+from lockstep.declare.record import Record
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
+
+
+class Opened(TypedDict):
+    """What is remembered of a session."""
+
+    o: int
+    g: GateState
+
+
+class Suspending:
+    """See the module.
+
+    Attributes:
+        suspended_from: Sessions that began before this offset are suspended.
+    """
+
+    def __init__(self, inner: Gate, suspended_from: int, *, bears_violations: bool) -> None:
+        self._inner, self.suspended_from, self._bears_violations = inner, suspended_from, bears_violations
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
+        known = cast("Opened | None", state)
+        suspended = known is not None and (known["g"] is False or known["o"] < self.suspended_from)
+        if place.kind is Kind.SNAPSHOT:
+            return self._snapshot(known, place, record, suspended=suspended)
+        if suspended:
+            return state, Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+        inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
+        if verdict.judgement in _APPLIED:
+            return _opened(record.offset if known is None else known["o"], inner), verdict
+        if known is None and verdict.judgement is not Judgement.VIOLATION:
+            return None, _as(Judgement.QUARANTINE, verdict)
+        return self._refused(known, verdict)
+
+    def _snapshot(
+        self, known: Opened | None, place: Place, record: Record, *, suspended: bool
+    ) -> tuple[GateState, Verdict]:
+        """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
+        before = None if known is None or suspended else known["g"]
+        inner, verdict = self._inner.check(before, place, record)
+        if verdict.judgement in _APPLIED:
+            return _opened(record.offset, inner), verdict
+        if before is None or not self._bears_violations:
+            return self._refused(known, verdict)
+        inner, anew = self._inner.check(None, place, record)
+        if anew is not ACCEPT:
+            return self._refused(known, anew)
+        return _opened(record.offset, inner), noticed(verdict.cause, verdict.expected, verdict.found)
+
+    def _refused(self, known: Opened | None, verdict: Verdict) -> tuple[GateState, Verdict]:
+        """A message that is not applied: dropped, or the end of its session until the next snapshot."""
+        if verdict.judgement in _DROPPED:
+            return cast("GateState", known), verdict
+        if verdict.judgement is Judgement.VIOLATION and not self._bears_violations:
+            return cast("GateState", known), verdict
+        if known is None:
+            return None, _as(Judgement.QUARANTINE, verdict)
+        return suspended_state(cast("GateState", known)), _as(Judgement.SUSPEND, verdict)
+
+
+_APPLIED = (Judgement.ACCEPT,)
+_DROPPED = (Judgement.DUPLICATE, Judgement.LATE)
+
+
+def suspended_state(state: GateState) -> GateState:
+    """The state of a session from now on until its next snapshot; an unknown session stays unknown."""
+    return cast("GateState", {**cast("Opened", state), "g": False}) if state is not None else None
+
+
+def _opened(offset: int, inner: GateState) -> GateState:
+    return cast("GateState", Opened(o=offset, g=inner))
+
+
+def _as(judgement: Judgement, verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(verdict, judgement=judgement)

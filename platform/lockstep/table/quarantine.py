@@ -1,0 +1,72 @@
+"""The quarantine: messages that could not be applied, as they came, with the reason. An ordinary table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.table.files import write_file
+from lockstep.table.head import SideFile
+from lockstep.table.schema import row_schema
+
+VALUE_BYTES_MAX = 1_000_000
+"""Larger values are cut: `value_bytes` keeps the true size, and Kafka the rest for as long as it retains it."""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """A header of a Kafka record."""
+
+    name: str
+    value: bytes | None
+
+
+class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One message in quarantine.
+
+    Attributes:
+        generation: Generation of the batch.
+        batch: Number of the batch that read it.
+        topic_id: Kafka's id of the topic's life.
+        topic: Its name.
+        partition: Partition number.
+        offset: Offset of the message.
+        session: The session, where it could be told.
+        cause: Why: "undecodable", "transform raised", "suspended", "unknown session", "gap", ...
+        expected: What would have been accepted.
+        found: What came, or the error's text.
+        timestamp: Kafka's timestamp (UTC).
+        key: The record's key, as bytes.
+        value: The record's value, as bytes; cut at a megabyte.
+        value_bytes: Size of the whole value.
+        headers: The record's headers.
+    """
+
+    generation: int
+    batch: int
+    topic_id: str
+    topic: str
+    partition: int
+    offset: int
+    session: str | None
+    cause: str
+    expected: str | None
+    found: str | None
+    timestamp: datetime | None
+    key: bytes | None
+    value: bytes | None
+    value_bytes: int
+    headers: list[Header]
+
+
+SCHEMA = row_schema(QuarantineRow)
+
+
+def write_quarantine(folder: Path, rows: Sequence[QuarantineRow]) -> SideFile:
+    """Write a file of the quarantine, synced and not yet committed."""
+    table = pa.Table.from_pylist([msgspec.to_builtins(row, builtin_types=(bytes, datetime)) for row in rows], SCHEMA)
+    file = write_file(folder, table, prefix="quarantine")
+    return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)

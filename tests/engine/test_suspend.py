@@ -1,0 +1,170 @@
+"""Sessions that are suspended, not streams that stop: quarantine holds what came, and a snapshot begins anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Limits, NoIntegrity, OnGrowth, Ordered, Sequence, Strict, Suspend
+from lockstep.engine.loop import Outcome
+from lockstep.errors import IntegrityLost
+from lockstep.table.ledger import read_ledger
+from tests.engine.feed import folded, snapshot, update
+from tests.engine.plain_reader import heads
+from tests.engine.streams import POISON, adding
+
+if TYPE_CHECKING:
+    from lockstep.integrity.contract import IntegrityClass
+    from tests.engine.feed import Feed
+    from tests.engine.local_runs import LocalRuns
+
+ORDERED, SUSPENDING = Ordered(), Strict(evidence=Sequence(), on_violation=Suspend())
+UNDECODABLE, POISONED, UNFIT = b'{"type":"update"', update(4, a=1, b=POISON), update(4, a=2**64)
+GAP, REPEAT, LATE = update(7, a=1), update(3, a=9), update(2, a=9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A bad message at offset 6, in session "s", and what becomes of it and of what follows.
+
+    Attributes:
+        integrity: The class.
+        bad: The message.
+        key: Its key.
+        kept: Quarantine after all, as offset and cause.
+        applied: Offsets of updates that are applied.
+    """
+
+    integrity: IntegrityClass
+    bad: bytes
+    kept: dict[int, str]
+    applied: set[int]
+    key: str = "s"
+
+
+ALL = {2, 3, 4, 5, 7, 8, 10, 11}
+SESSION = ALL - {7}
+PARTITION = ALL - {7, 8, 11}
+CASES = {
+    "ordered-undecodable": Case(
+        ORDERED, UNDECODABLE, {6: "undecodable", 7: "suspended", 8: "suspended", 11: "suspended"}, PARTITION
+    ),
+    "ordered-raises": Case(ORDERED, POISONED, {6: "transform raised", 7: "suspended"}, SESSION),
+    "ordered-unfit-row": Case(ORDERED, UNFIT, {6: "transform raised", 7: "suspended"}, SESSION),
+    "ordered-gap": Case(ORDERED, GAP, {}, ALL | {6}),
+    "ordered-repeat": Case(ORDERED, REPEAT, {}, ALL),
+    "ordered-late": Case(ORDERED, LATE, {}, ALL),
+    "ordered-unknown": Case(ORDERED, update(1, a=1), {6: "unknown session"}, ALL, key="new"),
+    "suspend-undecodable": Case(
+        SUSPENDING, UNDECODABLE, {6: "undecodable", 7: "suspended", 8: "suspended", 11: "suspended"}, PARTITION
+    ),
+    "suspend-raises": Case(SUSPENDING, POISONED, {6: "transform raised", 7: "suspended"}, SESSION),
+    "suspend-gap": Case(SUSPENDING, GAP, {6: "gap", 7: "suspended"}, SESSION),
+    "suspend-repeat": Case(SUSPENDING, REPEAT, {6: "repeat", 7: "suspended"}, SESSION),
+    "suspend-unknown": Case(SUSPENDING, update(1, a=1), {6: "unknown session"}, ALL, key="new"),
+    "none-undecodable": Case(NoIntegrity(), UNDECODABLE, {}, ALL),
+    "none-raises": Case(NoIntegrity(), POISONED, {6: "transform raised"}, ALL),
+}
+
+
+def messages(case: Case) -> list[tuple[str, bytes]]:
+    """Two sessions; after the bad message one more update of each, then "s" begins anew."""
+    after = 8 if case.bad is GAP and isinstance(case.integrity, Ordered) else 5 if case.bad in {POISONED, UNFIT} else 4
+    return [
+        ("s", snapshot(1, a=1)),
+        ("t", snapshot(1, b=1)),
+        ("s", update(2, a=1)),
+        ("t", update(2, b=1)),
+        ("s", update(3, a=2)),
+        ("t", update(3, b=2)),
+        (case.key, case.bad),
+        ("s", update(after, a=5)),
+        ("t", update(4, b=5)),
+        ("s", snapshot(9, a=100)),
+        ("s", update(10, a=7)),
+        ("t", update(5, b=7)),
+    ]
+
+
+@pytest.mark.parametrize("batch_messages", [1, 5, 100])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on(
+    feed: Feed, runs: LocalRuns, case: Case, batch_messages: int
+) -> None:
+    """However the messages are split into batches."""
+    topic, sent = feed.create("values"), messages(case)
+    for key, value in sent:
+        feed.send(topic, [value], key=key)
+    runs = runs.of(adding(feed.pattern, case.integrity)).with_limits(Limits(batch_messages=batch_messages))
+    assert runs.run() is Outcome.ENDED
+    applied = [(at, *message) for at, message in enumerate(sent) if at in case.applied or b"snapshot" in message[1]]
+    assert folded(applied) == runs.rows(topic)
+    kept = DeltaTable(runs.folders.quarantine).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert {row["offset"]: row["cause"] for row in kept} == case.kept
+    for row in kept:
+        assert (row["key"], row["value"]) == (sent[row["offset"]][0].encode(), sent[row["offset"]][1])
+    ledger = [row for row in read_ledger(runs.folders.ledger) if row.topic == topic]
+    assert sum(row.quarantined for row in ledger) == len(case.kept)
+    assert sum(row.messages for row in ledger) == len(sent)
+
+
+def test_several_messages_that_the_transform_refuses_are_each_named(feed: Feed, runs: LocalRuns) -> None:
+    """More than one fold of a range finds; the good ones between are applied, under a class that may skip."""
+    topic = feed.create("values")
+    updates = [update(number, a=1, b=POISON if number % 4 == 0 else 1) for number in range(2, 42)]
+    values = [snapshot(1, a=1), *updates]
+    feed.send(topic, values)
+    runs = runs.of(adding(feed.pattern, NoIntegrity()))
+    runs.run()
+    kept = DeltaTable(runs.folders.quarantine).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [row["offset"] for row in kept] == [at for at in range(1, 41) if (at + 1) % 4 == 0]
+    good = [(at, "s", value) for at, value in enumerate(values) if at == 0 or (at + 1) % 4]
+    assert folded(good) == runs.rows(topic)
+
+
+def test_a_burst_of_garbage_stops_the_stream_instead_of_filling_quarantine(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [snapshot(1, a=1), *[b"garbage"] * 200])
+    runs = runs.of(adding(feed.pattern, ORDERED))
+    with pytest.raises(IntegrityLost, match="quarantine burst at .* found 200 of 201 messages"):
+        runs.run()
+    head = heads(runs.folders.table)[-1]
+    assert (head["desired"], head["batch"]) == ("halted", 1)
+    assert runs.rows(topic) == []
+    assert DeltaTable(runs.folders.quarantine).to_pyarrow_table().num_rows == 0
+
+
+def test_growth_restarts_the_sessions_of_a_topic_where_that_is_declared(feed: Feed, runs: LocalRuns) -> None:
+    """A session may have moved to the new partition: what continues in the old one waits for its snapshot."""
+    topic = feed.create("values")
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
+    runs = runs.of(adding(feed.pattern, replace(ORDERED, on_growth=OnGrowth.RESTART_SESSIONS)))
+    runs.run()
+    feed.grow(topic, partitions=2)
+    feed.send(topic, [update(3, a=1), snapshot(4, a=7), update(5, a=1)])
+    feed.send(topic, [snapshot(1, b=1), update(2, b=1)], key="moved", partition=1)
+    assert runs.run() is Outcome.ENDED
+    values = [
+        (0, "s", snapshot(1, a=1)),
+        (1, "s", update(2, a=1)),
+        (3, "s", snapshot(4, a=7)),
+        (4, "s", update(5, a=1)),
+    ]
+    assert folded(values) == runs.rows(topic)
+    assert folded([(0, "moved", snapshot(1, b=1)), (1, "moved", update(2, b=1))]) == runs.rows(topic, 1)
+
+
+def test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
+    runs = runs.of(adding(feed.pattern, ORDERED))
+    runs.run()
+    before = runs.rows(topic)
+    feed.delete(topic)
+    feed.create_again("values")
+    feed.send(topic, [snapshot(1, a=5), update(2, a=1)])
+    assert runs.run() is Outcome.ENDED
+    assert [*before, *folded([(0, "s", snapshot(1, a=5)), (1, "s", update(2, a=1))])] == runs.rows(topic)
