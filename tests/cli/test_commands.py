@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,19 @@ def test_a_start_without_dagster_says_what_else_there_is(fresh: Platform) -> Non
     said = fresh.call("start", "adding")
     assert said.exit_code == 1
     assert "lockstep run adding" in said.stderr
+
+
+def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    refused = fresh.call("reset", "adding", "--new")
+    assert (refused.exit_code, "move" in refused.stderr) == (1, True)
+    shutil.rmtree(fresh.folder / "tables")
+    assert fresh.call("reset", "adding").exit_code == 2
+    said = fresh.call("reset", "adding", "--new", "--json")
+    assert msgspec.json.decode(said.stdout, type=operate.Reset) == operate.Reset("adding", begins_anew=True)
+    fresh.runs.run()
+    assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"
 
 
 def test_rows_come_as_csv_with_as_many_as_were_asked(platform: Platform) -> None:
