@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from lockstep.rehearsal.broker import Broker
     from tests.tutorial.conftest import Reader
 
+pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+
 STREAM = "assets/plant.py"
 
 
@@ -64,7 +66,8 @@ def test_what_is_sent_is_read_and_a_second_sending_is_refused_as_the_page_shows(
     reader = dataclasses.replace(reader, environment=exported)
     reader.does("python", "send_readings.py")
     reader.does("lockstep", "run", "plant", "--available-now")
-    rows = json.loads(reader.does("lockstep", "query", "plant", "--json"))["rows"]
+    found = json.loads(reader.does("lockstep", "query", "plant", "--json"))
+    rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
     assert [(row["_session"], row["_sequence"], row["value"], row["change"]) for row in rows] == [
         (boiler, seq, 4.0 + seq / 8, 0.25 if seq == 2 else 0.125) for boiler in ("B1", "B2") for seq in (2, 3, 4)
     ]
