@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import workload
+from benchmarks.systems import STREAM
 from benchmarks.workload import Size
 
 # Large batches and one connection: the feed is no part of any figure. Idempotent, so that a retry
@@ -86,6 +87,24 @@ def empty_topics(bootstrap_servers: str, size: Size) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     _drop(admin, size)
     _create(admin, size)
+
+
+def forget_positions(bootstrap_servers: str) -> None:
+    """Delete the group to which lockstep publishes its positions.
+
+    Every run of a benchmark begins with an empty folder. With positions in Kafka from the run before,
+    lockstep would rightly take that for a lost table, and refuse to start.
+
+    Raises:
+        KafkaException: The broker refused it.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for deleted in admin.delete_consumer_groups([STREAM], request_timeout=_TIMEOUT_S).values():
+        try:
+            deleted.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise
 
 
 def _drop(admin: AdminClient, size: Size) -> None:

@@ -21,7 +21,7 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.hashsalt": "lockstep",  # the same figures, the same file
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # texts stay texts: a fifth of the size
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
 }
 
