@@ -122,7 +122,7 @@ class ClusterRuns:
         """Start a driver with arguments of its own and Spark properties, `cores_max` as spark.cores.max."""
         given = {f"spark.{name.replace('_', '.')}": value for name, value in options.items()}
         log = self.root / f"driver-{len(self.drivers)}.log"
-        command = [sys.executable, "-m", "tests.cluster.driver", self.feed.pattern, *arguments]
+        command = [sys.executable, "-m", "tests.cluster.driver", self.feed.pattern, str(self.trap), *arguments]
         process = start_tied(command, folder=REPOSITORY, log=log, environment=self._environment(given))
         self.drivers.append(Driver(process, log))
         return self.drivers[-1]
@@ -132,7 +132,6 @@ class ClusterRuns:
         executors = {
             "spark.executorEnv.PYTHONPATH": f"{NO_DAGSTER}:{library}:{REPOSITORY}",
             "spark.executorEnv.NO_DAGSTER_PROOFS": str(self.proofs),
-            "spark.executorEnv.ADDING_TRAP": str(self.trap),
         }
         return {
             "PYTHONPATH": f"{library}:{REPOSITORY}",
