@@ -121,6 +121,8 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
 class TasksInThisProcess:
     """What the runner uses of a Spark context, without Spark: tasks one after the other, by their bytes."""
 
+    master = "local[1]"
+
     def parallelize(self, tasks: list[bytes], count: int) -> TasksInThisProcess:
         assert len(tasks) == count
         self._tasks = tasks
