@@ -109,7 +109,7 @@ def _status(found: Status) -> RenderableType:
             ("because", found.reason),
             ("writer", found.writer),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
-            ("lag", None if found.lag_messages is None else f"{found.lag_messages} messages"),
+            ("lag (messages)", found.lag_messages),
             ("freshness", duration(found.freshness_seconds)),
             ("headroom", duration(found.headroom_seconds) or "nothing unread expires"),
             ("last resume", found.last_resume or "never"),
@@ -132,7 +132,7 @@ def _topics(found: TopicsOfStream) -> RenderableType:
             t.state,
             t.partitions,
             t.lag_messages,
-            duration(t.retention_seconds) or "for ever",
+            None if t.lag_messages is None else duration(t.retention_seconds) or "for ever",
             None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
         )
         for t in found.topics
