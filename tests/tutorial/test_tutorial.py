@@ -73,5 +73,6 @@ def test_what_is_sent_is_read_and_a_second_sending_is_refused_as_the_page_shows(
     ]
     reader.does("python", "send_readings.py")
     (evidence,) = (line for line in PAGE.read_text().splitlines() if line.startswith("sequence goes back at"))
-    assert evidence in reader.does("lockstep", "run", "plant", "--available-now", code=1)
-    assert "lockstep resume plant --accept-loss plant.north/0@8-9" in reader.does("lockstep", "status", "plant")
+    refusal = reader.does("lockstep", "run", "plant", "--available-now", code=3)
+    assert evidence in refusal
+    assert "lockstep resume plant --accept-loss plant.north/0@8-9" in refusal
