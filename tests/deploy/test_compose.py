@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own, for one call
 from dagster._core.instance.ref import InstanceRef
 
 from lockstep.declare.limits import Limits
