@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from tests.readers.written import READERS, Written, run_snippet, sorted_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ def written(once: Written, tmp_path: Path) -> Written:
     """A copy of it for one test."""
     shutil.copytree(once.runs.root, tmp_path / "copy")
     runs = dataclasses.replace(once.runs, root=tmp_path / "copy")
-    return dataclasses.replace(once, runs=runs, sent=list(once.sent))
+    return dataclasses.replace(once, runs=runs, seen=list(once.seen))
 
 
 def reader_rows(reader: str, snippet: str, **given: object) -> list[dict[str, Any]]:
@@ -68,15 +69,16 @@ def test_a_reader_sees_the_types_that_the_stream_declared(
 ) -> None:
     spark = {"spark": request.getfixturevalue("spark")} if reader == "spark" else {}
     frame = run_snippet(reader, table=str(written.runs.folders.table), **spark)
-    types = {
-        "spark": lambda: dict(frame.dtypes),
-        "deltalake": lambda: {field.name: str(field.type) for field in frame.schema},
-        "polars": lambda: {name: str(kind) for name, kind in frame.schema.items()},
-        "duckdb": lambda: dict(zip(frame.columns, map(str, frame.types), strict=True)),
-    }[reader]()
+    types = dict(SCHEMAS[reader](frame))
     assert {name: types[name] for name in TYPES[reader]} == TYPES[reader]
 
 
+SCHEMAS: dict[str, Callable[[Any], Iterable[tuple[str, str]]]] = {
+    "spark": lambda frame: frame.dtypes,
+    "deltalake": lambda frame: ((field.name, str(field.type)) for field in frame.schema),
+    "polars": lambda frame: ((name, str(kind)) for name, kind in frame.schema.items()),
+    "duckdb": lambda frame: zip(frame.columns, map(str, frame.types), strict=True),
+}
 TYPES = {
     "spark": {
         "number": "bigint",
@@ -115,7 +117,7 @@ TYPES = {
         "price": "DECIMAL(20,4)",
         "at": "TIMESTAMP WITH TIME ZONE",
         "day": "DATE",
-        "venue": "STRUCT(name VARCHAR, floor BIGINT, opened DATE)",
+        "venue": 'STRUCT("name" VARCHAR, floor BIGINT, opened DATE)',
         "tags": "VARCHAR[]",
         "counts": "MAP(VARCHAR, BIGINT)",
     },

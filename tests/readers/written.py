@@ -30,7 +30,8 @@ Rows = list[dict[str, Any]]
 
 def snippet(reader: str) -> str:
     """The code of the page for one reader."""
-    return dict(re.findall(r"^```python (.+?)$\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))[reader]
+    found = re.findall(r"^```python (.+?)$\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return cast("dict[str, str]", dict(found))[reader]
 
 
 def run_snippet(reader: str, **given: object) -> Any:
@@ -48,20 +49,22 @@ class Written:
         runs: Runs of the stream into it.
         feed: Feeds its topic.
         topic: The topic, of two partitions.
-        sent: Messages sent to each partition, so far.
+        sent: Messages sent to each partition so far, by all that share the topic.
+        seen: Messages of each partition that are in this table.
     """
 
     runs: LocalRuns
     feed: Feed
     topic: str
     sent: list[int]
+    seen: list[int]
 
     @classmethod
     def begin(cls, bootstrap_servers: str, root: Path) -> Written:
         """An empty stream over a topic of its own."""
         feed = Feed(bootstrap_servers, f"readers_{uuid.uuid4().hex[:8]}")
         runs = LocalRuns(orders(feed.pattern), bootstrap_servers, root)
-        return cls(runs, feed, feed.create("orders", partitions=PARTITIONS), [0])
+        return cls(runs, feed, feed.create("orders", partitions=PARTITIONS), [0], [0])
 
     def more(self, messages: int) -> None:
         """Send so many messages to each partition and run the stream to their end."""
@@ -71,6 +74,7 @@ class Written:
             self.feed.send(self.topic, values, key=f"s{partition}", partition=partition)
         self.sent[0] += messages
         self.runs.run()
+        self.seen[0] = self.sent[0]
 
     def compact(self) -> None:
         """Close the hours so far and compact them."""
@@ -92,7 +96,7 @@ class Written:
                 "_event_time": None,
             }
             for partition in range(PARTITIONS)
-            for number in range(self.sent[0])
+            for number in range(self.seen[0])
             if number % 100
         ]
 
