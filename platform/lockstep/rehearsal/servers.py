@@ -149,15 +149,18 @@ class Platform:
         return console
 
     def _start_streams(self, console: Console) -> Iterator[str]:
-        """Launch each stream as a run of Dagster that never ends, one after the other, and wait until it writes."""
+        """Launch each stream as a run of Dagster that never ends, and wait until all of them write."""
         from lockstep.orchestration.names import CAUSE_TAG, stream_job  # loads Dagster
 
+        launched: list[tuple[AnyStream, int, str]] = []
         for stream in streams_in(self.repository).values():
             if (halt := self._halted(stream)) is not None:
                 yield f"{stream.name} stays halted ({halt}): lockstep resume {stream.name}"
                 continue
             epoch = self._epoch(stream)
             run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
+            launched.append((stream, epoch, run))
+        for stream, epoch, run in launched:
             yield f"{stream.name}: {console.address}/runs/{run}"
             self._wait(partial(self._writes, stream, epoch, console, run), f"{stream.name} does not write yet".__str__)
 
