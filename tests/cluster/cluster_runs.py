@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 NO_DAGSTER = Path(__file__).with_name("no_dagster")
-LOOK_SECONDS, WAIT_SECONDS_MAX = 0.1, 240.0
+LOOK_SECONDS, WAIT_SECONDS_MAX = 0.1, 400.0
 OPTIONS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
