@@ -31,9 +31,10 @@ KAFKA_PORT, CONSOLE_PORT = 9092, 3000
 LOCATION = "lockstep"
 PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.5
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
-ARENAS = "2"
-"""The sensors' looks come on ever other threads of the code server; with an arena for each, it held 340 MB of
-free memory after 20 minutes."""
+SERVERS = {"MALLOC_ARENA_MAX": "2", "DAGSTER_GRPC_TIMEOUT_SECONDS": "240"}
+"""The sensors' looks come on ever other threads of the code server: with an arena for each, it held 340 MB of free
+memory after 20 minutes. It answers that a run has started once that has loaded the code, which takes 60 s (Dagster's
+own limit) where a machine is full of other work."""
 HEAP, MASTER = "512m", "local[1,3]"
 """Of each stream: its JVM only schedules, and a feed to look at needs one core of no stream."""
 
@@ -114,7 +115,7 @@ class Platform:
         for part in ("kafka", "tables", "dagster", "logs"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         os.environ[MARK] = str(self.folder)  # the broker, too, is found by it
-        os.environ["MALLOC_ARENA_MAX"] = ARENAS
+        os.environ |= SERVERS
         self._write(Servers())
         yield "starting Kafka"
         broker = LoneBroker.start(self.folder / "kafka")
