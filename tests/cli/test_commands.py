@@ -8,6 +8,7 @@ import pty
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,17 @@ def read_or_end(descriptor: int) -> bytes:
         return os.read(descriptor, 65_536)
     except OSError:  # Linux ends a terminal so
         return b""
+
+
+def test_a_watch_is_a_document_a_line_and_ctrl_c_is_its_good_end(platform: Platform) -> None:
+    command = [sys.executable, "-m", "lockstep.cli", "status", "adding", "--watch", "--json"]
+    environment = {**os.environ, **platform.environment}
+    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        looks = [msgspec.json.decode(process.stdout.readline(), type=status.Status) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert [look.lag_messages for look in looks] == [1, 1]
 
 
 def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> None:
