@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.goals import DOCUMENT, ORDER, embed, newest, table
+from benchmarks.goals import DOCUMENT, ORDER, embed, newest, plots, table
 from benchmarks.plots import draw
 from benchmarks.record import RESULTS, Conditions, Figure, Record
 
 
 def test_the_table_in_the_document_is_that_of_the_kept_results() -> None:
     document = DOCUMENT.read_text()
-    assert embed(table(newest(RESULTS)), document) == document
+    records = newest(RESULTS)
+    assert embed(f"{table(records)}\n{plots(records)}", document) == document
 
 
 def test_every_benchmark_has_a_result_whose_plot_is_the_one_shown(tmp_path: Path) -> None:
