@@ -9,6 +9,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from benchmarks import workload
 from benchmarks.systems import STREAM
@@ -166,8 +167,16 @@ def _check(bootstrap_servers: str, size: Size) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "feed-check"})
     try:
         for name in size.topic_names():
-            _, found = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_TIMEOUT_S)
+            found = _end_of(consumer, TopicPartition(name, 0))
             if found != size.messages_per_topic:
                 raise FeedIncompleteError(name, size.messages_per_topic, found)
     finally:
         consumer.close()
+
+
+@retry(
+    retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.5), stop=stop_after_delay(_TIMEOUT_S), reraise=True
+)
+def _end_of(consumer: Consumer, place: TopicPartition) -> int:
+    """End of a partition; a broker that has just started leads its thousands of partitions only after a while."""
+    return consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]
