@@ -62,9 +62,10 @@ class BookMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
                     yield "bid", level
 
 
-Row = tuple[int, str, str]
-"""(rank, price, quantity): the rank is the price in its last digit, negative for bids, so the best is lowest."""
-rank_of = itemgetter(0)
+Row = tuple[int, str, str, str]
+"""(rank, price, quantity, digits): the rank is the price in its last digit, negative for bids, so the best is
+lowest; the digits are what the level adds to the checksum, kept because each is summed up many times."""
+rank_of, digits_of = itemgetter(0), itemgetter(3)
 
 
 class Book(msgspec.Struct):
@@ -75,18 +76,18 @@ class Book(msgspec.Struct):
 
     def put(self, side: str, level: Level) -> str | None:
         """Set or remove a level; gives the quantity before, None when there was no such level."""
-        rows, rank = (self.ask, int(digits(level.price))) if side == "ask" else (self.bid, -int(digits(level.price)))
+        price, quantity = digits(level.price), digits(level.quantity)
+        rows, rank = (self.ask, int(price)) if side == "ask" else (self.bid, -int(price))
         at, previous = bisect_left(rows, rank, key=rank_of), None
         if at < len(rows) and rows[at][0] == rank:
             previous = rows.pop(at)[2]
-        if digits(level.quantity):
-            rows.insert(at, (rank, level.price, level.quantity))
+        if quantity:
+            rows.insert(at, (rank, level.price, level.quantity, price + quantity))
         return previous
 
     def checksum(self) -> str:
         """Of the ten best asks, then bids: price and quantity of each."""
-        best = self.ask[:SUMMED] + self.bid[:SUMMED]
-        return str(crc32("".join([digits(price) + digits(quantity) for _, price, quantity in best]).encode()))
+        return str(crc32("".join(map(digits_of, self.ask[:SUMMED] + self.bid[:SUMMED])).encode()))
 
 
 def digits(number: str) -> str:
@@ -128,10 +129,11 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
             if quantity != previous:
                 rows.append(LevelChange(side, level.price, quantity, previous))
         for side, kept in (("ask", state.ask), ("bid", state.bid)):
-            rows += [LevelChange(side, price, None, quantity) for _, price, quantity in kept[DEPTH:]]
+            rows += [LevelChange(side, price, None, quantity) for _, price, quantity, _ in kept[DEPTH:]]
             del kept[DEPTH:]
-        if state.checksum() != message.last().c:
-            raise Violation(state.checksum(), message.last().c)
+        computed, told = state.checksum(), message.last().c
+        if computed != told:
+            raise Violation(computed, told)
         return rows
 
 

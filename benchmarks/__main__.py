@@ -130,7 +130,8 @@ def plots(results: Results = record.RESULTS, document: Path = goals.DOCUMENT) ->
     found = goals.newest(results)
     for each in found:
         draw(each, results)
-    document.write_text(goals.embed(goals.table(found), document.read_text()))
+    text = f"{goals.table(found)}\n{goals.plots(found, document, results)}"
+    document.write_text(goals.embed(text, document.read_text()))
 
 
 def _sweep(sweep: Sweep, repeat: int, batch_messages: int, keep: Path | None, results: Path) -> None:

@@ -81,11 +81,11 @@ def _run(driver: Driver, stage: Stage) -> DriverResult:
         time.sleep(driver.warm_seconds)
         meter, began = TreeMeter(stream.pid), time.time_ns()
         pacer.finish()
-        usage, ended = meter.finish(), time.time_ns()
         stage.wait_until_committed(driver.size.messages, stream.process)
+        usage = meter.finish()
         stream.stop()
     rows = stage.prove()
-    seconds = stage.seen().batch_seconds(began, ended)
+    seconds = stage.seen().batch_seconds(began)
     return DriverResult(usage, len(seconds), float(np.median(seconds)), rows)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from benchmarks import workload
+from benchmarks.systems import STREAM
 from benchmarks.workload import Size
 
 # Large batches and one connection: the feed is no part of any figure. Idempotent, so that a retry
@@ -88,6 +90,24 @@ def empty_topics(bootstrap_servers: str, size: Size) -> None:
     _create(admin, size)
 
 
+def forget_positions(bootstrap_servers: str) -> None:
+    """Delete the group to which lockstep publishes its positions.
+
+    Every run of a benchmark begins with an empty folder. With positions in Kafka from the run before,
+    lockstep would rightly take that for a lost table, and refuse to start.
+
+    Raises:
+        KafkaException: The broker refused it.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for deleted in admin.delete_consumer_groups([STREAM], request_timeout=_TIMEOUT_S).values():
+        try:
+            deleted.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise
+
+
 def _drop(admin: AdminClient, size: Size) -> None:
     present = admin.list_topics(timeout=_TIMEOUT_S).topics.keys() & set(size.topic_names())
     if present:
@@ -147,8 +167,16 @@ def _check(bootstrap_servers: str, size: Size) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "feed-check"})
     try:
         for name in size.topic_names():
-            _, found = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_TIMEOUT_S)
+            found = _end_of(consumer, TopicPartition(name, 0))
             if found != size.messages_per_topic:
                 raise FeedIncompleteError(name, size.messages_per_topic, found)
     finally:
         consumer.close()
+
+
+@retry(
+    retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.5), stop=stop_after_delay(_TIMEOUT_S), reraise=True
+)
+def _end_of(consumer: Consumer, place: TopicPartition) -> int:
+    """End of a partition; a broker that has just started leads its thousands of partitions only after a while."""
+    return consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]

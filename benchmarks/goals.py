@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 from rich.table import Table
 
-from benchmarks.record import Figure, Panel, Record, Series
+from benchmarks.record import RESULTS, Figure, Panel, Record, Series
 from benchmarks.report import Report
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
@@ -93,6 +94,13 @@ def table(records: Iterable[Record]) -> str:
     ]
     lines += [_conditions(record) for record in records]
     return "\n".join(lines) + "\n"
+
+
+def plots(records: Iterable[Record], document: Path = DOCUMENT, results: Path = RESULTS) -> str:
+    """All plots as images in Markdown, each with what it shows."""
+    folder = Path(os.path.relpath(results, document.parent)).as_posix()
+    shown = (f"![{'; '.join(p.title for p in each.panels)}]({folder}/{each.file_name}.svg)" for each in records)
+    return "\n\n".join(shown) + "\n"
 
 
 def embed(text: str, document: str) -> str:

@@ -61,7 +61,7 @@ class LiveResult(msgspec.Struct, frozen=True):
         messages: Measured messages.
         busy: CPU time while messages came.
         idle: CPU time afterwards.
-        batches: Batches seen while messages came.
+        batches: Batches seen since then.
         batch_seconds_median: Of those, from plan to commit.
         paced: What the pacer says.
         rows: Rows in the table at the end, equal to those of the bare loop.
@@ -122,7 +122,7 @@ def _run(live: Live, stage: Stage) -> LiveResult:
         stream.stop()  # 4
     rows, seen = stage.prove(), stage.seen()
     delays = seen.delays_seconds(created_ms(stage.bootstrap_servers, stage.size), began, ended)
-    batch_seconds = seen.batch_seconds(began, ended)
+    batch_seconds = seen.batch_seconds(began)
     return LiveResult(
         trigger_seconds=stage.trigger_seconds,
         percentiles=_percentiles(delays),

@@ -16,14 +16,14 @@ from typing import Self
 import msgspec
 
 from benchmarks import observer
-from benchmarks.feed import empty_topics, produce
+from benchmarks.feed import empty_topics, forget_positions, produce
 from benchmarks.live_side import LOCAL, LiveTask
 from benchmarks.measure import run_measured
 from benchmarks.pacer import READY_SUFFIX, Paced
 from benchmarks.reaper import descendants
 from benchmarks.rounds import WrongRowsError
 from benchmarks.seen import Commit, Seen, commits, reached
-from benchmarks.systems import REFERENCE, Task, environment
+from benchmarks.systems import REFERENCE, STREAM, Task, environment
 from benchmarks.verify import digest_of
 from benchmarks.workload import Size, interleaved
 from lockstep.rehearsal.process import start_tied
@@ -66,7 +66,7 @@ class Stage:
     @property
     def folders(self) -> StreamFolders:
         """The stream's tables."""
-        return StreamFolders("sensors", self.folder)
+        return StreamFolders(STREAM, self.folder)
 
     @property
     def local(self) -> Path:
@@ -82,6 +82,7 @@ class Stage:
         """Empty topics, with the snapshots of all sessions."""
         self.folder.mkdir(parents=True)
         empty_topics(self.bootstrap_servers, self.size)
+        forget_positions(self.bootstrap_servers)
         produce(self.bootstrap_servers, interleaved(self.size, 0, self.size.sessions_per_topic))
 
     def commits(self) -> list[Commit]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.feed import forget_positions
 from benchmarks.measure import Usage, run_measured
 from benchmarks.report import Report, Result, commit, hardware, today, versions
 from benchmarks.systems import System, Task, environment
@@ -122,6 +123,7 @@ class Bench:
     def _run(self, system: System, size: Size) -> Run:
         output = self._folder / system.name
         task = Task(self._bootstrap_servers, size.pattern, output, self._batch_messages)
+        forget_positions(self._bootstrap_servers)
         usage = run_measured(system.command(task), environment())
         digest = digest_of(output / system.rows)
         shutil.rmtree(output)

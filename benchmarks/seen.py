@@ -64,14 +64,10 @@ class Seen:
         parts = [self._delays(row, created_ms[row.topic], visible[row.batch], since_ns, until_ns) for row in self._read]
         return np.concatenate(parts)
 
-    def batch_seconds(self, since_ns: int, until_ns: int) -> list[float]:
-        """Wall seconds of each batch seen in [since, until), from plan to commit."""
+    def batch_seconds(self, since_ns: int) -> list[float]:
+        """Wall seconds of each batch that was seen since then, from plan to commit."""
         wall = {row.batch: row.batch_seconds for row in self._ledger}
-        return [wall[commit.batch] for commit in self.between(since_ns, until_ns)]
-
-    def between(self, since_ns: int, until_ns: int) -> list[Commit]:
-        """The batches seen in [since, until)."""
-        return [commit for commit in self.commits if since_ns <= commit.seen_ns < until_ns]
+        return [wall[commit.batch] for commit in self.commits if commit.seen_ns >= since_ns]
 
     @property
     def _read(self) -> list[LedgerRow]:

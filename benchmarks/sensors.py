@@ -8,6 +8,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from benchmarks.messages import Change, Message, Snapshot
+from benchmarks.systems import STREAM
 from lockstep import Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
 
 Values = tuple[str, str, float, float, float, float, int, bool]
@@ -50,5 +51,5 @@ class Sensors(Transform[Message, State, Change]):
 def sensors(pattern: str) -> Stream[Message, State, Change]:
     """The stream over the topics of one size of the workload."""
     return Stream(
-        name="sensors", topics=Topics(pattern=pattern), transform=Sensors(), integrity=Strict(evidence=Sequence())
+        name=STREAM, topics=Topics(pattern=pattern), transform=Sensors(), integrity=Strict(evidence=Sequence())
     )

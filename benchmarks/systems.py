@@ -88,6 +88,9 @@ def environment() -> dict[str, str]:
 REFERENCE = System("bare", "benchmarks.bare")
 """What the ratios are taken to."""
 
-LOCKSTEP = System("lockstep", "benchmarks.lockstep_side", rows="sensors/table")
+STREAM = "sensors"
+"""Name of lockstep's stream, and of the group in Kafka that shows its positions."""
+
+LOCKSTEP = System("lockstep", "benchmarks.lockstep_side", rows=f"{STREAM}/table")
 
 SYSTEMS = {system.name: system for system in (REFERENCE, LOCKSTEP)}

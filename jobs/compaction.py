@@ -12,5 +12,6 @@ def compaction_schedule(stream: AnyStream) -> ScheduleDefinition:
         names.compaction_job(stream),
         selection=AssetSelection.assets(names.compaction_key(stream)),
         description=f"Rewrites the small files of {stream.name}'s closed hours; order kept and proven.",
+        tags=names.MAINTENANCE,
     )
     return ScheduleDefinition(job=job, cron_schedule="10 * * * *", default_status=DefaultScheduleStatus.RUNNING)

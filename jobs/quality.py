@@ -12,5 +12,6 @@ def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
         names.checks_job(stream),
         selection=AssetSelection.checks_for_assets(names.table_key(stream)),
         description=f"Checks that {stream.name} is complete, without duplicates and in order.",
+        tags=names.MAINTENANCE,
     )
     return ScheduleDefinition(job=job, cron_schedule="30 * * * *", default_status=DefaultScheduleStatus.RUNNING)

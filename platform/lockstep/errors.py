@@ -19,6 +19,11 @@ LockstepError                 something a person must know; `next_step` says wha
 |- RowRefused                 a row holds a value that its column cannot (table/rows.py)
 |- RecordingError             a line of a recording is not of one (rehearsal/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
+|- NoTable                    the stream has never run into this table root (operations/opened.py)
+|- UnknownStream              no such stream is declared (operations/streams.py)
+|- WrongQuery                 the SQL is wrong, or names what is not there (operations/sql.py)
+|- NoSuchSession              no session of that key has a state (operations/state.py)
+|- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
 |- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
 |  `- IntegrityLost           the promise of the stream's class cannot be kept any more
 `- Violation                  raised by a fold: what it checked does not hold

@@ -1,12 +1,13 @@
 """The workload is the same bytes for ever, and says what the benchmark's description says."""
 
 import json
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from benchmarks import workload
-from benchmarks.workload import KEYS, MAIN, SIZES, SMOKE, TOPICS, Size
+from benchmarks.workload import MAIN, SESSIONS, SIZES, SMOKE, TOPICS, Size, interleaved
 
 
 def messages(size: Size, blocks: int) -> list[dict[str, object]]:
@@ -52,10 +53,22 @@ def test_a_size_divides_evenly_over_its_topics(size: Size) -> None:
 
 def test_the_sizes_are_those_of_the_description() -> None:
     assert (SMOKE.messages, MAIN.messages, MAIN.topics, MAIN.sessions) == (20_000, 5_000_000, 8, 200)
-    assert [size.topics for size in TOPICS] == [1, 10, 100, 1_000]
-    assert [(size.sessions, size.rows) for size in KEYS] == [
-        (1_000, 200),
-        (10_000, 200),
-        (100_000, 2),
-        (1_000_000, 2),
-    ]
+    assert [size.topics for size in TOPICS] == [1, 8, 64, 400, 1_000]
+    assert [size.sessions for size in SESSIONS] == [1_000, 10_000, 100_000, 1_000_000]
+
+
+@pytest.mark.parametrize("swept", [(TOPICS, "topics"), (SESSIONS, "sessions")], ids=["topics", "sessions"])
+def test_only_one_count_grows_in_a_sweep(swept: tuple[tuple[Size, ...], str]) -> None:
+    sizes, grows = swept
+    assert len({replace(size, name="", **{grows: 1}) for size in sizes}) == 1
+
+
+def test_messages_that_take_turns_are_those_of_the_blocks_from_any_point_on() -> None:
+    size = Size("turns", 12_000, topics=4, sessions=40, rows=3)
+    in_blocks: dict[str, list[tuple[bytes, bytes]]] = {}
+    for block in workload.blocks(size):
+        in_blocks.setdefault(block.topic, []).extend(block.messages)
+    turns = list(interleaved(size, 7, 2_900))
+    assert [topic for topic, _, _ in turns[:8]] == size.topic_names() * 2
+    for name in size.topic_names():
+        assert [(key, value) for topic, key, value in turns if topic == name] == in_blocks[name][7:2_900]

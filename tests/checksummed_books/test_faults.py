@@ -156,11 +156,11 @@ def first_best_level(values: Sequence[bytes]) -> tuple[int, str]:
     """An update that sets one of the ten best levels, and the quantity it sets there."""
     for at, message in enumerate(run(checksummed_books, *values[:200], key=BOOK).folded):
         book = run(checksummed_books, *values[: at + 1], key=BOOK).states[BOOK] if message.rows else None
-        if book is not None and message.rows[0].quantity in {quantity for _, _, quantity in best(book)}:
+        if book is not None and message.rows[0].quantity in {quantity for _, quantity in best(book)}:
             return at, str(message.rows[0].quantity)
     raise AssertionError("no update of a best level")
 
 
-def best(book: Book) -> list[tuple[int, str, str]]:
-    """The levels that the checksum covers."""
-    return book.ask[:10] + book.bid[:10]
+def best(book: Book) -> list[tuple[str, str]]:
+    """Price and quantity of the levels that the checksum covers."""
+    return [(price, quantity) for _, price, quantity, _ in book.ask[:10] + book.bid[:10]]

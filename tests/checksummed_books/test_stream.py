@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lockstep.rehearsal.broker import Broker
     from lockstep.rehearsal.recordings import Recorded
 
+pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+
 COLUMNS = ("_emit_offset", "_row", "side", "price", "quantity", "previous_quantity")
 
 

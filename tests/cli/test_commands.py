@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +108,12 @@ def test_a_terminal_gets_colours_and_whole_names_too(platform: Platform) -> None
     assert name in column
 
 
+def test_rows_that_do_not_fit_on_a_terminal_are_shown_with_a_column_a_line(platform: Platform) -> None:
+    narrow = on_a_terminal(platform, "query", "SELECT * FROM adding ORDER BY name, total LIMIT 1")
+    shown = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", narrow).splitlines() if line.strip()]
+    assert shown[:3] == [["name", "a"], ["value", "2"], ["total", "4"]]
+
+
 def on_a_terminal(platform: Platform, *arguments: str) -> str:
     """What a command prints on a terminal of 60 columns."""
     ours, theirs = pty.openpty()
@@ -125,6 +134,17 @@ def read_or_end(descriptor: int) -> bytes:
         return os.read(descriptor, 65_536)
     except OSError:  # Linux ends a terminal so
         return b""
+
+
+def test_a_watch_is_a_document_a_line_and_ctrl_c_is_its_good_end(platform: Platform) -> None:
+    command = [sys.executable, "-m", "lockstep.cli", "status", "adding", "--watch", "--json"]
+    environment = {**os.environ, **platform.environment}
+    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        looks = [msgspec.json.decode(process.stdout.readline(), type=status.Status) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert [look.lag_messages for look in looks] == [1, 1]
 
 
 def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> None:
@@ -173,6 +193,19 @@ def test_a_start_without_dagster_says_what_else_there_is(fresh: Platform) -> Non
     said = fresh.call("start", "adding")
     assert said.exit_code == 1
     assert "lockstep run adding" in said.stderr
+
+
+def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    refused = fresh.call("reset", "adding", "--new")
+    assert (refused.exit_code, "move" in refused.stderr) == (1, True)
+    shutil.rmtree(fresh.folder / "tables")
+    assert fresh.call("reset", "adding").exit_code == 2
+    said = fresh.call("reset", "adding", "--new", "--json")
+    assert msgspec.json.decode(said.stdout, type=operate.Reset) == operate.Reset("adding", begins_anew=True)
+    fresh.runs.run()
+    assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"
 
 
 def test_rows_come_as_csv_with_as_many_as_were_asked(platform: Platform) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 NO_DAGSTER = Path(__file__).with_name("no_dagster")
-LOOK_SECONDS, WAIT_SECONDS_MAX = 0.1, 240.0
+LOOK_SECONDS, WAIT_SECONDS_MAX = 0.1, 400.0
 OPTIONS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -122,7 +122,7 @@ class ClusterRuns:
         """Start a driver with arguments of its own and Spark properties, `cores_max` as spark.cores.max."""
         given = {f"spark.{name.replace('_', '.')}": value for name, value in options.items()}
         log = self.root / f"driver-{len(self.drivers)}.log"
-        command = [sys.executable, "-m", "tests.cluster.driver", self.feed.pattern, *arguments]
+        command = [sys.executable, "-m", "tests.cluster.driver", self.feed.pattern, str(self.trap), *arguments]
         process = start_tied(command, folder=REPOSITORY, log=log, environment=self._environment(given))
         self.drivers.append(Driver(process, log))
         return self.drivers[-1]
@@ -132,7 +132,6 @@ class ClusterRuns:
         executors = {
             "spark.executorEnv.PYTHONPATH": f"{NO_DAGSTER}:{library}:{REPOSITORY}",
             "spark.executorEnv.NO_DAGSTER_PROOFS": str(self.proofs),
-            "spark.executorEnv.ADDING_TRAP": str(self.trap),
         }
         return {
             "PYTHONPATH": f"{library}:{REPOSITORY}",

@@ -1,9 +1,10 @@
-"""The adding stream, and one whose fold can be caught in the middle."""
+"""The adding stream with a fold that can be caught in the middle."""
 
 from __future__ import annotations
 
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,16 +22,25 @@ WAIT_SECONDS_MAX = 300.0
 
 
 class Catching(Adding):
-    """Adds; the first task to meet `CATCH` says so by a file `caught`, and waits for a file `released`."""
+    """Adds; the first task to meet `CATCH` says so by a file `caught`, and waits for a file `released`.
+
+    Attributes:
+        trap: Folder of these files, and of one file for each task that came by.
+    """
+
+    def __init__(self, trap: str) -> None:
+        self.trap = trap
 
     def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         if CATCH in message.values.values():
-            self._wait(Path(os.environ["ADDING_TRAP"]))
+            self._wait(Path(self.trap))
         return super().apply(state, message, record)
 
     def _wait(self, trap: Path) -> None:
+        (trap / f"task-{uuid.uuid4().hex}").touch()
         try:
-            (trap / "caught").open("x").write(str(os.getpid()))
+            with (trap / "caught").open("x") as caught:
+                caught.write(str(os.getpid()))
         except FileExistsError:
             return
         deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -38,12 +48,12 @@ class Catching(Adding):
             time.sleep(0.05)
 
 
-def catching(pattern: str, batch_seconds: float) -> Stream[Snapshot | Update, Panel, Reading]:
+def catching(pattern: str, trap: Path, batch_seconds: float) -> Stream[Snapshot | Update, Panel, Reading]:
     """The stream over the topics of one test."""
     return Stream(
         name="adding",
         topics=Topics(pattern=pattern),
-        transform=Catching(),
+        transform=Catching(str(trap)),
         integrity=Strict(evidence=Sequence()),
         limits=Limits(batch_seconds=batch_seconds),
     )

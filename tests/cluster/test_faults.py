@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 STOPPED_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0
 PARTITIONS = 3
 
 
@@ -59,13 +60,14 @@ def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothin
     topic = feed.create("values", PARTITIONS)
     for partition in range(PARTITIONS):
         feed.send(topic, [*session(50), update(52, a=CATCH)], partition=partition)
-    runs.start("--seconds", "1", "--deadline", "15")
+    # Spark is to be more patient than the deadline, or it gives the executor up first.
+    runs.start("--seconds", "1", "--deadline", str(DEADLINE_SECONDS), network_timeout="300s")
     wait_until((runs.trap / "caught").exists, "a task in the middle")
     zombie = int((runs.trap / "caught").read_text())
     (worker,) = [worker for worker in runs.cluster.workers if zombie in descendants(worker.process.pid)]
     stopped = stop(worker)
     waited = wait_until(lambda: committed(runs, 52 * PARTITIONS), "the batch on the other executor")
-    say(f"batch of a stopped executor: worked elsewhere after {waited:.1f} s with a deadline of 15 s")
+    say(f"batch of a stopped executor: worked elsewhere after {waited:.1f} s with a deadline of {DEADLINE_SECONDS} s")
     before = files(runs)
     (runs.trap / "released").touch()
     os.kill(zombie, signal.SIGCONT)

@@ -48,6 +48,7 @@ def test_a_cluster_without_the_secret_is_not_entered(runs: ClusterRuns, feed: Fe
     driver = runs.start("--patience", "10")
     driver.ended()
     assert driver.outcome is None
+    assert any("SaslException: DIGEST-MD5" in line for line in driver.lines), driver.lines
     assert runs.batches == 0
 
 

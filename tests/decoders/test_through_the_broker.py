@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from lockstep.engine.loop import Outcome
+from lockstep.engine.run import job_of
+from lockstep.engine.runner import spark_runner
 from lockstep.errors import IntegrityLost, RegistryUnreachable, SettingsError
 from tests.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
@@ -20,7 +22,9 @@ from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import entries, read_table, read_until, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from pyspark import SparkContext
 
     from lockstep.engine.hands import AnyStream
     from lockstep.rehearsal.broker import Broker
@@ -95,6 +99,41 @@ def test_a_registry_that_is_away_halts_nothing_and_loses_nothing(
     schemas.refusing.clear()
     assert runs.run() is Outcome.ENDED
     assert rows(runs, topic) == ROWS
+
+
+def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    """Through the runner of Spark, whose tasks run in this process here: an error of theirs would come as Spark's."""
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    job = job_of(runs.stream, runs.settings, runs.folders)
+    through_spark = spark_runner(cast("SparkContext", TasksInThisProcess()), job)
+    schemas.refusing = [(503, b"")] * 1_000
+    with pytest.raises(RegistryUnreachable) as silent:
+        runs.run(around=lambda _: through_spark)
+    assert silent.value.problem == f"the schema registry {schemas.url} gave no schema: HTTP 503, for 0.3 s"
+    assert silent.value.next_step.startswith(f"see whether {schemas.url}/schemas/types answers")
+    schemas.refusing.clear()
+    assert runs.run(around=lambda _: through_spark) is Outcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+class TasksInThisProcess:
+    """What the runner uses of a Spark context, without Spark: tasks one after the other, by their bytes."""
+
+    master = "local[1]"
+
+    def parallelize(self, tasks: list[bytes], count: int) -> TasksInThisProcess:
+        assert len(tasks) == count
+        self._tasks = tasks
+        return self
+
+    def mapPartitions(self, work: Callable[[Iterator[bytes]], Iterator[bytes]]) -> TasksInThisProcess:  # noqa: N802  # Spark's name
+        self._work = work
+        return self
+
+    def collect(self) -> list[bytes]:
+        return [facts for task in self._tasks for facts in self._work(iter([task]))]
 
 
 def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(

@@ -220,6 +220,24 @@ def test_a_small_topic_does_not_starve_behind_a_big_one() -> None:
     assert plan == {("big", 0): 199_999, ("small", 0): 3}
 
 
+def test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_round() -> None:
+    lags = {(f"t{n}", 0): 50_000 for n in range(1_000)}
+    rounds = [planned(plan_batch(given_lags(lags, number=number))) for number in range(7, 17)]
+    assert [set(plan.values()) for plan in rounds] == [{2_000}] * 10
+    assert {key for plan in rounds for key in plan} == lags.keys()
+    assert plan_batch(given_lags(lags)).backlog == 50_000_000 - 200_000
+
+
+def test_a_small_topic_takes_part_in_every_turn_of_the_others() -> None:
+    lags = {(f"t{n}", 0): 50_000 for n in range(1_000)} | {("small", 0): 5}
+    assert all(planned(plan_batch(given_lags(lags, number=n)))["small", 0] == 5 for n in range(20))
+
+
+def test_all_take_part_when_the_batch_holds_all() -> None:
+    lags = {(f"t{n}", 0): 100 for n in range(1_000)}
+    assert planned(plan_batch(given_lags(lags))) == lags
+
+
 def test_shares_are_in_proportion_to_what_waits() -> None:
     plan = planned(plan_batch(given_lags({("a", 0): 3_000_000, ("b", 0): 1_000_000})))
     assert plan == {("a", 0): 150_000, ("b", 0): 50_000}

@@ -25,6 +25,8 @@ from tests.engine.feed import folded, session, update
 from tests.engine.streams import adding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lockstep.kafka.discovery import Topic
     from lockstep.table.ledger import LedgerRow
     from tests.engine.feed import Feed
@@ -125,8 +127,16 @@ def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
     assert preview.next_batch(runs.stream, runs.settings).messages == 3
     found = preview.restart(runs.stream, runs.settings)
     assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "nobody: it would be the first run")
+    assert found.refused == ""
     with pytest.raises(NoTable):
         status("adding", runs.settings)
+
+
+def test_a_restart_without_the_table_that_kafka_knows_of_would_be_refused(read: Read, tmp_path: Path) -> None:
+    _, runs = read
+    elsewhere = runs.settings.model_copy(update={"table_root": tmp_path})
+    assert "does not exist" in preview.restart(runs.stream, elsewhere).refused
+    assert preview.restart(runs.stream, runs.settings).refused == ""
 
 
 def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, runs: LocalRuns) -> None:

@@ -139,6 +139,14 @@ def test_a_ledger_ahead_of_the_table_says_that_the_table_lost_entries(made: Made
     assert conditions(found) == {"ledger": "broken"}
 
 
+def test_a_ledger_that_is_gone_or_damaged_in_the_middle_is_said_and_left_as_it_is(made: Made) -> None:
+    middle = log.entry_path(made.runs.folders.ledger, 3)
+    middle.write_bytes(b'{"commitInfo":')
+    assert conditions(repair(made.runs.folders, apply=True)) == {"logs": "broken"}
+    shutil.rmtree(made.runs.folders.ledger)
+    assert conditions(repair(made.runs.folders, apply=True)) == {"newest entry of ledger/_delta_log": "broken"}
+
+
 def test_a_file_that_is_gone_is_named_and_cannot_be_made_again(made: Made) -> None:
     gone = named_files(made.runs.folders.table)[0]
     (made.runs.folders.table / gone).unlink()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dagster import AssetKey, Definitions, RepositoryDefinition, TableSchema
+from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition, TableSchema
 
 ROOT = Path(__file__).parents[2]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
@@ -63,6 +63,9 @@ def test_the_catalog_shows_columns_owners_and_the_promise(repository: Repository
     assert isinstance(schema, TableSchema)
     assert [column.name for column in schema.columns][:4] == ["side", "price", "quantity", "previous_quantity"]
     assert [column.name for column in schema.columns][-1] == "commit_hour"
+    described = {column.name: column.description for column in schema.columns}
+    assert described["_session"] == "The unit of order inside a partition"
+    assert str(node.metadata["dagster/uri"]).startswith("file:///")
     assert list(node.owners) == ["team:data-platform"]
     assert node.kinds == {"kafka", "spark", "deltalake"}
     assert "Strict" in str(node.metadata["integrity"])
@@ -79,3 +82,17 @@ def test_loading_the_location_imports_nothing_heavy() -> None:
     command = [sys.executable, "-c", script]
     loaded = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_what_begins_for_all_streams_at_once_is_tagged_so_that_few_run_at_once(
+    repository: RepositoryDefinition, tmp_path: Path
+) -> None:
+    text = (ROOT / "deploy" / "dagster.yaml").read_text()
+    (tmp_path / "dagster.yaml").write_text(text)
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        limited = instance.get_concurrency_config().run_queue_config
+    assert limited is not None
+    ((limit),) = limited.tag_concurrency_limits
+    tag = (limit["key"], limit["value"])
+    tagged = {job.name for job in repository.get_all_jobs() if tag in job.tags.items()}
+    assert tagged == {f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction")}

@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.orchestration.topic_states import (
+    AGAIN_SECONDS,
     IDLE_SECONDS,
     SWEEP_SECONDS,
     TOPICS_A_LOOK,
@@ -58,6 +59,13 @@ def test_a_topic_that_is_all_read_shows_how_long_it_was_silent(silent_seconds: f
 def test_new_topics_are_looked_at_at_once_and_a_round_goes_on_where_it_was() -> None:
     sweep = Sweep(ended_at=NOW, after="books.003")
     assert due(MANY, MANY[1:], sweep, NOW) == (["books.000"], sweep)
+
+
+def test_a_new_topic_is_looked_at_again_after_a_minute() -> None:
+    topics, sweep = due(["a", "b"], ["a"], Sweep(ended_at=NOW), NOW)
+    assert topics == ["b"]
+    assert due(["a", "b"], ["a", "b"], sweep, NOW + AGAIN_SECONDS - 1)[0] == []
+    assert due(["a", "b"], ["a", "b"], sweep, NOW + AGAIN_SECONDS)[0] == ["a", "b"]
 
 
 def test_a_round_takes_a_few_topics_a_look_and_then_rests() -> None:

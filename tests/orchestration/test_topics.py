@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lockstep.engine.liveness import Phase, Pulse
-from lockstep.orchestration.topics import PAUSE_SECONDS, Cursor, Look, decide, read_cursor
+from lockstep.orchestration.topics import PAUSE_SECONDS, SUBSCRIBE_SECONDS, Cursor, Look, decide, read_cursor
 from lockstep.table.head import Desired, Head
 
 NOW = 1_000_000.0
@@ -162,7 +162,7 @@ def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
     assert "seen at the next looks" in second.says
 
     still = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=150))
-    third = decide(still, second.cursor, NOW + 30)
+    third = decide(still, second.cursor, NOW + SUBSCRIBE_SECONDS)
     assert third.restart is not None
     assert third.restart.added == ("a", "b")
 

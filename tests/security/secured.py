@@ -113,13 +113,21 @@ class Secured:
 
     def allow_only(self, user: str, topic: str, *operations: AclOperation) -> None:
         """Let this user do this with a topic, and everybody else nothing."""
-        allow = AclPermissionType.ALLOW
-        self._create_acls([_acl(topic, ResourcePatternType.LITERAL, user, each, allow) for each in operations])
+        self._create_acls([_acl(topic, user, each, AclPermissionType.ALLOW) for each in operations])
+
+    def allow_group(self, user: str, group: str) -> None:
+        """Let this user, and nobody else, read and set the offsets of a group."""
+        self._create_acls([_acl(group, user, AclOperation.READ, AclPermissionType.ALLOW, ResourceType.GROUP)])
+
+    def forbid_the_cluster(self, user: str) -> None:
+        """Take from this user every right that is not about a topic or a group."""
+        every = _acl("kafka-cluster", user, AclOperation.ALL, AclPermissionType.DENY, ResourceType.BROKER)
+        self._create_acls([every])
 
     @contextlib.contextmanager
     def seeing_nothing(self, user: str) -> Iterator[None]:
         """Hide every topic from this user for the length of the block."""
-        every = _acl("*", ResourcePatternType.LITERAL, user, AclOperation.DESCRIBE, AclPermissionType.DENY)
+        every = _acl("*", user, AclOperation.DESCRIBE, AclPermissionType.DENY)
         self._create_acls([every])
         yield
         admin = self.admin()
@@ -132,9 +140,13 @@ class Secured:
 
 
 def _acl(
-    topic: str, pattern: ResourcePatternType, user: str, operation: AclOperation, permission: AclPermissionType
+    name: str,
+    user: str,
+    operation: AclOperation,
+    permission: AclPermissionType,
+    kind: ResourceType = ResourceType.TOPIC,
 ) -> AclBinding:
-    return AclBinding(ResourceType.TOPIC, topic, pattern, f"User:{user}", "*", operation, permission)
+    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, permission)
 
 
 def _filter_of(acl: AclBinding) -> AclBindingFilter:

@@ -149,7 +149,6 @@ def test_a_secret_stands_nowhere_but_where_it_was_put(watched: Watched) -> None:
     assert not holds(said.encode(), CANARIES)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_secret_stands_in_no_error_either(watched: Watched) -> None:
     refused: Secured | None = watched.secured

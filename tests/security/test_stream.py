@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin._acl import AclOperation
 
 from lockstep.engine.loop import Outcome
+from lockstep.errors import KafkaError
 from lockstep.kafka.client import consumer, reader_configuration
 from lockstep.kafka.reader import Range, Run, read
 from lockstep.rehearsal.producer import produce, produced
 from tests.engine.feed import folded, session
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding
+from tests.security.secured import PHRASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +32,7 @@ SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
     "mutual TLS": lambda kafka: kafka.mutual(),
 }
 LOGGED_SECONDS_MAX = 30.0
+LEAST = "least-rights"
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,26 @@ def test_a_stream_reads_exactly_what_was_produced(
     assert outcome is Outcome.ENDED
     assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
     assert produced(kafka, topic) == len(values)
+
+
+def test_a_stream_needs_no_other_rights_than_the_document_says(
+    secured: Secured, topic_family: str, tmp_path: Path
+) -> None:
+    topic, values = f"{topic_family}.a", session(5)
+    produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
+    stream = dataclasses.replace(adding(rf"{topic_family}\..+"), name="least_rights")
+    secured.create_user(LEAST, PHRASE)
+    secured.forbid_the_cluster(LEAST)
+    secured.allow_only(LEAST, topic, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
+    secured.allow_group(LEAST, stream.name)
+
+    kafka = secured.sasl("SCRAM-SHA-256", LEAST)
+    runs = LocalRuns(stream, kafka.bootstrap_servers, tmp_path, kafka)
+
+    assert runs.run() is Outcome.ENDED
+    assert len(runs.rows(topic)) == len(folded([(offset, "s", value) for offset, value in enumerate(values)]))
+    with pytest.raises(KafkaError, match="could not be made: Authorization failed"):
+        produce(kafka, topic, [Sent(b"s", b"x")])
 
 
 def test_the_broker_is_told_the_rack_of_the_reader(secured: Secured, topic_family: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import RenderableType
@@ -45,14 +48,8 @@ def status(
     if not watch:
         answer(read_status(name, found), _status, as_json=as_json)
         return
-    if as_json or not out().is_terminal:
-        while True:
-            answer(read_status(name, found), _status, as_json=as_json)
-            time.sleep(WATCH_SECONDS)
-    with Live(console=out(), auto_refresh=False) as live:
-        while True:
-            live.update(_status(read_status(name, found)), refresh=True)
-            time.sleep(WATCH_SECONDS)
+    with suppress(KeyboardInterrupt):
+        _watch(lambda: read_status(name, found), as_json=as_json)
 
 
 @command("topics order_books", Panel.LOOK)
@@ -82,6 +79,21 @@ def plan(
         answer(preview.next_batch(declared, found), _batch, as_json=as_json)
 
 
+def _watch(look: Callable[[], Status], *, as_json: bool) -> NoReturn:
+    """Until Ctrl-C: in place on a terminal, one after the other in a pipe."""
+    with ExitStack() as screen:
+        live = (
+            None if as_json or not out().is_terminal else screen.enter_context(Live(console=out(), auto_refresh=False))
+        )
+        while True:
+            if live is None:
+                answer(look(), _status, as_json=as_json)
+                sys.stdout.flush()
+            else:
+                live.update(_status(look()), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
 def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
     return grid(
         ("stream", "topics", "integrity", "trigger", "desired", "batch", "table"),
@@ -97,7 +109,7 @@ def _status(found: Status) -> RenderableType:
             ("because", found.reason),
             ("writer", found.writer),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
-            ("lag", None if found.lag_messages is None else f"{found.lag_messages} messages"),
+            ("lag (messages)", found.lag_messages),
             ("freshness", duration(found.freshness_seconds)),
             ("headroom", duration(found.headroom_seconds) or "nothing unread expires"),
             ("last resume", found.last_resume or "never"),
@@ -120,7 +132,7 @@ def _topics(found: TopicsOfStream) -> RenderableType:
             t.state,
             t.partitions,
             t.lag_messages,
-            duration(t.retention_seconds) or "for ever",
+            None if t.lag_messages is None else duration(t.retention_seconds) or "for ever",
             None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
         )
         for t in found.topics

@@ -1,4 +1,4 @@
-"""Commands for operators: resume, close, repair."""
+"""Commands for operators: resume, close, reset, repair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
-from lockstep.commands.app import FAILED, AsJson, Panel, StreamName, command, folders_of
+from lockstep.commands.app import FAILED, AsJson, Panel, StreamName, command, folders_of, settings, stream_of
 from lockstep.commands.output import answer, grid, styled
 
 if TYPE_CHECKING:
@@ -26,6 +26,18 @@ class Resumed(msgspec.Struct, frozen=True):
 
     stream: str
     batch: int
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """A stream that begins anew.
+
+    Attributes:
+        stream: Name of the stream.
+        begins_anew: Its next run makes a new table, and reads every topic from its first offset.
+    """
+
+    stream: str
+    begins_anew: bool
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -69,6 +81,25 @@ def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     answer(Closed(stream, close_hour(folders_of(stream))), _closed, as_json=as_json)
 
 
+@command("reset order_books --new", Panel.OPERATE)
+def reset(
+    stream: StreamName,
+    new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Let a stream whose table is gone for good begin anew; a start refuses that until then.
+
+    Forgets the positions that were published to Kafka, nothing else.
+    """
+    from lockstep.operations.reset import reset_new
+
+    if not new:
+        raise typer.BadParameter("say --new")
+    name = stream_of(stream).name
+    reset_new(name, settings())
+    answer(Reset(name, begins_anew=True), _reset, as_json=as_json)
+
+
 @command("repair order_books --apply", Panel.OPERATE)
 def repair(
     stream: StreamName,
@@ -94,6 +125,10 @@ def _resumed(found: Resumed) -> RenderableType:
 
 def _closed(found: Closed) -> RenderableType:
     return styled(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
+
+
+def _reset(found: Reset) -> RenderableType:
+    return styled(f"{found.stream}: its next run reads every topic from its first offset, into a new table")
 
 
 def _checks(found: Repair) -> RenderableType:

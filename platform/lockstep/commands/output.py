@@ -77,6 +77,14 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     return table
 
 
+def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
+    """A grid; or, where its rows do not fit on the terminal, one column a line and an empty line after each row."""
+    table, console = grid(columns, rows), out()
+    if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
+        return table
+    return Group(*(part for row in rows for part in (facts(zip(columns, row, strict=True)), Text())))
+
+
 def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     """Names and values, one a line."""
     table = Table.grid(padding=(0, 2))

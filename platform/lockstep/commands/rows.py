@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from lockstep.commands.app import AsJson, Panel, StreamName, all_streams, command, folders_of, settings, stream_of
-from lockstep.commands.output import answer, grid, tell
+from lockstep.commands.output import answer, grid, records, tell
 
 if TYPE_CHECKING:
     from lockstep.operations.positions import Positions
@@ -100,7 +100,7 @@ def _asked(what: str, version: int | None, at: datetime | None, limit: int | Non
 
 
 def _rows(found: QueryResult) -> RenderableType:
-    return grid(found.columns, found.rows)
+    return records(found.columns, found.rows)
 
 
 def _csv(found: QueryResult) -> None:

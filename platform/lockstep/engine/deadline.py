@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+AGAIN_SECONDS = 0.5
+
 
 class BatchOverdue(LockstepError):
     """A batch was not worked by its deadline; nothing of it is committed.
@@ -48,16 +50,18 @@ def worked_within(context: SparkContext, seconds: float | None, work: Callable[[
     """
     if seconds is None:
         return work()
-    tag, overdue = f"lockstep-{uuid.uuid4().hex}", threading.Event()
+    tag, over, overdue = f"lockstep-{uuid.uuid4().hex}", threading.Event(), threading.Event()
 
-    def cancel() -> None:
+    def watch() -> None:
+        if over.wait(seconds):
+            return
         overdue.set()
-        context.cancelJobsWithTag(tag)
+        while not over.is_set():  # again: a job that is only now being submitted is not there to be cancelled
+            context.cancelJobsWithTag(tag)
+            over.wait(AGAIN_SECONDS)
 
-    timer = threading.Timer(seconds, cancel)
-    timer.daemon = True
     context.addJobTag(tag)
-    timer.start()
+    threading.Thread(target=watch, name="deadline", daemon=True).start()
     try:
         return work()
     except Exception as error:
@@ -65,5 +69,5 @@ def worked_within(context: SparkContext, seconds: float | None, work: Callable[[
             raise BatchOverdue(seconds) from error
         raise
     finally:
-        timer.cancel()
+        over.set()
         context.removeJobTag(tag)

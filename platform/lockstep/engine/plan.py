@@ -13,6 +13,9 @@ from lockstep.state.address import SectionRef
 
 SMALL_BATCH_MESSAGES = 20_000
 """Below this one bin does it all: each further file and task costs more than it saves."""
+TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
+"""A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
+fetches far beyond its end): some 2,000 messages each keep that at half a microsecond a message."""
 MOVE_FOR_SECONDS_RATIO = 0.25
 """A partition leaves its bin only when that bin would take this much longer than the average:
 its hot state lies where it was last worked."""
@@ -177,16 +180,35 @@ def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
     total = sum(waiting.values())
     if total <= most:
         return dict(waiting)
-    floor = max(1, most // (10 * len(waiting)))
+    floor = _floor(waiting, most)
     return {key: min(lag, max(floor, lag * most // total)) for key, lag in waiting.items()}
 
 
 def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """A batch of at most so many messages, over the cores."""
-    ranges = _ranges(admit(lagging, given.messages_max), given)
+    ranges = _ranges(admit(_in_turn(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
     return pack(ranges, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+
+
+def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
+    """Who takes part in a batch: all, unless so many are far behind that each would get only a few messages.
+
+    Then those take turns, by the number of the batch; who needs no more than its floor always takes part.
+    """
+    far = sorted(key for key, lag in lagging.items() if lag > _floor(lagging, given.messages_max))
+    turn = max(TURN_PARTITIONS_MIN, given.messages_max // TURN_MESSAGES)
+    if sum(lagging.values()) <= given.messages_max or len(far) <= turn:
+        return lagging
+    first = given.number * turn % len(far)
+    waits = set(far) - set((far + far)[first : first + turn])
+    return {key: lag for key, lag in lagging.items() if key not in waits}
+
+
+def _floor(waiting: Mapping[Key, int], most: int) -> int:
+    """What each may have at least: a tenth of an equal share."""
+    return max(1, most // (10 * len(waiting)))
 
 
 def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:

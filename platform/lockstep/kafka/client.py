@@ -118,8 +118,12 @@ def reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536
         "fetch.wait.max.ms": 10,
         "fetch.error.backoff.ms": 50,
         "queued.max.messages.kbytes": queued_kbytes,
-        "queued.min.messages": 100_000,
-        "fetch.message.max.bytes": 4_194_304,
+        # What is fetched beyond a range is thrown away, and taking it apart costs 0.4 us a message: with 100,000
+        # queued and fetches of 4 MiB that was 1.1 to 3 us for each message of a 25,000-message range (measured).
+        "queued.min.messages": 5_000,
+        "fetch.queue.backoff.ms": 20,
+        # The broker's own largest batch: of larger ones it would give one partition's a fetch, and stall the others.
+        "fetch.message.max.bytes": 1_048_588,
     }
 
 

@@ -115,7 +115,17 @@ class _Reading:
         return max(1, sum(self._ranges[index].until - self._next[index] for index in self._alive))
 
     def _sorted(self, messages: list[Message]) -> Iterator[Run | Unreadable]:
-        """Messages by range, then the ends of partitions that came with them."""
+        """Messages by range, then the ends of partitions that came with them.
+
+        The client hands out what it fetched partition by partition, so nearly always all are of one.
+        """
+        place = _same_place(messages)
+        if place is None:
+            yield from self._mixed(messages)
+        elif place in self._open:
+            yield self._run(self._open[place], messages)
+
+    def _mixed(self, messages: list[Message]) -> Iterator[Run | Unreadable]:
         by_range: dict[int, list[Message]] = {}
         events: list[tuple[int, Message]] = []
         known = self._open
@@ -182,6 +192,18 @@ class _Reading:
         for index in sorted(self._alive):
             yield Unreadable(index, reason)
         self._open = {}
+
+
+def _same_place(messages: list[Message]) -> tuple[str, int] | None:
+    """Topic and partition of messages that are all of one, without an event among them; else None."""
+    topics, partitions = list(map(Message.topic, messages)), list(map(Message.partition, messages))
+    alike = (
+        messages
+        and topics.count(topics[0]) == len(messages)
+        and partitions.count(partitions[0]) == len(messages)
+        and not any(map(Message.error, messages))
+    )
+    return (topics[0], partitions[0]) if alike else None  # type: ignore[return-value]  # set on every message
 
 
 def _assigned(item: Range) -> TopicPartition:

@@ -9,10 +9,13 @@ import msgspec
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.engine.plan import BatchPlan, PlanInput, Position, plan_batch
+from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.subscription import Subscription
+from lockstep.errors import TableError
 from lockstep.integrity.finding import Finding
 from lockstep.kafka.audit import Key, audit
 from lockstep.kafka.discovery import ClusterView
+from lockstep.kafka.group import Group
 from lockstep.operations.opened import discovery_of, head_or_none
 from lockstep.operations.status import writer_of
 from lockstep.settings import Settings
@@ -109,9 +112,9 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
-    """Plan the next batch by the planner itself, without what a living run has learned of its partitions.
+    """Plan the next batch by the planner itself, as the first one of a new run: without what a living run has learned.
 
-    Works before the first run too.
+    Works before the first run too. A run that waits for files to fill plans when they do.
 
     Raises:
         KafkaError: Kafka does not answer.
@@ -152,12 +155,23 @@ def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
-        refused=f"halted: {seen.head.reason}" if seen.head.desired is Desired.HALTED else "",
+        refused=_refused(stream, settings, seen.head),
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
         kept_aside=tuple(sorted({item.topic for item in aside})),
         partitions=tuple(listed),
         findings=audit(partitions.known, seen.view),
     )
+
+
+def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
+    if head.desired is Desired.HALTED:
+        return f"halted: {head.reason}"
+    folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
+    try:
+        refuse_lost_table(stream, folders, discovery_of(settings.kafka), group)
+    except TableError as error:
+        return error.problem
+    return ""
 
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:

@@ -103,10 +103,14 @@ def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
         if check.condition in {Condition.MENDABLE.value, Condition.BROKEN.value}:
             return
     try:
-        head = OutputLog(folders.table).base().head  # 2
+        yield from _beyond_the_newest_entries(folders, apply=apply)
     except (TableError, DeltaError) as error:
         yield _unreadable(error)
-        return
+
+
+def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
+    """Steps 2 to 6."""
+    head = OutputLog(folders.table).base().head  # 2
     yield Check("log of the table", Condition.OK.value, f"batch {head.batch}, epoch {head.epoch}, {head.desired.value}")
     behind = _ledger(folders, head, apply=apply)  # 3
     yield behind
@@ -119,6 +123,8 @@ def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
 def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
     name = f"newest entry of {table.name}/_delta_log"
     version = cut.cut_version(table)
+    if not log.exists(table):
+        return Check(name, Condition.BROKEN.value, "there is no log", f"restore {table} from a copy")
     if version is None:
         return Check(name, Condition.OK.value, f"version {cut.newest_version(table)} is whole")
     path, found = log.entry_path(table, version), f"version {version} is empty or cut"
@@ -147,9 +153,9 @@ def _held(folder: Path) -> int:
 
 
 def _unreadable(error: Exception) -> Check:
-    step = error.next_step if isinstance(error, LockstepError) else "restore _delta_log from a copy"
+    step = error.next_step if isinstance(error, LockstepError) else "restore the folder that is named from a copy"
     problem = error.problem if isinstance(error, LockstepError) else str(error).splitlines()[0]
-    return Check("log of the table", Condition.BROKEN.value, problem, step)
+    return Check("logs", Condition.BROKEN.value, problem, step)
 
 
 def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:

@@ -20,13 +20,27 @@ if TYPE_CHECKING:
 KINDS = {"kafka", "spark", "deltalake"}
 """Dagster shows an icon for each."""
 
+MEANING = {
+    "_topic": "Kafka topic of the source message",
+    "_topic_id": "Kafka's id of this life of the topic",
+    "_partition": "Partition of the source message",
+    "_offset": "Offset of the source message",
+    "_emit_offset": "Offset that was being worked on when the row was emitted",
+    "_row": "Number of the row among those of one emit offset",
+    "_session": "The unit of order inside a partition",
+    "_sequence": "The producer's number of the message inside its session",
+    "_event_time": "When it happened, as the message says",
+    "commit_hour": "Hour of the commit, UTC; the partition column",
+}
+"""Of the columns that lockstep adds to a user's own."""
+
 
 def table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
     """Metadata of the table's asset."""
     folders = StreamFolders(stream.name, root)
     return {
         "dagster/column_schema": column_schema(stream.types.row),
-        "dagster/uri": MetadataValue.path(folders.table),
+        "dagster/uri": folders.table.as_uri(),  # must be plain text, or the catalog shows none
         "ledger": MetadataValue.path(folders.ledger),
         "topics": stream.topics.pattern,
         "integrity": integrity(stream),
@@ -54,7 +68,12 @@ def column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
     """All columns of the table, the proof columns too."""
     return TableSchema(
         columns=[
-            TableColumn(field.name, str(field.type), constraints=TableColumnConstraints(nullable=field.nullable))
+            TableColumn(
+                field.name,
+                str(field.type),
+                description=MEANING.get(field.name),
+                constraints=TableColumnConstraints(nullable=field.nullable),
+            )
             for field in table_schema(row_type)
         ]
     )

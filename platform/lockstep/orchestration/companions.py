@@ -59,7 +59,7 @@ def ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -
             f"What {stream.name} has read: one row per topic partition and batch, with offsets, counts, holes and "
             "restart causes. Committed with each batch of the table, whatever Dagster does."
         ),
-        metadata={"dagster/uri": MetadataValue.path(StreamFolders(stream.name, settings.table_root).ledger)},
+        metadata={"dagster/uri": StreamFolders(stream.name, settings.table_root).ledger.as_uri()},
         kinds={"deltalake"},
         owners=list(owners),
     )

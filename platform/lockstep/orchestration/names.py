@@ -17,6 +17,8 @@ CHECK = "complete_and_in_order"
 """The check of a table."""
 TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was asked."""
+MAINTENANCE = {"lockstep/work": "maintenance"}
+"""Tags of runs that come for all streams at one time; deploy/dagster.yaml says how many run at once."""
 
 
 def table_key(stream: AnyStream) -> AssetKey:

@@ -73,6 +73,8 @@ class RunProgress:
         return window
 
     def _log(self, numbers: Mapping[str, float | int | str]) -> None:
-        self._context.log_event(AssetMaterialization(self._key, metadata=numbers))
+        # People read them, too: three digits after the point say all there is to say.
+        shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in numbers.items()}
+        self._context.log_event(AssetMaterialization(self._key, metadata=shown))
         # The context keeps every event until the step ends, which this one may never do.
         deque(self._context.consume_events(), maxlen=0)

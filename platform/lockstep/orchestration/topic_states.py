@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SWEEP_SECONDS = 300.0
 """How often each topic is looked at. An event costs some 25 ms and 8 KB of Dagster's storage."""
+AGAIN_SECONDS = 60.0
+"""A new topic is looked at again after a minute, by which time the stream should read it."""
 TOPICS_A_LOOK = 10
 """A tick of the sensor stays under a second; a thousand topics take a hundred ticks."""
 IDLE_SECONDS = 600.0
@@ -71,7 +73,8 @@ def due(wanted: Collection[str], registered: Collection[str], sweep: Sweep, now:
     """The topics to look at now: new ones at once, the others in rounds; and how far this comes."""
     new = sorted(set(wanted) - set(registered))[:TOPICS_A_LOOK]
     if new:
-        return new, sweep
+        soon = min(sweep.ended_at, now - SWEEP_SECONDS + AGAIN_SECONDS)
+        return new, sweep if sweep.after else Sweep(ended_at=soon)
     if not sweep.after and 0 <= now - sweep.ended_at < SWEEP_SECONDS:
         return [], sweep
     left = sorted(name for name in wanted if name > sweep.after)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 30.0, 600.0
 """Longer than a start, so that a run has subscribed its topics before it is judged."""
-SUBSCRIBE_SECONDS = 20.0
-"""A writer has claimed the table a few seconds before its first batch tells what it subscribes."""
+SUBSCRIBE_SECONDS = 60.0
+"""A writer has claimed the table a few seconds before its first batch tells what it subscribes; on a machine
+that starts several streams at once, half a minute."""
 CURSOR_VERSION = 1
 
 

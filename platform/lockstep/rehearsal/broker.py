@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
+from lockstep.rehearsal.broker_settings import DEFAULTS, as_properties, log_settings, reachable
 from lockstep.rehearsal.process import free_ports, is_free, start_tied
 from lockstep.spark.jars import resolve
 from lockstep.spark.java import require_java
@@ -49,42 +50,6 @@ LOG_TAIL_LINES = 25
 PORT_ATTEMPTS = 3
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-
-# One node, no waiting, little memory. Each can be overridden by `Broker.start(settings=...)`.
-DEFAULTS: Mapping[str, str] = MappingProxyType(
-    {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.listener.names": "CONTROLLER",
-        "auto.create.topics.enable": "false",
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "share.coordinator.state.topic.num.partitions": "1",
-        "group.initial.rebalance.delay.ms": "0",
-        # After a kill -9 a new process waits until the old one's session has ended (9 s by default).
-        "broker.session.timeout.ms": "4000",
-        "broker.heartbeat.interval.ms": "500",
-        "file.delete.delay.ms": "1000",
-        "log.cleaner.dedupe.buffer.size": "4194304",
-        "log.cleaner.io.buffer.size": "65536",
-        "log.index.size.max.bytes": "1048576",
-        "num.network.threads": "2",
-        "num.io.threads": "4",
-    }
-)
-
-LOG_SETTINGS = """rootLogger.level = WARN
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d %p %m (%c)%n
-"""
 
 
 @dataclass(frozen=True)
@@ -129,8 +94,7 @@ class Broker:
         ports: The loopback ports it listens on; kept over `restart`.
     """
 
-    _starter = staticmethod(start_tied)
-    """How its process is started."""
+    _starter, _ports = staticmethod(start_tied), staticmethod(Ports.choose)
 
     def __init__(self, folder: Path, ports: Ports, wanted: _Wanted) -> None:
         self.folder = folder
@@ -165,13 +129,9 @@ class Broker:
 
     @classmethod
     def _on_new_ports(cls, folder: Path, wanted: _Wanted) -> Self:
-        broker = cls(folder, cls._choose_ports(wanted.listeners), wanted)
+        broker = cls(folder, cls._ports(wanted.listeners), wanted)
         broker._launch()
         return broker
-
-    @classmethod
-    def _choose_ports(cls, listeners: Iterable[str]) -> Ports:
-        return Ports.choose(listeners)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -242,26 +202,15 @@ class Broker:
             raise
 
     def _write_settings(self) -> None:
-        further = [f"{name}://{self.address(name)}" for name in self.ports.further]
-        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._wanted.listeners}
-        clients = [f"PLAINTEXT://{self.bootstrap_servers}", *further]
+        listeners = {"PLAINTEXT": self.bootstrap_servers, **{name: self.address(name) for name in self.ports.further}}
         own = {
-            "listeners": ",".join([*clients, f"CONTROLLER://127.0.0.1:{self.ports.controller}"]),
-            "advertised.listeners": ",".join(clients),
-            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
-            "controller.quorum.voters": f"1@127.0.0.1:{self.ports.controller}",
+            **reachable(listeners, self._wanted.listeners, f"127.0.0.1:{self.ports.controller}"),
             "log.dirs": str(self.folder / "data"),
         }
-        chosen = {**DEFAULTS, **own, **self._wanted.settings}
-        lines = [f"{name}={value}\n" for name, value in chosen.items()]
         server = self.folder / "server.properties"
         server.touch(mode=0o600)  # may hold the passwords of a listener
-        server.write_text("".join(lines))
-        levels = [
-            f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
-            for number, (name, level) in enumerate(self._wanted.log_levels.items())
-        ]
-        (self.folder / "log4j2.properties").write_text(LOG_SETTINGS + "".join(levels))
+        server.write_text(as_properties({**DEFAULTS, **own, **self._wanted.settings}))
+        (self.folder / "log4j2.properties").write_text(log_settings(self._wanted.log_levels))
 
     def _format(self, java: list[str]) -> None:
         """Give the data folder its identity; a half-formatted one lacks meta.properties and gets it now."""

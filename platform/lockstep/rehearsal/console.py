@@ -64,7 +64,7 @@ class Console:
     def troubles(self) -> list[str]:
         """What keeps Dagster from working, in words; empty when all is well."""
         try:
-            data = self._ask(HEALTH, {})
+            data = self.ask(HEALTH, {})
         except (OSError, msgspec.DecodeError) as error:
             return [f"the web server does not answer yet ({error})"]
         daemons = msgspec.convert(data["instance"]["daemonHealth"]["allDaemonStatuses"], list[_Daemon])
@@ -76,11 +76,11 @@ class Console:
 
     def unfinished(self) -> list[Run]:
         """Runs that Dagster holds for alive."""
-        return msgspec.convert(self._ask(UNFINISHED, {})["runsOrError"]["results"], list[Run])
+        return msgspec.convert(self.ask(UNFINISHED, {})["runsOrError"]["results"], list[Run])
 
     def close(self, runs: Sequence[Run]) -> None:
         """Mark runs as ended of which nothing lives any more."""
-        self._ask(CLOSE, {"ids": [run.run_id for run in runs]})
+        self.ask(CLOSE, {"ids": [run.run_id for run in runs]})
 
     def launch(self, job: str, location: str, tags: Mapping[str, str]) -> str:
         """Launch a job; the id of its run.
@@ -89,7 +89,7 @@ class Console:
             LockstepError: Dagster refused.
         """
         listed = [{"key": key, "value": value} for key, value in tags.items()]
-        said = self._ask(LAUNCH, {"job": job, "location": location, "tags": listed})
+        said = self.ask(LAUNCH, {"job": job, "location": location, "tags": listed})
         launched = msgspec.convert(said["launchRun"], _Launched)
         if launched.run is None:
             raise LockstepError(f"Dagster did not launch {job}: {launched.message}", next_step=f"see {self.address}")
@@ -97,9 +97,14 @@ class Console:
 
     def failed(self, run: str) -> bool:
         """Whether a run has failed."""
-        return bool(self._ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE")
+        return bool(self.ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE")
 
-    def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
+    def ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
+        """Ask anything that Dagster's GraphQL answers; gives its `data`.
+
+        Raises:
+            LockstepError: The question is wrong.
+        """
         body = msgspec.json.encode({"query": query, "variables": variables})
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/graphql", body, headers)  # noqa: S310  # our own loopback address

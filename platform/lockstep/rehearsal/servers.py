@@ -31,6 +31,10 @@ KAFKA_PORT, CONSOLE_PORT = 9092, 3000
 LOCATION = "lockstep"
 PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.5
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
+SERVERS = {"MALLOC_ARENA_MAX": "2", "DAGSTER_GRPC_TIMEOUT_SECONDS": "240"}
+"""The sensors' looks come on ever other threads of the code server: with an arena for each, it held 340 MB of free
+memory after 20 minutes. It answers that a run has started once that has loaded the code, which takes 60 s (Dagster's
+own limit) where a machine is full of other work."""
 HEAP, MASTER = "512m", "local[1,3]"
 """Of each stream: its JVM only schedules, and a feed to look at needs one core of no stream."""
 
@@ -111,6 +115,7 @@ class Platform:
         for part in ("kafka", "tables", "dagster", "logs"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         os.environ[MARK] = str(self.folder)  # the broker, too, is found by it
+        os.environ |= SERVERS
         self._write(Servers())
         yield "starting Kafka"
         broker = LoneBroker.start(self.folder / "kafka")
@@ -145,15 +150,18 @@ class Platform:
         return console
 
     def _start_streams(self, console: Console) -> Iterator[str]:
-        """Launch each stream as a run of Dagster that never ends, one after the other, and wait until it writes."""
+        """Launch each stream as a run of Dagster that never ends, and wait until all of them write."""
         from lockstep.orchestration.names import CAUSE_TAG, stream_job  # loads Dagster
 
+        launched: list[tuple[AnyStream, int, str]] = []
         for stream in streams_in(self.repository).values():
             if (halt := self._halted(stream)) is not None:
                 yield f"{stream.name} stays halted ({halt}): lockstep resume {stream.name}"
                 continue
             epoch = self._epoch(stream)
             run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
+            launched.append((stream, epoch, run))
+        for stream, epoch, run in launched:
             yield f"{stream.name}: {console.address}/runs/{run}"
             self._wait(partial(self._writes, stream, epoch, console, run), f"{stream.name} does not write yet".__str__)
 

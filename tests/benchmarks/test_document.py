@@ -1,0 +1,55 @@
+"""docs/benchmarks.md says what the kept results say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.goals import DOCUMENT, ORDER, embed, newest, plots, table
+from benchmarks.plots import draw
+from benchmarks.record import RESULTS, Conditions, Figure, Record
+
+
+def test_the_table_in_the_document_is_that_of_the_kept_results() -> None:
+    document = DOCUMENT.read_text()
+    records = newest(RESULTS)
+    assert embed(f"{table(records)}\n{plots(records)}", document) == document
+
+
+def test_every_benchmark_has_a_result_whose_plot_is_the_one_shown(tmp_path: Path) -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+\.svg)\)", DOCUMENT.read_text())
+    records = newest(RESULTS)
+    assert [record.benchmark for record in records] == list(ORDER)
+    assert [Path(name).name for name in shown] == [f"{record.file_name}.svg" for record in records]
+    for record, name in zip(records, shown, strict=True):
+        kept = (DOCUMENT.parent / name).read_text()
+        assert axis_texts(draw(record, tmp_path).read_text()) == axis_texts(kept)
+
+
+def axis_texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.3, "met"), (0.31, "**missed**")])
+def test_a_goal_is_the_most_that_may_be(value: float, verdict: str) -> None:
+    found = Conditions.now().record("x", {}, [Figure("p50", value, "s", 0.3)], [], {})
+    assert f"| x | p50 | {value:g} s | <= 0.3 | {verdict} |" in table([found])
+
+
+def test_a_table_takes_only_the_marked_place() -> None:
+    first = embed(
+        "one\n", "before\n<!-- figures: `python -m benchmarks plots` writes this --><!-- end of figures -->\nafter\n"
+    )
+    assert embed("one\n", first) == first
+    assert "one" not in embed("two\n", first)
+    assert first.startswith("before\n")
+    assert first.endswith("after\n")
+
+
+def test_a_record_names_its_commit_and_versions() -> None:
+    record = Conditions.now().record("x", {"a": 1}, [], [], {})
+    assert isinstance(record, Record)
+    assert re.fullmatch(r"unknown|[0-9a-f]{7,}\+?", record.commit)
+    assert "pyspark" in record.versions

@@ -1,0 +1,88 @@
+"""Delays are those of each message to the version that shows it; CPU time is that of the whole tree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks import observer
+from benchmarks.seen import Commit, Seen
+from benchmarks.tree import DRIVER, JVM, WORKERS, TreeMeter
+from lockstep.engine.bookkeeping import BatchIdentity, quiet_row
+from lockstep.engine.plan import Position
+from lockstep.table.create import open_tables
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, write_ledger
+from lockstep.table.side import forward
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+import msgspec
+
+SECOND_NS = 1_000_000_000
+BURN = "import time\nwhile time.process_time() < 0.6: pass\nprint('done', flush=True)\ntime.sleep(60)"
+TREE = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])"
+
+
+def read(batch: int, start: int, until: int) -> LedgerRow:
+    """The ledger row of a batch that read [start, until) of a topic `t`."""
+    now = datetime.now(UTC)
+    identity = BatchIdentity(
+        generation=1, batch=batch, epoch=1, committed_at=now, batch_seconds=0.5, restart_cause=None
+    )
+    position = Position(topic="t", topic_id="id", partition=0, next_offset=start)
+    return msgspec.structs.replace(quiet_row(identity, position, None), until=until, messages=until - start)
+
+
+def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) -> None:
+    from benchmarks.messages import Change
+    from lockstep.table.schema import table_schema
+
+    folders = StreamFolders("s", tmp_path)
+    open_tables(folders, table_schema(Change), "cluster")
+    for batch, start, until in ((1, 0, 2), (2, 2, 4)):
+        forward(folders.ledger, write_ledger(folders.ledger, [read(batch, start, until)]), batch)
+    seen = Seen(folders, [Commit(1, 1, 10 * SECOND_NS), Commit(2, 1, 12 * SECOND_NS)])
+    created = {"t": np.array([8_000, 9_000, 9_500, 11_500])}
+    delays = seen.delays_seconds(created, 8 * SECOND_NS + 1_000_000, 11 * SECOND_NS)
+    assert delays.tolist() == [1.0, 2.5]
+    assert seen.batch_seconds(11 * SECOND_NS) == [0.5]
+
+
+def test_the_observer_notes_each_version_once_in_order(tmp_path: Path) -> None:
+    log, notes, done = tmp_path / "table" / "_delta_log", tmp_path / "notes", threading.Event()
+    watching = threading.Thread(target=observer.watch, args=(tmp_path / "table", notes, done))
+    watching.start()
+    log.mkdir(parents=True)
+    before = time.time_ns()
+    for version in range(3):
+        (log / f"{version:020d}.json").touch()
+    deadline = time.monotonic() + 30
+    while notes.read_text().count("\n") < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done.set()
+    watching.join()
+    lines = [tuple(map(int, line.split())) for line in notes.read_text().splitlines()]
+    assert [version for version, _ in lines] == [0, 1, 2]
+    assert all(before < seen_ns <= time.time_ns() for _, seen_ns in lines)
+
+
+def test_a_tree_counts_from_the_first_look_on_by_role() -> None:
+    with subprocess.Popen([sys.executable, "-c", TREE], stdout=subprocess.PIPE) as process:
+        meter = TreeMeter(process.pid)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        used = meter.finish().cpu_seconds
+        after = TreeMeter(process.pid).finish().cpu_seconds
+        process.kill()
+    assert used[WORKERS] >= 0.5
+    assert used[DRIVER] < used[WORKERS]
+    assert after[WORKERS] < 0.1
+    assert used[JVM] == 0

@@ -1,0 +1,79 @@
+"""`lockstep start` and `lockstep stop` through a real Dagster with its daemon: the run is seen, works and ends well."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from dagster import DagsterInstance, DagsterRunStatus
+
+from lockstep.engine.loop import Outcome
+from lockstep.operations.desire import Stopped
+from lockstep.operations.status import Status
+from lockstep.orchestration.launch import Launched
+from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG
+from lockstep.rehearsal.broker import Broker
+from tests.orchestration.installation import ROOT, Installation, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    """A Kafka of its own, and a Dagster daemon that takes runs from its queue."""
+    with Broker.start(tmp_path / "kafka") as kafka:
+        made = Installation(tmp_path, kafka.bootstrap_servers)
+        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
+        with (tmp_path / "daemon.log").open("wb") as log:
+            daemon = subprocess.Popen(command, cwd=ROOT, env=made.environment("home"), stdout=log, stderr=log)
+        try:
+            yield made
+        finally:
+            daemon.terminate()
+            daemon.wait(60)
+
+
+def called(installation: Installation, *arguments: str) -> bytes:
+    """Call the command in a process of its own, in the repository's folder."""
+    command = [sys.executable, "-m", "lockstep.cli", *arguments, "--json"]
+    said = subprocess.run(command, cwd=ROOT, env=installation.environment("home"), capture_output=True, check=False)
+    assert said.returncode == 0, said.stderr.decode()
+    return said.stdout
+
+
+def test_a_stream_is_started_seen_and_stopped_for_good(installation: Installation) -> None:
+    installation.produce("first", 0, 200)
+    launched = msgspec.json.decode(called(installation, "start", "order_books"), type=Launched)
+    assert launched.job == "order_books_stream"
+    wait_until(lambda: installation.position("first") == 200, "the run has read what there is")
+    running = msgspec.json.decode(called(installation, "status", "order_books"), type=Status)
+    assert (running.desired, running.writer, running.lag_messages) == ("running", "writing", 0)
+
+    # A second start finds a writer and starts nothing.
+    again = msgspec.json.decode(called(installation, "start", "order_books"), type=Launched)
+    assert (again.run_id, again.epoch) == ("", running.epoch)
+
+    stopped = msgspec.json.decode(called(installation, "stop", "order_books", "--why", "enough"), type=Stopped)
+    assert (stopped.desired, stopped.ended_by) == ("stopped", "the writer")
+    with DagsterInstance.from_config(str(installation.folder / "home" / "dagster")) as instance:
+
+        def status() -> DagsterRunStatus:
+            run = instance.get_run_by_id(launched.run_id)
+            assert run is not None
+            return run.status
+
+        wait_until(lambda: status() is DagsterRunStatus.SUCCESS, "Dagster shows the end of the run")
+        run = instance.get_run_by_id(launched.run_id)
+        assert run is not None
+        assert run.tags[OUTCOME_TAG] == Outcome.STOPPED_FOR_GOOD.value
+        assert run.tags[CAUSE_TAG].startswith("lockstep start")
+    ended = msgspec.json.decode(called(installation, "status", "order_books"), type=Status)
+    assert (ended.desired, ended.writer) == ("stopped", "ended")
+    assert ended.reason.startswith("enough (")

@@ -1,0 +1,150 @@
+"""`make up` and `make down` with real processes: Kafka, Dagster, the feed, and all streams of this repository."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus
+
+from lockstep.rehearsal.console import Console
+from lockstep.rehearsal.family import end_family, family
+from lockstep.rehearsal.servers import LOCATION, Platform, Servers
+from lockstep.table.commit import OutputLog
+from lockstep.table.head import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[2]
+STREAMS = ("betting_markets", "checksummed_books", "order_books")
+DEADLINE_SECONDS = 600
+TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run) { __typename } }"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A platform of its own: a folder that looks like this repository."""
+
+    platform: Platform
+
+    def make(self, what: str) -> subprocess.CompletedProcess[str]:
+        """Run `up` or `down` as a background job of a script does: deaf to Ctrl-C, without a terminal."""
+        command = [sys.executable, "-m", "lockstep.rehearsal.live", what, str(self.platform.repository)]
+        deaf = ["sh", "-c", 'trap "" INT TERM HUP; exec "$@"', "sh", *command]
+        return subprocess.run(deaf, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+    @property
+    def servers(self) -> Servers:
+        servers = self.platform.servers()
+        assert servers is not None
+        return servers
+
+    def head(self, stream: str) -> Head:
+        return OutputLog(self.folders(stream).table).base().head
+
+    def folders(self, stream: str) -> StreamFolders:
+        return StreamFolders(stream, self.platform.tables)
+
+    def newest_message_age_seconds(self, stream: str) -> float:
+        rows = positions(self.folders(stream).ledger, self.head(stream)).values()
+        return time.time() - max(row.newest_timestamp.timestamp() for row in rows if row.newest_timestamp)
+
+    def instance(self) -> DagsterInstance:
+        return DagsterInstance.from_config(str(self.platform.folder / "dagster"))
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("repository")
+    for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
+        (repository / name).symlink_to(ROOT / name)
+    up = Live(Platform(repository, repository / ".live"))
+    said = up.make("up")
+    try:
+        assert said.returncode == 0, said.stdout + said.stderr
+        yield up
+    finally:
+        end_family(up.platform.folder, (), ())
+
+
+def test_streams_run_as_runs_of_dagster_on_messages_of_now(live: Live) -> None:
+    for stream in STREAMS:
+        wait_until(lambda stream=stream: live.head(stream).batch >= 2, f"two batches of {stream}")  # type: ignore[misc]
+        assert live.newest_message_age_seconds(stream) < DEADLINE_SECONDS
+    with live.instance() as instance:
+        started = {run.job_name for run in instance.get_runs() if run.status is DagsterRunStatus.STARTED}
+        assert {f"{stream}_stream" for stream in STREAMS} <= started
+
+
+def test_the_ui_gets_figures_to_plot_and_a_partition_for_each_topic(live: Live) -> None:
+    with live.instance() as instance:
+        table = AssetKey(["order_books", "table"])
+        wait_until(lambda: instance.get_latest_materialization_event(table) is not None, "a materialization")
+        event = instance.get_latest_materialization_event(table)
+        assert event is not None
+        assert event.asset_materialization is not None
+        figures = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+        plotted = ("messages", "rows", "lag_messages", "freshness_p99_seconds", "batch_seconds_mean", "headroom_hours")
+        assert {name: type(figures.get(name)) for name in plotted} == dict.fromkeys(plotted, float)
+        assert 11 < float(str(figures["headroom_hours"])) <= 12
+        wait_until(lambda: len(instance.get_dynamic_partitions("order_books_topics")) >= 3, "topics as partitions")
+
+
+def test_a_second_up_leaves_it_as_it_is(live: Live) -> None:
+    before = live.servers
+    said = live.make("up")
+    assert (said.returncode, "it is up already" in said.stdout) == (0, True)
+    assert live.servers == before
+
+
+def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Live) -> None:
+    console, job = Console(live.servers.console), "betting_markets_stream"
+    run = next(run.run_id for run in console.unfinished() if run.job_name == job)
+    console.ask(TERMINATE, {"run": run})
+    wait_until(lambda: live.head("betting_markets").desired is Desired.STOPPED, "the wish to stop is committed")
+    with live.instance() as instance:
+        wait_until(lambda: all(each.run_id != run for each in console.unfinished()), "the run has ended")
+        ended = instance.get_run_by_id(run)
+        assert ended is not None
+        assert ended.status is DagsterRunStatus.CANCELED
+    at = live.head("betting_markets")
+
+    console.launch(job, LOCATION, {})
+
+    wait_until(lambda: live.head("betting_markets").batch > at.batch, "the next batch")
+    assert live.head("betting_markets").epoch == at.epoch + 1
+
+
+def test_down_ends_all_of_it_whatever_was_killed_before_and_keeps_the_tables(live: Live) -> None:
+    folder, servers = live.platform.folder, live.servers
+    os.kill(servers.started["code"].pid, signal.SIGKILL)
+    wait_until(lambda: servers.dead() == ("code",), "the code server is gone")
+    refused = live.make("up")
+    assert (refused.returncode, "code ended" in refused.stdout) == (1, True)
+    assert "make down" in refused.stdout
+
+    said = live.make("down")
+
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert family(folder) == {}
+    assert live.head("order_books").batch > 0
+    assert live.make("down").stdout.strip() == "nothing runs"
