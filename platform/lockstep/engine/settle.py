@@ -16,6 +16,22 @@ REFUSED_MAX = 8
 """Each message that the transform cannot take costs another fold of the range; then the range ends early."""
 
 
+class _Bounds(msgspec.Struct, frozen=True):
+    """What the next fold of a range is to leave out, and where it is to end.
+
+    Attributes:
+        without: What it leaves out.
+        until: Where it ends.
+        finding: The violation at its end.
+        trouble: Why it ends there without a violation.
+    """
+
+    without: Without
+    until: int
+    finding: Finding | None = None
+    trouble: str | None = None
+
+
 def settle(work: Work, opener: Opener) -> Work:
     """Fold a range again until nothing in it is left to be found out.
 
@@ -28,35 +44,46 @@ def settle(work: Work, opener: Opener) -> Work:
     job, planned, program = opener.job, work.planned, opener.program
     where = planned.position
     holes = explain(job.kafka, where.topic, where.partition, work.gaps, deletes_only=where.deletes_only)
-    without, until, finding, trouble = Without(suspend_at=_suspensions(holes, program)), planned.until, None, None
-    if without.suspend_at:
-        work = _fold_again(work, opener, until, without)
-    while True:
-        stop, refused, kept = _first_stop(work, holes, until, program), work.fold.refused, work.fold.kept
-        if refused is not None and (stop is None or refused.offset < stop.offset):
-            if refused.offset in without.refused:
-                raise AssertionError(f"the fold is not deterministic: {refused}")
-            if len(without.refused) < REFUSED_MAX:
-                without = msgspec.structs.replace(without, refused={**without.refused, refused.offset: refused})
-            else:
-                until, trouble = refused.offset, f"{REFUSED_MAX} messages that the transform cannot take"
-        elif stop is not None:
-            if finding is not None and stop.offset >= until:
-                raise AssertionError(f"the fold is not deterministic: {stop}")
-            until, finding = stop.offset, stop
-        elif kept.full and until > kept.rows[-1].offset + 1:
-            until, trouble = kept.rows[-1].offset + 1, "quarantine holds as much as one range may"
-        else:
-            break
-        work = _fold_again(work, opener, until, without)
-    work.holes = [hole for hole in holes if hole.until <= until]
-    work.planned, work.finding, work.trouble = planned, finding, work.trouble or trouble
+    bounds = _Bounds(Without(suspend_at=_suspensions(holes, program)), planned.until)
+    if bounds.without.suspend_at:
+        work = _fold_again(work, opener, bounds)
+    while (narrower := _narrower(work, holes, bounds, program)) is not None:
+        bounds = narrower
+        work = _fold_again(work, opener, bounds)
+    work.holes = [hole for hole in holes if hole.until <= bounds.until]
+    work.planned, work.finding, work.trouble = planned, bounds.finding, work.trouble or bounds.trouble
     return work
 
 
-def _fold_again(work: Work, opener: Opener, until: int, without: Without) -> Work:
+def _narrower(work: Work, holes: list[Hole], bounds: _Bounds, program: Program) -> _Bounds | None:
+    """The bounds of the next fold; None when the last one found nothing new."""
+    stop, refused, kept = _first_stop(work, holes, bounds.until, program), work.fold.refused, work.fold.kept
+    if refused is not None and (stop is None or refused.offset < stop.offset):
+        return _leaving_out(bounds, refused)
+    if stop is not None:
+        if stop.offset >= bounds.until:
+            raise AssertionError(f"the fold is not deterministic: {stop}")
+        return msgspec.structs.replace(bounds, until=stop.offset, finding=stop, trouble=None)
+    if kept.full and bounds.until > kept.rows[-1].offset + 1:
+        problem = "quarantine holds as much as one range may"
+        return msgspec.structs.replace(bounds, until=kept.rows[-1].offset + 1, trouble=problem)
+    return None
+
+
+def _leaving_out(bounds: _Bounds, refused: Finding) -> _Bounds:
+    known = bounds.without.refused
+    if refused.offset in known or refused.offset >= bounds.until:
+        raise AssertionError(f"the fold is not deterministic: {refused}")
+    if len(known) < REFUSED_MAX:
+        without = msgspec.structs.replace(bounds.without, refused={**known, refused.offset: refused})
+        return msgspec.structs.replace(bounds, without=without)
+    problem = f"{REFUSED_MAX} messages that the transform cannot take"
+    return msgspec.structs.replace(bounds, until=refused.offset, finding=None, trouble=problem)
+
+
+def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
     work.state.close()
-    again = opener.open(msgspec.structs.replace(work.planned, until=until), without)
+    again = opener.open(msgspec.structs.replace(work.planned, until=bounds.until), bounds.without)
     read_and_fold(opener.job, [again])
     return again
 
