@@ -33,6 +33,7 @@ SURFACE = [
     "MessagePack",
     "NoIntegrity",
     "NotNull",
+    "OnGrowth",
     "Once",
     "Opened",
     "Ordered",

@@ -15,9 +15,7 @@ from lockstep import (
     Limits,
     NotNull,
     Once,
-    Ordered,
     Strict,
-    Suspend,
     Topics,
 )
 from lockstep.errors import DeclarationError, NotYet
@@ -138,23 +136,12 @@ NOT_YET: dict[str, tuple[Callable[[], object], str]] = {
             "  next: use Strict(evidence=...) or NoIntegrity()"
         ),
     ),
-    "Ordered": (
-        Ordered,
-        (
-            "Stream.integrity = 'Ordered': is declared but does not run yet\n"
-            "  next: use Strict(evidence=...) or NoIntegrity()"
-        ),
-    ),
     "FuzzyWindow": (
         lambda: FuzzyWindow(lateness=timedelta(seconds=10)),
         (
             "Stream.integrity = 'FuzzyWindow': is declared but does not run yet\n"
             "  next: use Strict(evidence=...) or NoIntegrity()"
         ),
-    ),
-    "Suspend": (
-        lambda: Suspend(accept_loss=True),
-        "on_violation = 'Suspend': is declared but does not run yet\n  next: use Halt()",
     ),
     "Adopt.LIVE": (
         lambda: Topics(pattern="s.+", adopt=Adopt.LIVE),

@@ -61,7 +61,7 @@ def test_a_ledger_that_is_behind_by_two_is_refused(folders: StreamFolders, run: 
     with pytest.raises(TableError) as refused:
         run.forward(run.head)
     assert refused.value.problem == (
-        f"{folders.ledger} holds batch 1, the output table batch 3: they differ by more than the last batch"
+        f"{folders.ledger} holds batch 1, the output table batch 3: they differ by more than the last addition"
     )
     assert batches_in_ledger(folders) == [1]
 

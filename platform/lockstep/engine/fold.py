@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from lockstep.declare.decoders.causes import Cause, Undecodable, cause_of
 from lockstep.declare.place import Kind, Place
-from lockstep.declare.record import KafkaMessage, Record
+from lockstep.declare.record import Record
 from lockstep.declare.transform import Opened
 from lockstep.engine.facts import Counts
-from lockstep.engine.kept import Kept, Without
+from lockstep.engine.kept import Kept, Message, Without
 from lockstep.engine.origin import Chunk, Origin, proof_of
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
@@ -34,14 +34,6 @@ DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 
 
 _REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
-
-
-class Message(KafkaMessage, Protocol):
-    """A message with its offset, as client libraries give it."""
-
-    def offset(self) -> int | None:
-        """The offset; set on every consumed message."""
-        ...
 
 
 class _Ended(Exception):

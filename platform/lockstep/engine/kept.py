@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from lockstep.declare.record import Record
+from lockstep.declare.record import KafkaMessage, Record
 from lockstep.engine.facts import event_time
 from lockstep.integrity.finding import Finding
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
@@ -17,11 +17,15 @@ KEPT_BYTES_MAX = 64_000_000
 """A range with more in quarantine ends early, so that garbage cannot fill a worker's memory."""
 
 
-class _WithOffset(Protocol):
-    def offset(self) -> int | None: ...
+class Message(KafkaMessage, Protocol):
+    """A message with its offset, as client libraries give it."""
+
+    def offset(self) -> int | None:
+        """The offset; set on every consumed message."""
+        ...
 
 
-T = TypeVar("T", bound=_WithOffset)
+T = TypeVar("T", bound=Message)
 
 
 class Without(msgspec.Struct, frozen=True):
