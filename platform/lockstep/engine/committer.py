@@ -60,6 +60,7 @@ class Committer:
         self._folders, self._claimed, self._helper = folders, claimed, helper
         self._cause = f"{claimed.takeover.value}; {cause}"
         self._side: Future[bool] | None = None
+        self._ledger_log = side.SideLog(folders.ledger)
         self.head: Head = claimed.head
         self.first = True
         self.restart: Restart | None = None
@@ -96,7 +97,7 @@ class Committer:
             findings=reached.findings,
         )
         landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
-        self._side = self._helper.submit(side.forward, self._folders.ledger, batch.ledger, batch.number)
+        self._side = self._helper.submit(self._ledger_log.forward, batch.ledger, batch.number)
         if landed.version % CHECKPOINT_ENTRIES == 0:
             self._helper.submit(self._checkpoint)
         self.restart = Restart(self._cause, self._gap_seconds(now)) if self.first else None
@@ -134,5 +135,6 @@ class Committer:
     def _checkpoint(self) -> None:
         try:
             checkpoint(self._folders.table)
+            checkpoint(self._folders.ledger)
         except Exception:  # only makes later opens faster; the next one tries again
             LOG.warning("no log checkpoint this time", exc_info=True)

@@ -16,31 +16,43 @@ MOST_ATTEMPTS = 20
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
+class SideLog:
+    """A side table that is kept open: opening one reads every entry since its last checkpoint, a CPU ms each."""
+
+    def __init__(self, side: Path) -> None:
+        """Nothing is opened before it is needed, nor on another thread than the one that needs it."""
+        self._side = side
+        self._handle: DeltaTable | None = None
+
+    def forward(self, file: SideFile, batch: int) -> bool:
+        """Bring the table up to a batch; True when something was missing.
+
+        Only the last batch can be missing, because a batch is not committed before the side tables
+        hold the one before it. Safe to call by several processes at once, not by several threads.
+
+        Raises:
+            TableError: When more than the last batch is missing, the file is gone, or it is ahead.
+        """
+        problem: Exception | None = None
+        handle = self._handle = self._handle or DeltaTable(self._side)
+        for _ in range(MOST_ATTEMPTS):
+            handle.update_incremental()
+            held = handle.transaction_version(log.BATCH) or 0
+            if held == batch:
+                return False
+            if held != batch - 1:
+                raise _apart(self._side, held, batch)
+            _check(self._side, file)
+            problem = _write(handle, self._side, file, batch)
+            if problem is None:
+                return True
+        step = "mend the cause; start again"
+        raise CommitUnknown(f"{self._side}: batch {batch}: {problem}", next_step=step) from problem
+
+
 def forward(side: Path, file: SideFile | None, batch: int) -> bool:
-    """Bring a side table up to a batch; True when something was missing.
-
-    Only the last batch can be missing, because a batch is not committed before the side tables
-    hold the one before it. Safe to call by several processes at once.
-
-    Raises:
-        TableError: When more than the last batch is missing, the file is gone, or it is ahead.
-    """
-    if file is None:
-        return False
-    problem: Exception | None = None
-    handle = DeltaTable(side)
-    for _ in range(MOST_ATTEMPTS):
-        handle.update_incremental()
-        held = handle.transaction_version(log.BATCH) or 0
-        if held == batch:
-            return False
-        if held != batch - 1:
-            raise _apart(side, held, batch)
-        _check(side, file)
-        problem = _write(handle, side, file, batch)
-        if problem is None:
-            return True
-    raise CommitUnknown(f"{side}: batch {batch}: {problem}", next_step="mend the cause; start again") from problem
+    """Bring a side table up to a batch once, as `SideLog.forward` does; nothing to do without a file."""
+    return file is not None and SideLog(side).forward(file, batch)
 
 
 def _write(handle: DeltaTable, side: Path, file: SideFile, batch: int) -> Exception | None:
