@@ -56,7 +56,7 @@ class Installed:
         file = ledger.write_ledger(folders.ledger, rows)
         batch = demands.Batch(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
         output.commit(demands.batch(writer, batch))
-        side.forward(folders.ledger, (file,), 1, after=0)
+        side.SideLog(folders.ledger).forward((file,), 1, after=0)
 
     def report(self, observations: list[AssetObservation]) -> None:
         """Hand events to the instance, as the daemon does after a tick."""

@@ -185,7 +185,7 @@ def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> 
         planned = demands.Batch(number=number, commit_hour=HOUR, files=named, ledger=held)
         output.commit(demands.batch(demands.Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
-            side.forward(folders.ledger, (held,), number, after=number - 1)
+            side.SideLog(folders.ledger).forward((held,), number, after=number - 1)
     return folders
 
 

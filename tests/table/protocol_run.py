@@ -88,7 +88,7 @@ class ProtocolRun:
         return landed
 
     def forward(self, head: Head) -> bool:
-        return side.forward_all(self.folders, head)
+        return side.SideLogs(self.folders).forward(head)
 
     def next_offset(self) -> int:
         row = ledger.positions(self.folders.ledger, self.head).get((TOPIC_ID, 0))

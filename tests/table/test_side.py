@@ -107,7 +107,7 @@ def test_several_processes_may_bring_it_forward_at_once(folders: StreamFolders, 
     for _ in range(5):
         head = run.commit(run.prepared()).head
         with ThreadPoolExecutor(3) as pool:
-            done = list(pool.map(lambda _, head=head: side.forward_all(folders, head), range(3)))
+            done = list(pool.map(lambda _, head=head: side.SideLogs(folders).forward(head), range(3)))
         assert done.count(True) == 1
     assert batches_in_ledger(folders) == [1, 2, 3, 4, 5, 6]
 

@@ -62,6 +62,7 @@ class Committer:
         self._folders, self._claimed, self._helper = folders, claimed, helper
         self._cause = f"{claimed.takeover.value}; {cause}"
         self._side: Future[bool] | None = None
+        self._side_logs = side.SideLogs(folders)
         self.head: Head = claimed.head
         self.first = True
         self.restart: Restart | None = None
@@ -99,7 +100,7 @@ class Committer:
             findings=reached.findings,
         )
         landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
-        self._side = self._helper.submit(side.forward_all, self._folders, landed.head)
+        self._side = self._helper.submit(self._side_logs.forward, landed.head)
         if landed.version % CHECKPOINT_ENTRIES == 0:
             self._helper.submit(self._checkpoint)
         self.restart = Restart(self._cause, self._gap_seconds(now)) if self.first else None
@@ -137,5 +138,6 @@ class Committer:
     def _checkpoint(self) -> None:
         try:
             checkpoint(self._folders.table)
+            checkpoint(self._folders.ledger)
         except Exception:  # only makes later opens faster; the next one tries again
             LOG.warning("no log checkpoint this time", exc_info=True)

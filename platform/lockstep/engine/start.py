@@ -91,7 +91,7 @@ class Approach:
 
     def _forward(self, head: Head, writer: demands.Writer) -> bool:
         try:
-            return side.forward_all(self._folders, head)
+            return side.SideLogs(self._folders).forward(head)
         except TableError:
             refuse_overtaken(self.output, writer)
             raise

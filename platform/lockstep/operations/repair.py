@@ -176,7 +176,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
         return Check(name, Condition.MENDABLE.value, found, step)
     for batch in range(held + 1, head.batch + 1):
-        side.forward(folders.ledger, (missing[batch],), batch, after=batch - 1)
+        side.SideLog(folders.ledger).forward((missing[batch],), batch, after=batch - 1)
     return Check(name, Condition.MENDED.value, f"{found}: brought forward", "start the stream")
 
 

@@ -59,10 +59,10 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Los
     before = output.base().head  # 1
     _refuse_running(before)
     claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
-    side.forward_all(folders, claimed)
+    side.SideLogs(folders).forward(claimed)
     rows = _ledger_rows(folders, claimed, f"{why} ({who})", accepted)  # 3
     landed = _commit(output, folders, claimed, rows)  # 4
-    side.forward_all(folders, landed.head)
+    side.SideLogs(folders).forward(landed.head)
     return landed.head
 
 
