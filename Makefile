@@ -37,6 +37,9 @@ check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q tests/house
 
+bench: setup ## lockstep against a bare loop, in one run; the others: .venv/bin/python -m benchmarks --help
+	@$(BIN)/python -m benchmarks main
+
 lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 

@@ -50,7 +50,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
-    """Run SQL over the tables of all streams: `<stream>` and `<stream>_ledger`.
+    """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`.
 
     Args:
         sql: A query that reads.
@@ -105,12 +105,14 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
-    """The output table and the ledger; of a version of the first, the ledger as it was at that commit's time."""
+    """The output table and its side tables; of a version of the first, the others as of that commit's time."""
     if not log.exists(folders.table):
         return {}
     output = _opened(folders.table, as_of)
     time = as_of.time if as_of.version is None else _committed_at(output)
-    return {folders.stream: output, f"{folders.stream}_ledger": _opened(folders.ledger, AsOf(time=time))}
+    side = {"ledger": folders.ledger, "quarantine": folders.quarantine}
+    beside = {f"{folders.stream}_{name}": _opened(at, AsOf(time=time)) for name, at in side.items() if log.exists(at)}
+    return {folders.stream: output, **beside}
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
