@@ -33,7 +33,9 @@ class Form(Enum):
 
 @command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.LOOK)
 def query(
-    what: Annotated[str, typer.Argument(metavar="STREAM|SQL", help="A stream, or SQL over <stream>, <stream>_ledger, <stream>_quarantine.")],
+    what: Annotated[
+        str, typer.Argument(metavar="STREAM|SQL", help="A stream, or SQL over <stream>, <stream>_ledger, _quarantine.")
+    ],
     version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with STREAM.")] = None,
     at: Annotated[
         datetime | None,
