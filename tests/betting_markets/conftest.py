@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.rehearsal.feeds import betting_market
+from lockstep.rehearsal.recorded_streams import betting_market
 
 if TYPE_CHECKING:
     from lockstep.rehearsal.recordings import Recorded

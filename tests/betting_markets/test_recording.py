@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.rehearsal.feeds import betting_market
+from lockstep.rehearsal.recorded_streams import betting_market
 from lockstep.rehearsal.recordings import Kind, Recorded, RecordingError
 from tests.betting_markets.plain_fold import Market, digest
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.feeds import checksummed_books
+from lockstep.rehearsal.recorded_streams import checksummed_books
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,8 +22,8 @@ from rich.console import Console
 from lockstep.errors import KafkaError
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
-from lockstep.rehearsal.feeds import betting_market, checksummed_books
 from lockstep.rehearsal.producer import ANSWER_TIMEOUT_S, Delivery, create_topic
+from lockstep.rehearsal.recorded_streams import betting_market, checksummed_books
 from lockstep.rehearsal.recordings import as_sent, recorded_books, recorded_days
 from lockstep.rehearsal.replay import SESSION_MESSAGES_MAX, Due, Plan, replay
 from lockstep.settings import KafkaSettings, load_settings
