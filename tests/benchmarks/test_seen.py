@@ -19,7 +19,7 @@ from lockstep.engine.plan import Position
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
-from lockstep.table.side import forward
+from lockstep.table.side import SideLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,8 @@ def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) ->
     folders = StreamFolders("s", tmp_path)
     open_tables(folders, table_schema(Change), "cluster")
     for batch, start, until in ((1, 0, 2), (2, 2, 4)):
-        forward(folders.ledger, write_ledger(folders.ledger, [read(batch, start, until)]), batch)
+        written = write_ledger(folders.ledger, [read(batch, start, until)])
+        SideLog(folders.ledger).forward([written], batch, after=batch - 1)
     seen = Seen(folders, [Commit(1, 1, 10 * SECOND_NS), Commit(2, 1, 12 * SECOND_NS)])
     created = {"t": np.array([8_000, 9_000, 9_500, 11_500])}
     delays = seen.delays_seconds(created, 8 * SECOND_NS + 1_000_000, 11 * SECOND_NS)
