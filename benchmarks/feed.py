@@ -91,6 +91,13 @@ def empty_topics(bootstrap_servers: str, size: Size) -> None:
     _create(admin, size)
 
 
+_patiently = retry(
+    retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.5), stop=stop_after_delay(_TIMEOUT_S), reraise=True
+)
+"""A broker that has just started leads its thousands of partitions, and its groups, only after a while."""
+
+
+@_patiently
 def forget_positions(bootstrap_servers: str) -> None:
     """Delete the group to which lockstep publishes its positions.
 
@@ -177,9 +184,7 @@ def _check(bootstrap_servers: str, size: Size) -> None:
         consumer.close()
 
 
-@retry(
-    retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.5), stop=stop_after_delay(_TIMEOUT_S), reraise=True
-)
+@_patiently
 def _end_of(consumer: Consumer, place: TopicPartition) -> int:
-    """End of a partition; a broker that has just started leads its thousands of partitions only after a while."""
+    """End of a partition."""
     return consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]
