@@ -108,6 +108,9 @@ def forget_positions(bootstrap_servers: str) -> None:
         KafkaException: The broker refused it.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    groups = admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result().valid
+    if STREAM not in {group.group_id for group in groups}:
+        return  # asking a new broker for a group's coordinator would make it create its topic of offsets first
     for deleted in admin.delete_consumer_groups([STREAM], request_timeout=_TIMEOUT_S).values():
         try:
             deleted.result()
