@@ -34,6 +34,7 @@ T = TypeVar("T")
 Keep = Annotated[Path | None, typer.Option(help="Keep the broker's data here for the next run.")]
 Results = Annotated[Path, typer.Option(help="Folder of the results.")]
 Repeat = Annotated[int, typer.Option(help="Runs of each system, taken in turns.", min=1)]
+Only = Annotated[str, typer.Option(help="Counts to measure, comma-separated, the base among them; all by default.")]
 BatchMessages = Annotated[int, typer.Option(help="Messages of a batch.", min=1)]
 
 _EXPECTED_ERRORS = (
@@ -69,18 +70,26 @@ def main(
 
 @app.command()
 def topics(
-    repeat: Repeat = 1, batch_messages: BatchMessages = 200_000, keep: Keep = None, results: Results = record.RESULTS
+    only: Only = "",
+    repeat: Repeat = 1,
+    batch_messages: BatchMessages = 200_000,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
 ) -> None:
     """The same messages over 1 to 1,000 topics."""
-    _sweep(BY_TOPICS, repeat, batch_messages, keep, results)
+    _sweep(BY_TOPICS.only(only), repeat, batch_messages, keep, results)
 
 
 @app.command()
 def sessions(
-    repeat: Repeat = 1, batch_messages: BatchMessages = 200_000, keep: Keep = None, results: Results = record.RESULTS
+    only: Only = "",
+    repeat: Repeat = 1,
+    batch_messages: BatchMessages = 200_000,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
 ) -> None:
     """The same number of messages over 1,000 to 1,000,000 sessions."""
-    _sweep(BY_SESSIONS, repeat, batch_messages, keep, results)
+    _sweep(BY_SESSIONS.only(only), repeat, batch_messages, keep, results)
 
 
 @app.command()

@@ -27,6 +27,7 @@ _PRODUCER = {
 }
 _TIMEOUT_S = 60.0
 _POLL_MESSAGES = 1_000
+_CREATE_AT_ONCE = 100
 
 
 class FeedIncompleteError(Exception):
@@ -90,6 +91,13 @@ def empty_topics(bootstrap_servers: str, size: Size) -> None:
     _create(admin, size)
 
 
+_patiently = retry(
+    retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.5), stop=stop_after_delay(_TIMEOUT_S), reraise=True
+)
+"""A broker that has just started leads its thousands of partitions, and its groups, only after a while."""
+
+
+@_patiently
 def forget_positions(bootstrap_servers: str) -> None:
     """Delete the group to which lockstep publishes its positions.
 
@@ -100,6 +108,9 @@ def forget_positions(bootstrap_servers: str) -> None:
         KafkaException: The broker refused it.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    groups = admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result().valid
+    if STREAM not in {group.group_id for group in groups}:
+        return  # asking a new broker for a group's coordinator would make it create its topic of offsets first
     for deleted in admin.delete_consumer_groups([STREAM], request_timeout=_TIMEOUT_S).values():
         try:
             deleted.result()
@@ -119,8 +130,10 @@ def _create(admin: AdminClient, size: Size) -> None:
     """Topics that keep everything: retention would eat a kept folder."""
     config = {"retention.ms": "-1", "retention.bytes": "-1"}
     wanted = [NewTopic(name, 1, 1, config=config) for name in size.topic_names()]
-    for done in admin.create_topics(wanted, operation_timeout=_TIMEOUT_S).values():
-        done.result()
+    for first in range(0, len(wanted), _CREATE_AT_ONCE):  # a thousand in one request take longer than it may
+        some = wanted[first : first + _CREATE_AT_ONCE]
+        for done in admin.create_topics(some, operation_timeout=_TIMEOUT_S).values():
+            done.result()
 
 
 def produce(bootstrap_servers: str, messages: Iterable[tuple[str, bytes, bytes]]) -> None:
@@ -174,9 +187,7 @@ def _check(bootstrap_servers: str, size: Size) -> None:
         consumer.close()
 
 
-@retry(
-    retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.5), stop=stop_after_delay(_TIMEOUT_S), reraise=True
-)
+@_patiently
 def _end_of(consumer: Consumer, place: TopicPartition) -> int:
-    """End of a partition; a broker that has just started leads its thousands of partitions only after a while."""
+    """End of a partition."""
     return consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]

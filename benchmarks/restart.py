@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -103,7 +102,7 @@ class _Restarting:
             stage.wait_until_committed(size.sessions, self._stream.process)  # 1
             pacer.go()
             kept = self._killed("local copy of state kept", lambda: None)  # 2
-            lost = self._killed("local copy of state lost", lambda: shutil.rmtree(stage.local))  # 3
+            lost = self._killed("local copy of state lost", self._lose_local_copy)  # 3
             before, after = self._handed_over()  # 4
             sent = pacer.finish(early=True)
         stage.wait_until_committed(size.sessions + sent.messages, self._stream.process)  # 5
@@ -132,6 +131,10 @@ class _Restarting:
         seconds = self._seconds(self._first_after(before))
         self._console.print(f"kill -9, {what}: {seconds:.2f} s to the first batch")
         return seconds
+
+    def _lose_local_copy(self) -> None:
+        """Out of the new run's sight at once; workers of the killed one may still write for a moment."""
+        self._stage.local.rename(self._stage.folder / "lost")
 
     def _handed_over(self) -> tuple[list[Commit], Commit]:
         """The batches of the old run, and the first of the new one."""

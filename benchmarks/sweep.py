@@ -46,6 +46,11 @@ class Sweep:
         """Where a size lies on the axis."""
         return int(getattr(size, self.name))
 
+    def only(self, counts: str) -> Sweep:
+        """The sweep over some of its counts, given as "8,1000"; over all of them for nothing."""
+        kept = [size for size in self.sizes if not counts or str(self.count(size)) in counts.split(",")]
+        return replace(self, sizes=kept)
+
 
 BY_TOPICS = Sweep("topics", TOPICS, base=8, ratio_max=1.3)
 BY_SESSIONS = Sweep("sessions", SESSIONS, base=1_000, ratio_max=2.0)
@@ -134,10 +139,3 @@ def panel(sweep: Sweep, points: Sequence[Point]) -> Panel:
         series=[Series(each.name, [point[each.name] for point in cost], counts) for each in reversed(_SYSTEMS)],
         goals=[GoalLine(f"goal: {sweep.ratio_max:g} x {sweep.base:,} {sweep.name}", "y", base * sweep.ratio_max)],
     )
-
-
-def shrunk(sweep: Sweep, messages: int, most: int) -> Sweep:
-    """The same sweep over fewer messages and counts up to `most`, to try it out."""
-    kept = [size for size in sweep.sizes if sweep.count(size) <= most]
-    small = [replace(size, name=f"{size.name}-{messages}", messages=messages) for size in kept]
-    return replace(sweep, sizes=small)

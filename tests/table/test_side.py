@@ -49,6 +49,19 @@ def test_a_ledger_that_is_behind_by_one_is_brought_forward(folders: StreamFolder
     assert batches_in_ledger(folders) == [1, 2]
 
 
+def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    kept = side.SideLog(folders.ledger)
+    for number in (2, 3, 4):
+        head = run.commit(run.prepared()).head
+        assert head.ledger is not None
+        if number == 3:
+            assert side.forward(folders.ledger, head.ledger, number)
+        assert kept.forward(head.ledger, number) is (number != 3)
+    assert batches_in_ledger(folders) == [1, 2, 3, 4]
+
+
 def test_a_ledger_that_is_level_is_left_alone(folders: StreamFolders, run: ProtocolRun) -> None:
     version = DeltaTable(folders.ledger).version()
     assert not run.forward(run.head)
