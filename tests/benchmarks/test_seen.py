@@ -59,14 +59,15 @@ def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) ->
 
 def test_the_observer_notes_each_version_once_in_order(tmp_path: Path) -> None:
     log, notes, done = tmp_path / "table" / "_delta_log", tmp_path / "notes", threading.Event()
-    watching = threading.Thread(target=observer.watch, args=(tmp_path / "table", notes, done))
+    watching = threading.Thread(target=observer.watch, args=(tmp_path / "table", notes, done), daemon=True)
     watching.start()
     log.mkdir(parents=True)
     before = time.time_ns()
     for version in range(3):
         (log / f"{version:020d}.json").touch()
     deadline = time.monotonic() + 30
-    while notes.read_text().count("\n") < 3 and time.monotonic() < deadline:
+    while not (notes.exists() and notes.read_text().count("\n") == 3):
+        assert time.monotonic() < deadline, "a version was not seen"
         time.sleep(0.01)
     done.set()
     watching.join()
