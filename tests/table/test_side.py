@@ -57,8 +57,8 @@ def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(
         head = run.commit(run.prepared()).head
         assert head.ledger is not None
         if number == 3:
-            assert side.forward(folders.ledger, head.ledger, number)
-        assert kept.forward(head.ledger, number) is (number != 3)
+            assert side.SideLog(folders.ledger).forward([head.ledger], number, after=number - 1)
+        assert kept.forward([head.ledger], number, after=number - 1) is (number != 3)
     assert batches_in_ledger(folders) == [1, 2, 3, 4]
 
 
