@@ -1,5 +1,8 @@
 """Avro schemas as the registry gives them: parsed, judged whether they can be read safely, and read with."""
 
+# pyright: basic
+# Parsed JSON and a library without types: strict mypy checks what can be checked here.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,12 +83,12 @@ def datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO], obj
     """
     from fastavro import schemaless_reader
 
-    read: Callable[..., object] = schemaless_reader
+    read = cast("Callable[..., object]", schemaless_reader)
     if is_recursive(writers):
         # The compiled reader nests on the C stack: a deep message would kill the worker, not raise.
         from fastavro import _read_py
 
-        read = _read_py.schemaless_reader
+        read = cast("Callable[..., object]", _read_py.schemaless_reader)
     return partial(
         read,
         writer_schema=writers.parsed,

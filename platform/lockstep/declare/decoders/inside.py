@@ -18,7 +18,7 @@ class _Walk:
 
     def over(self, part: object) -> Iterator[inspect.Type]:
         if isinstance(part, tuple):
-            for one in part:
+            for one in cast("tuple[object, ...]", part):
                 yield from self.over(one)
         elif isinstance(part, inspect.Field):
             yield from self.over(part.type)

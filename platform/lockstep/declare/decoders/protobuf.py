@@ -68,7 +68,7 @@ def message_path(value: bytes, start: int) -> tuple[Path, int]:
         raise Undecodable(Cause.MALFORMED, f"{count} message indexes")
     if count == 0:
         return (0,), at
-    path = []
+    path: list[int] = []
     for _ in range(count):
         index, at = _varint(value, at)
         path.append(index)
