@@ -14,7 +14,7 @@ from lockstep.engine.hands import AnyStream, Hands
 from lockstep.engine.loop import Outcome, run_batches
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.publish import refuse_lost_table
-from lockstep.engine.runner import spark_runner
+from lockstep.engine.runner import spark_runner, warm_up
 from lockstep.engine.schemas import registry_for
 from lockstep.engine.start import Approach
 from lockstep.errors import Fenced
@@ -70,6 +70,7 @@ def run_stream(
     approach = Approach(stream, folders, discovery.cluster_id())
     context = spark()
     await_executor(context, cancelled=stop.is_set)
+    warm_up(context, job.stream)
     try:
         claimed = approach.claim(cancelled=stop.is_set)
     except Fenced:

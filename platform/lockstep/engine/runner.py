@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,20 @@ def spark_runner(context: SparkContext, job: Job, *, seconds_max: float | None =
         return [_facts(encoded) for encoded in facts]
 
     return run
+
+
+def warm_up(context: SparkContext, stream: bytes) -> None:
+    """Start one Python worker and load the stream's module in it, while the writer before still writes.
+
+    One is enough for the first batch of most streams; on many cores, one each would cost more than it saves.
+    """
+    context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+
+
+def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
+    """On a worker; that this module was loaded there is most of the work."""
+    for stream in streams:
+        yield str(pickle.loads(stream).name)  # noqa: S301  # our own driver's
 
 
 def run_bins_elsewhere(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
