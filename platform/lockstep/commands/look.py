@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-import time
+import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from contextlib import ExitStack
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -48,8 +50,7 @@ def status(
     if not watch:
         answer(read_status(name, found), _status, as_json=as_json)
         return
-    with suppress(KeyboardInterrupt):
-        _watch(lambda: read_status(name, found), as_json=as_json)
+    _watch(lambda: read_status(name, found), as_json=as_json)
 
 
 @command("topics order_books", Panel.LOOK)
@@ -79,19 +80,27 @@ def plan(
         answer(preview.next_batch(declared, found), _batch, as_json=as_json)
 
 
-def _watch(look: Callable[[], Status], *, as_json: bool) -> NoReturn:
-    """Until Ctrl-C: in place on a terminal, one after the other in a pipe."""
+def _watch(look: Callable[[], Status], *, as_json: bool) -> None:
+    """Until Ctrl-C: in place on a terminal, one after the other in a pipe. A second Ctrl-C does not wait for a look."""
+    over = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        over.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, end)
     with ExitStack() as screen:
         live = (
             None if as_json or not out().is_terminal else screen.enter_context(Live(console=out(), auto_refresh=False))
         )
-        while True:
+        while not over.is_set():
             if live is None:
                 answer(look(), _status, as_json=as_json)
                 sys.stdout.flush()
             else:
                 live.update(_status(look()), refresh=True)
-            time.sleep(WATCH_SECONDS)
+            over.wait(WATCH_SECONDS)
 
 
 def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
