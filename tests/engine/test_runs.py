@@ -6,22 +6,25 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lockstep import Every, Limits
 from lockstep.engine import watch
 from lockstep.engine.loop import Outcome
 from lockstep.errors import IntegrityLost
+from lockstep.kafka.discovery import Discovery
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import heads, named_files, named_ledger_files, read_table, read_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from lockstep.engine.facts import BinFacts
     from lockstep.engine.plan import BatchPlan
     from lockstep.engine.runner import Runner
+    from lockstep.kafka.discovery import ClusterView
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -165,3 +168,24 @@ def assert_one_copy(runs: LocalRuns, topic: str, values: Sequence[bytes]) -> Non
     assert named_ledger_files(runs.folders.table) == named_files(runs.folders.ledger)
     epochs = [head.get("epoch", 0) for head in heads(runs.folders.table)]
     assert epochs == sorted(epochs)
+
+
+def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stale metadata shows a log that begins past the position, once: nothing is skipped for it."""
+    topic = feed.create("values")
+    feed.send(topic, session(4))
+    runs.run()
+    feed.send(topic, [update(6, a=1)])
+    right, looks = Discovery.view, iter(range(1_000))
+
+    def odd_at_first(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+        view = right(discovery, names)
+        if next(looks) > 0:
+            return view
+        later = {key: msgspec.structs.replace(ends, start=ends.high_watermark) for key, ends in view.ends.items()}
+        return msgspec.structs.replace(view, ends=later)
+
+    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(Discovery, "view", odd_at_first)
+    assert runs.run() is Outcome.ENDED
+    assert folded([(n, "s", value) for n, value in enumerate([*session(4), update(6, a=1)])]) == runs.rows(topic)

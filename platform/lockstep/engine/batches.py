@@ -151,14 +151,14 @@ class Batches:
         if not self._watch.is_fresh:
             self._watch.look()
         known, answer = self._partitions.known, self._hands.stream.integrity.answer
-        found = audit(known, self._watch.view)
-        if any(answer(Fault(finding.cause)) is Judgement.VIOLATION for finding in found):
+        found = [(answer(Fault(finding.cause)), finding) for finding in audit(known, self._watch.view)]
+        if any(verdict is Judgement.VIOLATION for verdict, _ in found):
             confirmed = self._watch.confirmed(known)
             if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
                 self._halt(wrong)
-        for finding in found:
-            suspend = answer(Fault(finding.cause)) is Judgement.SUSPEND
-            self._partitions.accept(finding, self._watch.view, suspend=suspend)
+        for verdict, finding in found:
+            if verdict is not Judgement.VIOLATION:  # one that was not confirmed was an odd answer of a broker
+                self._partitions.accept(finding, self._watch.view, suspend=verdict is Judgement.SUSPEND)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""
