@@ -170,3 +170,43 @@ def test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it(feed: Fee
     feed.send(topic, [snapshot(1, a=5), update(2, a=1)])
     assert runs.run() is Outcome.ENDED
     assert [*before, *folded([(0, "s", snapshot(1, a=5)), (1, "s", update(2, a=1))])] == runs.rows(topic)
+
+
+def test_a_class_that_only_counts_garbage_is_not_stopped_by_much_of_it(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [snapshot(1, a=1), *[b"garbage"] * 200, update(2, a=1)])
+    assert runs.of(adding(feed.pattern, NoIntegrity())).run() is Outcome.ENDED
+    assert folded([(0, "s", snapshot(1, a=1)), (201, "s", update(2, a=1))]) == runs.rows(topic)
+
+
+def test_the_policy_may_change_between_two_runs_both_ways(feed: Feed, runs: LocalRuns) -> None:
+    """A session goes on under the other policy; one that was suspended is unknown to a stream that halts."""
+    topic, halting = feed.create("values"), Strict(evidence=Sequence())
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
+    runs.of(adding(feed.pattern, halting)).run()
+    feed.send(topic, [update(3, a=1)])
+    runs.of(adding(feed.pattern, SUSPENDING)).run()
+    feed.send(topic, [update(4, a=1)])
+    runs.of(adding(feed.pattern, halting)).run()
+    values = [snapshot(1, a=1), *(update(number, a=1) for number in (2, 3, 4))]
+    assert folded([(at, "s", value) for at, value in enumerate(values)]) == runs.rows(topic)
+    feed.send(topic, [update(9, a=1)])
+    runs.of(adding(feed.pattern, SUSPENDING)).run()
+    feed.send(topic, [update(10, a=1)])
+    with pytest.raises(IntegrityLost, match="unknown session"):
+        runs.of(adding(feed.pattern, halting)).run()
+
+
+def test_growth_suspends_a_partition_that_is_silent_until_after_a_restart(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [snapshot(1, a=1)])
+    runs = runs.of(adding(feed.pattern, replace(ORDERED, on_growth=OnGrowth.RESTART_SESSIONS)))
+    runs.run()
+    feed.grow(topic, partitions=2)
+    feed.send(topic, [snapshot(1, b=1)], key="moved", partition=1)
+    runs.run()
+    feed.send(topic, [update(2, a=1)])
+    runs.run()
+    assert named_files(runs.folders.table) == []
+    kept = DeltaTable(runs.folders.quarantine).to_pyarrow_table().to_pylist()
+    assert [(row["partition"], row["offset"], row["cause"]) for row in kept] == [(0, 1, "suspended")]

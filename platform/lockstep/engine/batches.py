@@ -40,8 +40,14 @@ FAILURES_MAX = 3
 class Batches:
     """Plans and works the batches of a run, in order."""
 
-    def __init__(self, hands: Hands, claimed: Claimed, helper: ThreadPoolExecutor) -> None:
+    def __init__(self, hands: Hands, claimed: Claimed, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor) -> None:
         """Read positions and Kafka.
+
+        Args:
+            hands: What the run works with.
+            claimed: What its claim gave.
+            helper: Commits side tables; a batch waits for the one before.
+            courier: Publishes positions; nothing waits for it.
 
         Raises:
             LockstepError: The topics are such that the stream cannot run on them.
@@ -52,7 +58,7 @@ class Batches:
         refuse_unfit(hands.stream, self._watch.view)
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
         self._committer = Committer(hands.folders, claimed, hands.cause, helper)
-        self._publisher = Publisher(hands.group, helper)
+        self._publisher = Publisher(hands.group, courier)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._waits = 0, Waits()
 
@@ -94,6 +100,7 @@ class Batches:
             quarantine=tuple(file for group in bins for file in group.quarantine),
             findings=findings,
             batch_seconds=time.monotonic() - began,
+            full=self._partitions.is_unsaved,
         )
         try:
             commit_seconds = self._commit(reached, bins)

@@ -39,6 +39,7 @@ class Reached(msgspec.Struct, frozen=True):
         quarantine: Files of the quarantine of all bins, synced.
         findings: Evidence; not empty makes the commit the halt.
         batch_seconds: Wall time so far.
+        full: The ledger file is to hold the positions of all partitions.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Reached(msgspec.Struct, frozen=True):
     quarantine: tuple[SideFile, ...] = ()
     findings: tuple[Finding, ...] = ()
     batch_seconds: float = 0.0
+    full: bool = False
 
 
 class Committer:
@@ -81,7 +83,7 @@ class Committer:
             Replan: The hour of the batch was closed meanwhile.
         """
         self.settle()  # 1
-        began, now, full = time.monotonic(), ledger.now(), self._full_ledger_due()
+        began, now, full = time.monotonic(), ledger.now(), reached.full or self._full_ledger_due()
         identity = BatchIdentity(
             generation=self._claimed.writer.generation,
             batch=reached.number,

@@ -58,7 +58,7 @@ class Counts(msgspec.Struct):
         quarantined: Kept in quarantine, not applied.
         repeats: Noticed as repeated or going back, accepted or dropped.
         gaps: Of the accepted: noticed as following a gap.
-        refused: Of the dropped and quarantined: undecodable, or the transform raised.
+        refused: Of the quarantined: undecodable, or the transform raised.
     """
 
     messages: int = 0

@@ -95,7 +95,7 @@ class RangeFold:
 
     def _fold(self, messages: Sequence[Message]) -> None:
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
-        program, where, entries, load = self._program, self._position, self._state.entries, self._state.load
+        program, where, entries, load = self._program, self._position, self._state.entries, self._load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
         decode, place_of, check, apply = program.decode, program.place, self._check, program.apply
         rows, proofs, bytes_max = self._rows, self._proofs, program.message_bytes_max
@@ -129,6 +129,13 @@ class RangeFold:
             prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us))
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self._flush()
+
+    def _load(self, session: str) -> Entry[object] | None:
+        """The session's stored state, as the policy of today keeps it."""
+        entry = self._state.load(session)
+        if entry is not None:
+            entry.gate = self._program.integrity.adapted(cast("GateState", entry.gate), self.suspended_from)
+        return entry
 
     def finish(self) -> None:
         """Turn the last rows into Arrow. Call once, after the last message."""
@@ -177,7 +184,7 @@ class RangeFold:
             detail=str(cause),
         )
         answer = self._program.integrity.answer(Fault.UNDECODABLE)
-        self.counts.refused += 1
+        self.counts.refused += answer is not Judgement.GAP  # a class that only counts them fills no quarantine
         self._judged(answer, record, found)
         if answer is Judgement.SUSPEND:  # whose message it was is not known
             self._suspend_before(record.offset + 1)
@@ -229,7 +236,7 @@ class RangeFold:
         except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
             self._suspend_before(record.offset + 1)
             return
-        entry = self._state.entries.get(session) or self._state.load(session)
+        entry = self._state.entries.get(session) or self._load(session)
         if entry is not None:
             entry.gate = suspended_state(cast("GateState", entry.gate))
 

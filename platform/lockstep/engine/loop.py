@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from enum import Enum
 
 from lockstep.declare.triggers import AvailableNow, Every
@@ -46,9 +44,9 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
     """
     never_ending = not isinstance(hands.trigger, AvailableNow)
     heart = Heartbeat(hands.folders.control, claimed.writer.epoch, never_ending=never_ending)
-    with heart as heartbeat, _helper() as helper:
+    with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
         try:
-            batches = Batches(hands, claimed, helper)
+            batches = Batches(hands, claimed, helper, courier)
             outcome = _until_over(batches, hands, claimed, heartbeat)
             batches.end()
         except Fenced as fenced:
@@ -93,8 +91,6 @@ def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *,
         hands.stop.wait(min(left, LOOK_SECONDS))
 
 
-@contextmanager
-def _helper() -> Iterator[ThreadPoolExecutor]:
-    """One thread beside the loop: side commits under the next batch's fold, log checkpoints."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="side") as helper:
-        yield helper
+def _thread(name: str) -> ThreadPoolExecutor:
+    """A thread beside the loop, which ends with it."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)

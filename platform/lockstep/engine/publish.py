@@ -22,10 +22,10 @@ PUBLISH_SECONDS = 10.0
 
 
 class Publisher:
-    """Publishes positions now and then, on the helper's thread: it is a courtesy, and never holds up a batch."""
+    """Publishes positions now and then, on a thread of its own: it is a courtesy, and never holds up a batch."""
 
-    def __init__(self, group: Group, helper: ThreadPoolExecutor) -> None:
-        self._group, self._helper = group, helper
+    def __init__(self, group: Group, courier: ThreadPoolExecutor) -> None:
+        self._group, self._courier = group, courier
         self._published = time.monotonic() - PUBLISH_SECONDS
 
     def note(self, positions: Iterable[Position]) -> None:
@@ -36,7 +36,7 @@ class Publisher:
     def publish(self, positions: Iterable[Position]) -> None:
         """Publish now."""
         self._published = time.monotonic()
-        self._helper.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
+        self._courier.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
 
     def _publish(self, offsets: dict[tuple[str, int], int]) -> None:
         try:

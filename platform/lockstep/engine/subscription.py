@@ -26,7 +26,13 @@ TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 
 
 class Subscription:
-    """The partitions that a run reads, and those that only keep their place in the ledger."""
+    """The partitions that a run reads, and those that only keep their place in the ledger.
+
+    Attributes:
+        positions: Where each partition that is read stands.
+        is_new: There are partitions that the ledger does not know yet.
+        is_unsaved: What was accepted concerns partitions that the next batch may not read: all are to be committed.
+    """
 
     def __init__(self, known: Mapping[Key, LedgerRow], view: ClusterView, selected: frozenset[str]) -> None:
         """Take up where the ledger stands.
@@ -37,6 +43,7 @@ class Subscription:
             selected: Names of topics in the ledger that the stream's pattern still selects.
         """
         self.positions = bookkeeping.subscribed(known, view)
+        self.is_unsaved = False
         self.is_new = not self.positions.keys() <= known.keys()
         self._others = {key: row for key, row in known.items() if key not in self.positions}
         self._gone = {key: Known(row.topic, row.until) for key, row in self._others.items() if row.topic in selected}
@@ -107,6 +114,7 @@ class Subscription:
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
         position = msgspec.structs.replace(self.positions[key], next_offset=offset)
         self.positions[key] = msgspec.structs.replace(position, suspended_from=offset) if suspend else position
+        self.is_unsaved = True
 
     def _begun_anew(self, finding: Finding, view: ClusterView) -> bool:
         """Take up a topic's new life from its first offsets, once all its partitions have a leader."""
@@ -131,6 +139,7 @@ class Subscription:
 
     def advance(self, bins: Iterable[BinFacts]) -> None:
         """Move the positions to where a committed batch ended, and learn from it."""
+        self.is_unsaved = False
         for group in bins:
             for item in group.ranges:
                 self._advance(item)

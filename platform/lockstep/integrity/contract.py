@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from lockstep.integrity.suspending import Suspending
-from lockstep.integrity.verdict import Gate, Judgement
+from lockstep.integrity.suspending import Suspending, adapted
+from lockstep.integrity.verdict import Gate, GateState, Judgement
 
 
 class Fault(Enum):
@@ -81,6 +81,10 @@ class IntegrityClass(ABC):
         if not self.suspends:
             return self.gate()
         return Suspending(self.gate(), suspended_from, bears_violations=isinstance(self.on_violation, Suspend))
+
+    def adapted(self, state: GateState, suspended_from: int) -> GateState:
+        """A stored state as the policy of today keeps it: policies may change between two runs."""
+        return adapted(state, suspended_from, suspends=self.suspends)
 
     @abstractmethod
     def gate(self) -> Gate:

@@ -38,17 +38,15 @@ class Suspending:
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
-        known = cast("Opened | None", state)
+        known = cast("Opened | None", state)  # adapted when it was loaded
         suspended = known is not None and (known["g"] is False or known["o"] < self.suspended_from)
         if place.kind is Kind.SNAPSHOT:
             return self._snapshot(known, place, record, suspended=suspended)
         if suspended:
             return state, Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
         inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
-        if verdict.judgement in _APPLIED:
+        if verdict.judgement is Judgement.ACCEPT:
             return _opened(record.offset if known is None else known["o"], inner), verdict
-        if known is None and verdict.judgement is not Judgement.VIOLATION:
-            return None, _as(Judgement.QUARANTINE, verdict)
         return self._refused(known, verdict)
 
     def _snapshot(
@@ -57,7 +55,7 @@ class Suspending:
         """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
         before = None if known is None or suspended else known["g"]
         inner, verdict = self._inner.check(before, place, record)
-        if verdict.judgement in _APPLIED:
+        if verdict.judgement is Judgement.ACCEPT:
             return _opened(record.offset, inner), verdict
         if before is None or not self._bears_violations:
             return self._refused(known, verdict)
@@ -77,8 +75,22 @@ class Suspending:
         return suspended_state(cast("GateState", known)), _as(Judgement.SUSPEND, verdict)
 
 
-_APPLIED = (Judgement.ACCEPT,)
 _DROPPED = (Judgement.DUPLICATE, Judgement.LATE)
+
+
+def adapted(state: GateState, suspended_from: int, *, suspends: bool) -> GateState:
+    """See `IntegrityClass.adapted`.
+
+    A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
+    that is suspended when the policy becomes to halt is unknown until its next snapshot.
+    """
+    wrapped = isinstance(state, dict)
+    if state is None or wrapped is suspends:
+        return state
+    if suspends:
+        return _opened(0, state)
+    known = cast("Opened", state)
+    return None if known["g"] is False or known["o"] < suspended_from else known["g"]
 
 
 def suspended_state(state: GateState) -> GateState:
