@@ -10,11 +10,14 @@ import msgspec
 from lockstep.engine.facts import RangeFacts, event_time
 from lockstep.engine.plan import Position
 from lockstep.integrity.finding import Hole
+from lockstep.integrity.time import EPOCH, microseconds
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.state.address import SectionRef
 from lockstep.table.ledger import LedgerRow
 
+ACCEPTED_SHOWN = 100
+"""Losses named in one ledger row; the quarantine has all of them."""
 NO_ENDS = Ends(start=-1, stable_end=-1, high_watermark=-1)
 
 
@@ -27,6 +30,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     committed_at: datetime
     batch_seconds: float
     restart_cause: str | None
+    planned_at_us: int | None = None
 
 
 def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) -> LedgerRow:
@@ -44,6 +48,14 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         gaps=counts.gaps,
         dropped=counts.dropped,
         quarantined=counts.quarantined,
+        with_rows=counts.with_rows,
+        buffered=counts.buffered,
+        released=counts.released,
+        late=counts.late,
+        timer_rows=counts.timer_rows,
+        watermark=event_time(facts.watermark_us),
+        rows_emitted=facts.rows_emitted,
+        accepted_loss=_accepted(facts),
         suspended_from=facts.suspended_from,
         holes=list(facts.holes),
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
@@ -97,6 +109,10 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         dropped=0,
         quarantined=0,
         suspended_from=position.suspended_from,
+        watermark=event_time(position.watermark_us),
+        rows_emitted=position.rows_emitted,
+        planned_at=event_time(identity.planned_at_us),
+        with_rows=0,
         holes=[],
         leader_epoch=position.leader_epoch,
         first_event_time=None,
@@ -120,6 +136,8 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
         state=facts.state,
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
         suspended_from=facts.suspended_from,
+        watermark_us=facts.watermark_us,
+        rows_emitted=facts.rows_emitted,
     )
 
 
@@ -137,6 +155,8 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
         state=section,
         deletes_only=deletes_only,
         suspended_from=row.suspended_from,
+        watermark_us=None if row.watermark is None else microseconds(row.watermark - EPOCH),
+        rows_emitted=row.rows_emitted,
     )
 
 
@@ -154,7 +174,8 @@ def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, P
         whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
-                found[key] = position_of(known[key], deletes_only=topic.deletes_only)
+                position = position_of(known[key], deletes_only=topic.deletes_only)
+                found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
             elif whole:
                 found[key] = first_position(topic, key, view.ends[key])
     return found
@@ -169,7 +190,17 @@ def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
         partition=partition,
         next_offset=ends.start,
         deletes_only=topic.deletes_only,
+        is_only=topic.partitions == 1,
     )
+
+
+def _accepted(facts: RangeFacts) -> str | None:
+    """The losses that the declaration accepts, as the ledger tells them."""
+    if not facts.accepted:
+        return None
+    shown = "; ".join(facts.accepted[:ACCEPTED_SHOWN])
+    more = len(facts.accepted) - ACCEPTED_SHOWN
+    return f"by Suspend(accept_loss=True): {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
 def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:

@@ -33,10 +33,12 @@ class Without(msgspec.Struct, frozen=True):
 
     Attributes:
         refused: Messages that the transform cannot take, by offset.
+        held_refused: Those of them that it could not take when they were released from being held back.
         suspend_at: Offsets before which all sessions are suspended, rising: ends of holes.
     """
 
     refused: Mapping[int, Finding] = {}
+    held_refused: Mapping[int, Finding] = {}
     suspend_at: tuple[int, ...] = ()
 
     def pieces(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:

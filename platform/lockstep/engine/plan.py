@@ -37,6 +37,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         state: The section that holds the newest change of its state; None while it has none.
         deletes_only: The topic never had a cleanup policy that removes messages in the middle.
         suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        watermark_us: Event time that the partition has come to; None while it has seen none.
+        rows_emitted: Rows that timers emitted at `next_offset` already, while nothing had come.
+        is_only: The topic has no other partition.
     """
 
     topic: str
@@ -47,6 +50,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     state: SectionRef | None = None
     deletes_only: bool = True
     suspended_from: int = 0
+    watermark_us: int | None = None
+    rows_emitted: int = 0
+    is_only: bool = True
 
     @property
     def key(self) -> Key:
@@ -95,6 +101,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         cores: Bins at most.
         learned: What the batches before have shown.
         goal: When and how large, where the trigger is the size of files.
+        planned_at_us: The time of the plan, microseconds since 1970 (UTC); event times are judged by it.
+        silent: Watermarks to which partitions without messages move on.
     """
 
     generation: int
@@ -108,13 +116,22 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     learned: Learned = Learned()
     goal: FileGoal | None = None
+    planned_at_us: int = 0
+    silent: Mapping[Key, int] = {}
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
-    """One partition's part of the batch: an upper bound; a task may end it early."""
+    """One partition's part of the batch: an upper bound; a task may end it early.
+
+    Attributes:
+        position: Where it begins.
+        until: First offset after it.
+        watermark_us: Event time to which a partition without messages moves on; None for one with messages.
+    """
 
     position: Position
     until: int
+    watermark_us: int | None = None
 
     @property
     def messages(self) -> int:
@@ -137,6 +154,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         bins: The ranges of each task; none is empty.
         unavailable: Partitions without a leader, left out of this batch.
         backlog: Messages that are there and not in the plan.
+        planned_at_us: The time of the plan, microseconds since 1970 (UTC).
     """
 
     generation: int
@@ -146,6 +164,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     bins: Bins
     unavailable: tuple[Key, ...]
     backlog: int
+    planned_at_us: int = 0
 
     @property
     def messages(self) -> int:
@@ -164,6 +183,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
     bins = _filling(lagging, given) if given.goal is not None else _shared(lagging, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
+    bins = _with_silent(bins, lagging, given)
     return BatchPlan(
         generation=given.generation,
         epoch=given.epoch,
@@ -172,7 +192,21 @@ def plan_batch(given: PlanInput) -> BatchPlan:
         bins=bins,
         unavailable=tuple(sorted(p.key for p in given.positions if p.key not in given.ends)),
         backlog=left if given.goal is None or bins else 0,
+        planned_at_us=given.planned_at_us,
     )
+
+
+def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """The bins with the partitions whose time goes on without messages: each costs next to nothing."""
+    silent = [
+        PlannedRange(position, position.next_offset, given.silent[position.key])
+        for position in given.positions
+        if position.key in given.silent and position.key in given.ends and position.key not in lagging
+    ]
+    if not silent:
+        return bins
+    first, *rest = bins or ((),)
+    return (tuple(sorted((*first, *silent), key=lambda item: item.position.key)), *rest)
 
 
 def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:

@@ -48,7 +48,8 @@ class Approach:
 
     def __init__(self, stream: AnyStream, folders: StreamFolders, cluster_id: str) -> None:
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
-        self.output = open_tables(folders, table_schema(stream.types.row), cluster_id)
+        schema, keeps_late = table_schema(stream.types.row), stream.integrity.keeps_late
+        self.output = open_tables(folders, schema, cluster_id, keeps_late=keeps_late)
         self.head = self.output.base().head
         refuse_halted(self.head)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")

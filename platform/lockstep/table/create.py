@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
@@ -24,16 +24,24 @@ PROPERTIES = {
 }
 
 
-def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str) -> OutputLog:
+def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str, *, keeps_late: bool = False) -> OutputLog:
     """The output table's log; all tables are created when they are not there.
+
+    Args:
+        folders: Where they lie.
+        schema: Of the output table.
+        cluster_id: Id of the Kafka cluster.
+        keeps_late: There is to be a late table.
 
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, or has another schema.
     """
     head = Head(stream=folders.stream, cluster_id=cluster_id)
     metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
-    _create(folders.ledger, ledger.SCHEMA, None, {})
-    _create(folders.quarantine, quarantine.SCHEMA, None, {})
+    sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
+    for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():
+        _create(side, side_schema, None, {})
+        _widen(side, side_schema)
     _create(folders.table, schema, ["commit_hour"], metadata)
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
@@ -73,6 +81,15 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             raise
     log.sync(log.entry_path(folder, 0))
     log.sync(folder / "_delta_log")
+
+
+def _widen(side: Path, schema: pa.Schema) -> None:
+    """Add the columns that this release writes and the one that created the table did not; old rows have nulls."""
+    table = DeltaTable(side)
+    held = {field.name for field in table.schema().fields}
+    missing = [field for field in to_delta(schema).fields if field.name not in held]
+    if missing:
+        table.alter.add_columns([Field(field.name, field.type, nullable=True) for field in missing])
 
 
 def _check_schema(table: Path, wanted: pa.Schema) -> None:

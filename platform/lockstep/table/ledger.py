@@ -24,6 +24,13 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     emitted none; `skipped` those of kind SKIP; `quarantined` those kept in quarantine. Sessions that
     began before the offset `suspended_from` wait for their next snapshot. Times are UTC. `state_*`
     names the section of the durable state file that holds the newest change of the partition's state.
+
+    `buffered` messages are held back in the state for a later batch; `released` ones were held back by an
+    earlier one and are counted under what became of them, too; `late` ones are in the late table; so messages
+    + released = with rows + accepted without row + skipped + dropped + quarantined + late + buffered.
+    `timer_rows` counts timers, and sessions fallen silent, that emitted rows. `watermark` is the event time
+    that the partition has come to, `rows_emitted` the number of rows that timers emitted at `until`, and
+    `planned_at` the time by which absurd event times are told.
     """
 
     generation: int
@@ -59,6 +66,14 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     restart_cause: str | None = None
     accepted_loss: str | None = None
+    with_rows: int | None = None
+    buffered: int = 0
+    released: int = 0
+    late: int = 0
+    timer_rows: int = 0
+    watermark: datetime | None = None
+    rows_emitted: int = 0
+    planned_at: datetime | None = None
 
 
 SCHEMA = row_schema(LedgerRow)
@@ -77,13 +92,21 @@ def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
     table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-    return msgspec.convert(table.sort_by(order).to_pylist(), list[LedgerRow])
+    return msgspec.convert([_known(row) for row in table.sort_by(order).to_pylist()], list[LedgerRow])
 
 
 def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition, by (topic id, partition)."""
     rows = read_ledger(ledger, first_batch=head.full_ledger_batch) if head.batch else []
     return {(row.topic_id, row.partition): row for row in rows if row.batch <= head.batch}
+
+
+def _known(row: dict[str, object]) -> dict[str, object]:
+    """A row without what an older release did not write: columns that were added since are null in it."""
+    return {name: value for name, value in row.items() if value is not None or name not in _ADDED}
+
+
+_ADDED = ("buffered", "released", "late", "timer_rows", "rows_emitted")
 
 
 def now() -> datetime:
