@@ -98,6 +98,11 @@ class IntegrityClass(ABC):
         return False
 
     @property
+    def in_order(self) -> bool:
+        """Whether the numbers of a session only rise in the table."""
+        return False
+
+    @property
     def holds_back(self) -> bool:
         """Whether messages are held back until the watermark passes."""
         return False

@@ -80,6 +80,11 @@ class Ordered(IntegrityClass):
         """Refuse a wrap-around that is none."""
         check_wrap("Ordered.wraps_at", self.wraps_at)
 
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`."""
+        return self.wraps_at is None
+
     def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
         del time

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.contract import Fault, IntegrityClass, OnGrowth
-from lockstep.integrity.evidence import Checksum, Evidence, LogOnly
+from lockstep.integrity.evidence import Checksum, Evidence, LogOnly, Sequence
 from lockstep.integrity.repeats import DroppingRepeats, Repeats
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, Judgement
@@ -45,6 +45,11 @@ class Strict(IntegrityClass):
         if self.repeats is Repeats.DROP and isinstance(self.evidence, Checksum):
             problem = f"needs numbers, and {type(self.evidence).__name__} has none: a repeat cannot be told"
             raise DeclarationError("Strict.repeats", self.repeats, problem, "evidence=Sequence() or Linked()")
+
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`."""
+        return not (isinstance(self.evidence, Sequence) and self.evidence.wraps_at)
 
     def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""

@@ -104,6 +104,11 @@ class FuzzyWindow(IntegrityClass):
         """See `IntegrityClass.holds_back`."""
         return self.reorder
 
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`."""
+        return self.reorder
+
     def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
         bound_us = microseconds(self.lateness)

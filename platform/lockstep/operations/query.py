@@ -50,7 +50,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
-    """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`.
+    """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
     Args:
         sql: A query that reads.
@@ -110,7 +110,7 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
         return {}
     output = _opened(folders.table, as_of)
     time = as_of.time if as_of.version is None else _committed_at(output)
-    side = {"ledger": folders.ledger, "quarantine": folders.quarantine}
+    side = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
     beside = {f"{folders.stream}_{name}": _opened(at, AsOf(time=time)) for name, at in side.items() if log.exists(at)}
     return {folders.stream: output, **beside}
 

@@ -13,6 +13,7 @@ from lockstep.errors import LockstepError
 from lockstep.operations.opened import opened
 from lockstep.state.address import StateAddress
 from lockstep.state.durable import read_section
+from lockstep.state.reserved import is_reserved
 from lockstep.state.schema import StateSchema
 from lockstep.state.section import Section
 from lockstep.table import ledger
@@ -145,6 +146,8 @@ def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: 
             for key, value in block:
                 if value is None:
                     stored.pop(key, None)
+                elif is_reserved(key):
+                    continue  # of the engine: what is held back, and what is due
                 elif only is None or key == only.encode("utf-8", "surrogatepass"):
                     stored[key] = value
     for key, value in sorted(stored.items()):
