@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from lockstep.engine.evolution import refuse_changed_state
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.liveness import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
 from lockstep.errors import Fenced, LockstepError, StreamHalted, TableError
@@ -51,6 +52,7 @@ class Approach:
         self.output = open_tables(folders, table_schema(stream.types.row), cluster_id)
         self.head = self.output.base().head
         refuse_halted(self.head)
+        refuse_changed_state(stream, folders, positions(folders.ledger, self.head).values())
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")
         self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
 

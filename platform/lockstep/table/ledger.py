@@ -86,6 +86,13 @@ def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
     return {(row.topic_id, row.partition): row for row in rows if row.batch <= head.batch}
 
 
+def positions_at(ledger: Path, batch: int) -> dict[tuple[str, int], LedgerRow]:
+    """The newest ledger row of every partition as of an earlier batch; reads all that the ledger holds up to there."""
+    rows = DeltaTable(ledger).to_pyarrow_table(filters=[("batch", "<=", batch)]).sort_by("batch").to_pylist()
+    newest = {(row["topic_id"], row["partition"]): row for row in rows}
+    return msgspec.convert(newest, dict[tuple[str, int], LedgerRow])
+
+
 def now() -> datetime:
     """The time, for columns that people read; no decision is taken by it."""
     return datetime.now(UTC)
