@@ -44,12 +44,12 @@ class MemoryLog:
     @contextmanager
     def instead_of_kafka(self) -> Iterator[None]:
         """Tasks of this process read here."""
-        before = work.read, work._kept_consumer
-        work.read, work._kept_consumer = self._read, lambda _: cast("RangeConsumer", None)  # type: ignore[assignment]
+        before = work.read, work._kept_consumer  # noqa: SLF001  # what a task reads from
+        work.read, work._kept_consumer = self._read, lambda _: cast("RangeConsumer", None)  # type: ignore[assignment]  # noqa: SLF001
         try:
             yield
         finally:
-            work.read, work._kept_consumer = before  # type: ignore[assignment]
+            work.read, work._kept_consumer = before  # type: ignore[assignment]  # noqa: SLF001
 
     def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run]:
         for index, wanted in enumerate(ranges):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -153,7 +154,7 @@ def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerR
     """The newest ledger row of every partition as of a batch."""
     if not max(0, head.rewind_floor) <= batch <= head.batch:
         raise NotRetained(
-            f"there is no state of batch {batch} of {head.stream}: batches {head.rewind_floor} to {head.batch} are kept",
+            f"{head.stream} has no state as of batch {batch}: those of {head.rewind_floor} to {head.batch} are kept",
             next_step=f"lockstep state {head.stream} --at BATCH, with one of these",
         )
     if batch == head.batch:
@@ -166,25 +167,29 @@ def _is_wanted(row: LedgerRow, wanted: Wanted) -> bool:
 
 
 def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: str | None) -> Iterable[SessionState]:
-    stored: dict[bytes, bytes] = {}
-    header: SectionHeader | None = None
-    for section in sections_of(address_of(row), durable):
-        header = section.header
-        for block in section.blocks():
-            for key, value in block:
-                if value is None:
-                    stored.pop(key, None)
-                elif only is None or key == only.encode("utf-8", "surrogatepass"):
-                    stored[key] = value
+    header, stored = _stored(row, durable, None if only is None else only.encode("utf-8", "surrogatepass"))
     if header is None:
         return
     schema.accept(versions_of(header).shapes, f"the state of {row.topic}/{row.partition}")
     typed = Translation(schema, header)
     for key, value in sorted(stored.items()):
-        if is_session(key):
-            session = key.decode("utf-8", "surrogatepass")
-            decoded = schema.decode(session, typed.today(session, value)) if only is not None else None
-            yield _session(row, session, value, decoded)
+        session = key.decode("utf-8", "surrogatepass")
+        decoded = schema.decode(session, typed.today(session, value)) if only is not None else None
+        yield _session(row, session, value, decoded)
+
+
+def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SectionHeader | None, dict[bytes, bytes]]:
+    """The newest header of a partition's state, and the stored value of each session that is wanted."""
+    stored: dict[bytes, bytes] = {}
+    header: SectionHeader | None = None
+    for section in sections_of(address_of(row), durable):
+        header = section.header
+        for key, value in chain.from_iterable(section.blocks()):
+            if value is None:
+                stored.pop(key, None)
+            elif is_session(key) and only in {None, key}:
+                stored[key] = value
+    return header, stored
 
 
 def _session(row: LedgerRow, key: str, value: bytes, decoded: tuple[object, object] | None) -> SessionState:

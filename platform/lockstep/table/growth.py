@@ -7,7 +7,7 @@ Dropping, renaming, narrowing and retyping are refused: old files would lie abou
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +19,7 @@ from lockstep.table import log
 from lockstep.table.schema import to_delta
 
 MOST_ATTEMPTS = 20
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -102,7 +102,7 @@ def defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
 
 def _with_newer(table: DeltaTable, wanted: pa.Schema) -> pa.Schema:
     """A side table of a newer release has columns that this one leaves alone."""
-    held = pa.schema(table.schema().to_arrow())
+    held = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     return pa.schema([*wanted, *(field for field in held if field.name not in wanted.names)])
 
 
@@ -113,7 +113,7 @@ def _problem(name: str, held: dict[str, Field], asked: dict[str, Field], default
         if asked[name].nullable or name in defaulted:
             return None
         return f"{name}: new and neither optional nor with a default; declare it X | None, or give it a default"
-    if _type(held[name]) != _type(asked[name]):
+    if held[name].type != asked[name].type:
         return f"{name}: table {_type(held[name])}, declared {_type(asked[name])}"
     return None
 
@@ -130,7 +130,7 @@ def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
                 # The number as it stands: the last line of an entry says that it is whole.
                 app_transactions=[Transaction(log.BATCH, table.transaction_version(log.BATCH) or 0)],
             ),
-            post_commithook_properties=_NO_HOOKS,
+            post_commithook_properties=NO_HOOKS,
         )
     except DeltaError:
         return False
@@ -140,5 +140,5 @@ def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
 
 
 def _type(field: Field) -> str:
-    """The type's name: of a struct or list with all that is inside, nullability there left out."""
-    return str(pa.field(pa.field(field.to_arrow()).name, pa.field(field.to_arrow()).type).type)
+    """The type's name, for people."""
+    return str(pa.field(cast("Any", field.to_arrow())).type)

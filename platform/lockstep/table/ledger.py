@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from lockstep.integrity.finding import Hole
 from lockstep.integrity.suspending import SuspendedSession
 from lockstep.table.files import write_file
+from lockstep.table.growth import without_nulls
 from lockstep.table.head import Head, SideFile
 from lockstep.table.schema import row_schema
 
@@ -106,7 +107,7 @@ def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
     table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-    return msgspec.convert(table.sort_by(order).to_pylist(), list[LedgerRow])
+    return without_nulls(table.sort_by(order), LedgerRow)
 
 
 def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
@@ -117,9 +118,8 @@ def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
 
 def positions_at(ledger: Path, batch: int) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition as of an earlier batch; reads all that the ledger holds up to there."""
-    rows = DeltaTable(ledger).to_pyarrow_table(filters=[("batch", "<=", batch)]).sort_by("batch").to_pylist()
-    newest = {(row["topic_id"], row["partition"]): row for row in rows}
-    return msgspec.convert(newest, dict[tuple[str, int], LedgerRow])
+    table = DeltaTable(ledger).to_pyarrow_table(filters=[("batch", "<=", batch)])
+    return {(row.topic_id, row.partition): row for row in without_nulls(table.sort_by("batch"), LedgerRow)}
 
 
 def now() -> datetime:
