@@ -1,7 +1,8 @@
-"""Releases of a stream after one another over real topics: rows equal the plain fold, wrong changes are refused first."""
+"""Releases of a stream after one another: rows equal the plain fold, and a wrong change is refused before it harms."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,7 +190,7 @@ def commits(told: Told) -> list[dict[str, Any]]:
         (Retyped(), "total: table int64, declared string"),
         (Required(), "unit: new and neither optional nor with a default"),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=["dropped", "renamed", "retyped", "required"],
 )
 def test_columns_that_go_or_change_are_refused_by_name(told: Told, transform: Any, said: str) -> None:
     told.send(*(("a", value) for value in session(1)))
@@ -197,10 +198,8 @@ def test_columns_that_go_or_change_are_refused_by_name(told: Told, transform: An
     before = heads(told.runs.folders.table)[-1]
     with pytest.raises(TableError, match=said):
         told.run(transform)
-    assert (
-        said.split(":", maxsplit=1)[0].split(".", maxsplit=1)[0]
-        in preview.restart(told.of(transform).stream, told.runs.settings).refused
-    )
+    refused = preview.restart(told.of(transform).stream, told.runs.settings).refused
+    assert re.search(said, refused)
     assert heads(told.runs.folders.table)[-1] == before
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import pytest
 from confluent_kafka import Message
 
 from lockstep.engine import bookkeeping, work
@@ -44,12 +45,10 @@ class MemoryLog:
     @contextmanager
     def instead_of_kafka(self) -> Iterator[None]:
         """Tasks of this process read here."""
-        before = work.read, work._kept_consumer  # noqa: SLF001  # what a task reads from
-        work.read, work._kept_consumer = self._read, lambda _: cast("RangeConsumer", None)  # type: ignore[assignment]  # noqa: SLF001
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(work, "read", self._read)
+            patch.setattr(work, "_kept_consumer", lambda _: None)
             yield
-        finally:
-            work.read, work._kept_consumer = before  # type: ignore[assignment]  # noqa: SLF001
 
     def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run]:
         for index, wanted in enumerate(ranges):
