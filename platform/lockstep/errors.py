@@ -36,6 +36,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstep.integrity.acceptance import options, proposed
+
 if TYPE_CHECKING:
     from lockstep.integrity.finding import Finding
 
@@ -169,10 +171,8 @@ class Violation(LockstepError):
 
 def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     """The command that resumes a stream after its cause was understood."""
-    if not findings:
-        return f"lockstep resume {stream}"
-    lost = " ".join(f"--accept-loss {f.topic}/{f.partition}@{f.offset}-{f.until}" for f in findings)
-    return f"find the cause, then: lockstep resume {stream} {lost} --why '...'"
+    given_up = options(proposed(finding) for finding in findings)
+    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --mended, where it was mended)"
 
 
 def _rebuilt(kind: type[LockstepError], parts: dict[str, object]) -> LockstepError:
