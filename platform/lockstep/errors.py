@@ -24,6 +24,9 @@ LockstepError                 something a person must know; `next_step` says wha
 |- WrongQuery                 the SQL is wrong, or names what is not there (operations/sql.py)
 |- NoSuchSession              no session of that key has a state (operations/state.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
+|- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
+|- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
+|- NotThere                   what is accepted is not where the stream stands (operations/accepting.py)
 |- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
 |  `- IntegrityLost           the promise of the stream's class cannot be kept any more
 `- Violation                  raised by a fold: what it checked does not hold
