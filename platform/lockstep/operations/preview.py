@@ -243,6 +243,9 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
     if row.topic not in seen.selected:
         why = "the stream's pattern does not select it any more; its position stays in the ledger"
         return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
+    if row.retired:
+        why = "retired: an operator accepted that this life of the topic is over"
+        return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
     now = seen.view.topics.get(row.topic)
     what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
     return RestartedPartition(row.topic, row.partition, "audit", row.until, f"the topic {what}")

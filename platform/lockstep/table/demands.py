@@ -36,6 +36,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         quarantine: Its files of the quarantine, already synced.
         full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
         findings: Evidence; not empty makes this commit the halt.
+        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
+    accepts_burst: bool = False
 
 
 def claim(
@@ -99,6 +101,7 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> 
             desired=Desired.HALTED if planned.findings else Desired.RUNNING,
             reason=str(planned.findings[0]) if planned.findings else "running",
             findings=planned.findings,
+            accepts_burst=planned.accepts_burst,
             ledger=planned.ledger,
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
