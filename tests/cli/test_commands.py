@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from lockstep.cli import app
-from lockstep.commands import operate, run
+from lockstep.commands import operate, resume, run
 from lockstep.commands.app import EXIT_CODES
 from lockstep.errors import IntegrityLost
 from lockstep.operations import (
@@ -175,12 +175,12 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     fresh.environment.update(environment)
     started = fresh.call("start", "adding")
     assert started.exit_code == 3
-    loss = f"--accept-loss {topic}/0@2-3"
+    loss = f"--skip-session {topic}/0/s"
     assert f"lockstep resume adding {loss}" in started.stderr
     assert fresh.call("repair", "adding").exit_code == 1
 
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
-    assert msgspec.json.decode(resumed.stdout, type=operate.Resumed) == operate.Resumed("adding", 2)
+    assert msgspec.json.decode(resumed.stdout, type=resume.Resumed) == resume.Resumed("adding", 2)
     closed = fresh.call("close", "adding", "--json")
     assert msgspec.json.decode(closed.stdout, type=operate.Closed).stream == "adding"
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Decoder, Function, Halt, Json, MessagePack, Sequence, Stream, Strict
-from lockstep.errors import DeclarationError, NotYet
+from lockstep.errors import DeclarationError
 from tests.declare import wrong_transforms as wrong
 from tests.declare.panels import Panel, PanelTransform, Reading, Snapshot, Update, panels
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import msgspec
 
 TOP_LEVEL = "put messages, transform and stream at the top level of a module, for example assets/sensors.py"
-HOOKS = {"migrate": wrong.Migrating}
 
 
 def refusal(**changed: object) -> str:
@@ -59,17 +58,6 @@ def test_a_policy_that_is_none_is_refused() -> None:
     integrity = Strict(evidence=Sequence(), on_violation="halt")  # type: ignore[arg-type]  # wrong on purpose
     assert refusal(integrity=integrity) == (
         "Stream.integrity.on_violation = 'halt': is not a policy\n  next: for example Halt()"
-    )
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_that_does_not_run_yet_is_refused_when_overridden(hook: str) -> None:
-    transform = HOOKS[hook]
-    with pytest.raises(NotYet) as refused:
-        panels(transform=transform())
-    assert str(refused.value) == (
-        f"Stream.transform = '{transform.__name__}.{hook}': is declared but does not run yet\n"
-        f"  next: remove {hook} for now"
     )
 
 

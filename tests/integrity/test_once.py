@@ -65,7 +65,7 @@ def test_each_message_once(case: str) -> None:
     for offset, (place, content) in enumerate(messages):
         after: GateState
         after, verdict = gate.check(state, place, Record("t", "id", 0, offset, Content(content)))
-        state = after if verdict.judgement.value == "accept" else state  # type: ignore[assignment]  # None at first
+        state = after if verdict.judgement.value == "accept" else state
         found.append((verdict.judgement.value, verdict.cause))
     assert told == found
 

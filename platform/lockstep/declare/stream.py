@@ -17,7 +17,7 @@ from lockstep.declare.generics import TransformTypes, transform_types
 from lockstep.declare.limits import Limits
 from lockstep.declare.rules import Rule
 from lockstep.declare.topics import Topics
-from lockstep.declare.transform import M, R, S, Transform, overridden_hooks, overrides
+from lockstep.declare.transform import M, R, S, Transform, overrides
 from lockstep.declare.triggers import Every, Trigger
 from lockstep.errors import DeclarationError, NotYet
 from lockstep.integrity.contract import IntegrityClass, Policy
@@ -64,7 +64,6 @@ class Stream(Generic[M, S, R]):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
         if self.rules:
             raise NotYet("Stream.rules", self.rules, "leave rules out; the built-in checks run for every stream")
-        _check_hooks(self.transform)
         _check_timers(self.transform, self.integrity)
         _check_importable(self)
         _check_shippable(self)
@@ -105,12 +104,6 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
     policy: object = getattr(stream.integrity, "on_violation", None)
     if not isinstance(policy, Policy):
         raise DeclarationError("Stream.integrity.on_violation", policy, "is not a policy", "for example Halt()")
-
-
-def _check_hooks(transform: Transform[M, S, R]) -> None:
-    hooks = overridden_hooks(type(transform))
-    if hooks:
-        raise NotYet("Stream.transform", f"{type(transform).__name__}.{hooks[0]}", f"remove {', '.join(hooks)} for now")
 
 
 def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> None:

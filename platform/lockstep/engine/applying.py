@@ -128,7 +128,7 @@ class Applying:
     def _wake(self, session: str, entry: Entry[object], deadline_us: int, at: int) -> None:
         """Whatever of a session is due at one deadline; it may be nothing: deadlines move on."""
         timing, gate = cast("Timing", self.timing), self._sessions.gate
-        if self._sessions.is_suspended(entry):
+        if self._sessions.is_suspended(session, entry):
             timing.disarm(session)
             return
         released = gate.due_us(cast("GateState", entry.gate))
@@ -205,7 +205,7 @@ class Applying:
             self._judge.counts.released += 1
             self._judge.counts.refused += 1
             record = self._taken(session, offset)
-            self._judge.judged(self.program.integrity.answer(Fault.RAISED), record, refused)
+            self._judge.judged(self._judge.answer(Fault.RAISED, offset), record, refused)
         self.free(session, [offset for offset in waiting if offset not in offsets])
 
     def _taken(self, session: str, offset: int) -> Record:

@@ -37,11 +37,10 @@ class Blame(msgspec.Struct, frozen=True):
 
 def note_error(error: Exception, worked: Record | None, applying: Applying, emission: Emission, judge: Judging) -> None:
     """Note an error of the user's code: a violation, or a message to be left out when the range is folded again."""
-    program = applying.program
     blame = _of_row(error, emission) if isinstance(error, RowRefused) else _of_message(worked, applying)
     found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
-    if blame.of_timer or program.integrity.answer(Fault.RAISED) is Judgement.VIOLATION:
+    if blame.of_timer or judge.answer(Fault.RAISED, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
         judge.stopped = replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source)
     else:

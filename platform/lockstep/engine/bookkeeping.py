@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -14,10 +15,15 @@ from lockstep.integrity.time import EPOCH, microseconds
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.state.address import SectionRef
-from lockstep.table.ledger import LedgerRow
+from lockstep.table.ledger import Accepted, LedgerRow
 
-ACCEPTED_SHOWN = 100
-"""Losses named in one ledger row; the quarantine has all of them."""
+_NOTHING_READ: Final = dict.fromkeys(
+    (
+        *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
+        *("dropped", "quarantined", "state_bytes"),
+    ),
+    0,
+)
 NO_ENDS = Ends(start=-1, stable_end=-1, high_watermark=-1)
 
 
@@ -55,8 +61,10 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         timer_rows=counts.timer_rows,
         watermark=event_time(facts.watermark_us),
         rows_emitted=facts.rows_emitted,
-        accepted_loss=_accepted(facts),
+        accepted=_accepted(facts),
         suspended_from=facts.suspended_from,
+        suspended_sessions=list(facts.suspended_sessions),
+        catching_up=quiet.catching_up and facts.until == quiet.start,
         holes=list(facts.holes),
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
         first_event_time=event_time(facts.first_event_time_us),
@@ -77,7 +85,8 @@ def ledger_rows(
 
 def carried(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
     """The row that carries the position of a partition that is not subscribed any more."""
-    return quiet_row(identity, position_of(row, deletes_only=True), None)
+    quiet = quiet_row(identity, position_of(row, deletes_only=True), None)
+    return msgspec.structs.replace(quiet, retired=row.retired)
 
 
 def with_lost(row: LedgerRow, lost: Hole | None) -> LedgerRow:
@@ -100,19 +109,13 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         until=position.next_offset,
         stable_end=seen.stable_end,
         high_watermark=seen.high_watermark,
-        messages=0,
-        rows=0,
-        accepted_without_row=0,
-        skipped=0,
-        repeats=0,
-        gaps=0,
-        dropped=0,
-        quarantined=0,
+        **_NOTHING_READ,
         suspended_from=position.suspended_from,
         watermark=event_time(position.watermark_us),
         rows_emitted=position.rows_emitted,
         planned_at=event_time(identity.planned_at_us),
-        with_rows=0,
+        suspended_sessions=list(position.suspended_sessions),
+        catching_up=position.catching_up,
         holes=[],
         leader_epoch=position.leader_epoch,
         first_event_time=None,
@@ -120,7 +123,6 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         newest_timestamp=None,
         batch_seconds=identity.batch_seconds,
         cpu_seconds=0.0,
-        state_bytes=0,
         restart_cause=identity.restart_cause,
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
@@ -138,6 +140,8 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
         suspended_from=facts.suspended_from,
         watermark_us=facts.watermark_us,
         rows_emitted=facts.rows_emitted,
+        suspended_sessions=facts.suspended_sessions,
+        catching_up=position.catching_up and facts.until == position.next_offset,
     )
 
 
@@ -157,6 +161,8 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
         suspended_from=row.suspended_from,
         watermark_us=None if row.watermark is None else microseconds(row.watermark - EPOCH),
         rows_emitted=row.rows_emitted,
+        suspended_sessions=tuple(row.suspended_sessions),
+        catching_up=row.catching_up,
     )
 
 
@@ -194,13 +200,21 @@ def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
     )
 
 
-def _accepted(facts: RangeFacts) -> str | None:
+def _accepted(facts: RangeFacts) -> list[Accepted]:
     """The losses that the declaration accepts, as the ledger tells them."""
-    if not facts.accepted:
-        return None
-    shown = "; ".join(facts.accepted[:ACCEPTED_SHOWN])
-    more = len(facts.accepted) - ACCEPTED_SHOWN
-    return f"by Suspend(accept_loss=True): {shown}{f'; and {more} more' if more > 0 else ''}"
+    who, why = "the declaration", "Suspend(accept_loss=True)"
+    return [
+        Accepted(
+            kind="accept-loss",
+            cause="suspended",
+            start=each.start,
+            until=each.until,
+            session=each.session,
+            who=who,
+            why=why,
+        )
+        for each in facts.accepted
+    ]
 
 
 def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:

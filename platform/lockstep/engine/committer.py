@@ -42,6 +42,7 @@ class Reached(msgspec.Struct, frozen=True):
         batch_seconds: Wall time so far.
         full: The ledger file is to hold the positions of all partitions.
         planned_at_us: The time of the plan.
+        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Reached(msgspec.Struct, frozen=True):
     batch_seconds: float = 0.0
     full: bool = False
     planned_at_us: int | None = None
+    accepts_burst: bool = False
 
 
 class Committer:
@@ -106,6 +108,7 @@ class Committer:
             late=reached.late,
             full_ledger_at=now.timestamp() if full else None,
             findings=reached.findings,
+            accepts_burst=reached.accepts_burst,
         )
         landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
         self._side = self._helper.submit(self._side_logs.forward, landed.head)

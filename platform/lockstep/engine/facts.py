@@ -10,6 +10,7 @@ import msgspec
 from lockstep.declare.decoders.registry import Registry
 from lockstep.engine.plan import PlannedRange
 from lockstep.integrity.finding import Finding, Hole
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.state.address import SectionRef
 from lockstep.table.files import DataFile
 from lockstep.table.head import SideFile
@@ -83,6 +84,20 @@ class Counts(msgspec.Struct):
     timer_rows: int = 0
 
 
+class AcceptedLoss(msgspec.Struct, frozen=True):
+    """Messages of a session that are lost, as the declaration accepts (`Suspend(accept_loss=True)`).
+
+    Attributes:
+        session: The session.
+        start: The first offset at which one was lost.
+        until: Offset of the snapshot that began the session anew.
+    """
+
+    session: str
+    start: int
+    until: int
+
+
 class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a task did with one range.
 
@@ -103,7 +118,8 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
         watermark_us: Event time that the partition has come to.
         rows_emitted: Rows that timers emitted at `until`.
         opened: Digests of the sessions that began in the range and did not end.
-        accepted: Losses that the declaration accepts, in words.
+        accepted: Losses that the declaration accepts.
+        suspended_sessions: Those that an operator skips, and that no snapshot has begun anew yet.
         finding: The violation at `until`, where the range stopped for one.
         trouble: Why the range ended early without a violation.
     """
@@ -124,7 +140,8 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     watermark_us: int | None = None
     rows_emitted: int = 0
     opened: tuple[bytes, ...] = ()
-    accepted: tuple[str, ...] = ()
+    accepted: tuple[AcceptedLoss, ...] = ()
+    suspended_sessions: tuple[SuspendedSession, ...] = ()
     finding: Finding | None = None
     trouble: str | None = None
 
@@ -137,6 +154,16 @@ class BinFacts(msgspec.Struct, frozen=True, tag=True):
     cpu_seconds: float
     quarantine: tuple[SideFile, ...] = ()
     late: tuple[SideFile, ...] = ()
+
+
+class NoState(msgspec.Struct, frozen=True, tag=True):
+    """A task ended before its bin did: state of another type, or a migration that failed. Nothing was written.
+
+    Attributes:
+        error: The StateError, pickled: the driver raises it as it was, while Spark would only give its text.
+    """
+
+    error: bytes
 
 
 class NoSchemas(msgspec.Struct, frozen=True, tag=True):

@@ -16,7 +16,7 @@ from lockstep.engine.blame import note_error
 from lockstep.engine.emission import CHUNK_ROWS, Emission
 from lockstep.engine.facts import Counts
 from lockstep.engine.judging import Ended, Judging
-from lockstep.engine.kept import Message, Without
+from lockstep.engine.kept import KILLS_ITS_WORKER, Message, Without
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
 from lockstep.engine.sessions import Sessions, is_on_its_way
@@ -55,7 +55,7 @@ class RangeFold:
         self._program, self._position, self._state = program, position, state
         self._without = without or Without()
         self.time = PartitionTime(position.watermark_us, latest_us)
-        self.sessions = Sessions(program, state, self.time, position.suspended_from)
+        self.sessions = Sessions(program, position, state, self.time)
         self.judge = Judging(program.integrity, position)
         self.emission = Emission(program.rows, position, self.judge.counts, self.time)
         self._timing = Timing(program, self.time, state) if program.is_timed else None
@@ -95,7 +95,9 @@ class RangeFold:
         first = _offset(messages[0])
         if (suspended := self._without.suspended_before(first)) > self.sessions.suspended_from:
             self.sessions.suspend_before(suspended)
-        if first in self._without.refused:
+        if first in self._without.killing:
+            self._guarded(lambda: self._undecodable(self._record_of(messages[0]), KILLS_ITS_WORKER))
+        elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
         else:
             self._guarded(lambda: self._fold(messages))
@@ -115,7 +117,7 @@ class RangeFold:
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
         program, where, sessions, timing = self._program, self._position, self.sessions, self._timing
-        entries, load, check = self._state.entries, sessions.load, sessions.gate.check
+        entries, load = self._state.entries, sessions.load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
         decode, place_of, apply, bytes_max = program.decode, program.place, program.apply, program.message_bytes_max
         rows, proofs = self.emission.rows, self.emission.proofs
@@ -127,21 +129,15 @@ class RangeFold:
                 body = decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
             except DECODE_ERRORS as error:
                 self._undecodable(record, error)
-                check = sessions.gate.check
                 continue
             place = place_of(body, record)
             kind, session = place.kind, place.session
-            if kind is not UPDATE:
-                if self._is_skipped(kind):
-                    continue
-                check = sessions.gate.check
+            if kind is not UPDATE and self._is_skipped(kind):
+                continue
             if timing is not None and timing.see(body, place, record):
                 self._applying.fire(record.offset)
-            entry = entries.get(session)
-            if entry is None:
-                entry = load(session) or Entry(None, None)
-                check = sessions.gate.check
-            gate, verdict = check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much as the check
+            entry = entries.get(session) or load(session) or Entry(None, None)
+            gate, verdict = sessions.check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much
             if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, place, record):
                 continue
             before = len(rows)
@@ -231,15 +227,19 @@ class RangeFold:
         if self._timing is not None and self.sessions.find(place.session) is not None:
             self._timing.touch(place.session, entry, self.sessions.gate, place, record)
 
+    def _record_of(self, message: Message) -> Record:
+        where = self._position
+        self._record = Record(where.topic, where.topic_id, where.partition, _offset(message), message)
+        return self._record
+
     def _undecodable(self, record: Record, error: Exception) -> None:
         if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # whose message it was is not known
             self.sessions.suspend_before(record.offset + 1)
 
     def _leave_out(self, message: Message, found: Finding) -> None:
         """Judge a message that an earlier fold of this range could not apply."""
-        where = self._position
-        record = self._record = Record(where.topic, where.topic_id, where.partition, _offset(message), message)
-        answer = self._program.integrity.answer(Fault.RAISED)
+        record = self._record_of(message)
+        answer = self.judge.answer(Fault.RAISED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)
         if answer is not Judgement.SUSPEND:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from lockstep.declare.decoders.causes import Cause, cause_of
 from lockstep.declare.record import Record
-from lockstep.engine.facts import Counts
+from lockstep.engine.facts import AcceptedLoss, Counts
 from lockstep.engine.kept import Kept
 from lockstep.engine.plan import Position
 from lockstep.integrity.contract import Fault, IntegrityClass
@@ -39,7 +39,7 @@ class Judging:
         self._integrity, self._position = integrity, position
         self.counts = Counts()
         self.kept, self.late = Kept(), Kept()
-        self.accepted: list[str] = []
+        self.accepted: list[AcceptedLoss] = []
         self.stopped: Finding | None = None
         self.refused: Finding | None = None
         self.refused_held = False
@@ -54,6 +54,11 @@ class Judging:
         """What is kept aside, of the kind that can take no more; else the quarantine."""
         return self.late if self.late.full else self.kept
 
+    def answer(self, fault: Fault, offset: int) -> Judgement:
+        """The class's verdict; what an operator has given up is kept in quarantine, whatever it is."""
+        given_up = offset < self._position.suspended_from
+        return Judgement.QUARANTINE if given_up else self._integrity.answer(fault)
+
     def remarked(self, verdict: Verdict, record: Record, session: str) -> bool:
         """Count a message that was remarked on; whether it is applied all the same.
 
@@ -67,7 +72,7 @@ class Judging:
         if verdict.cause == "gap":
             self.counts.gaps += 1
         elif verdict.cause == LOSS_ACCEPTED:
-            self.accepted.append(f"{verdict.expected} of session {session!r}")
+            self.accepted.append(AcceptedLoss(session, int(verdict.expected or 0), record.offset))
         elif verdict.cause and judgement in _REPEATED and not self._keeps(judgement):
             self.counts.repeats += 1
         if judgement is not Judgement.ACCEPT:
@@ -102,7 +107,7 @@ class Judging:
         """
         problem = "no value (null)" if record.value is None else str(error)
         cause = Cause.NO_VALUE if record.value is None else cause_of(error)
-        answer = self._integrity.answer(Fault.UNDECODABLE)
+        answer = self.answer(Fault.UNDECODABLE, record.offset)
         self.counts.refused += answer is not Judgement.GAP  # a class that only counts them fills no quarantine
         found = self.finding("undecodable", record.offset, session=key_text(record))
         self.judged(

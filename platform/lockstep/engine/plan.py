@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 import msgspec
 
+from lockstep.engine.packing import even, pack
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import Ends
 from lockstep.state.address import SectionRef
@@ -16,13 +18,7 @@ SMALL_BATCH_MESSAGES = 20_000
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 """A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
 fetches far beyond its end): some 2,000 messages each keep that at half a microsecond a message."""
-MOVE_FOR_SECONDS_RATIO = 0.25
-"""A partition leaves its bin only when that bin would take this much longer than the average:
-its hot state lies where it was last worked."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
-UNEVEN_FILE_RATIO = 0.15
-"""Several files at once are planned only when each is so close to the target: it leaves room for what
-the sizes of the batches before do not tell."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +36,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         watermark_us: Event time that the partition has come to; None while it has seen none.
         rows_emitted: Rows that timers emitted at `next_offset` already, while nothing had come.
         is_only: The topic has no other partition.
+        suspended_sessions: Those that an operator skips until their next snapshot.
+        catching_up: The log was cut below this position, and an operator accepted that: what is appended below it
+            is passed over.
     """
 
     topic: str
@@ -53,6 +52,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     watermark_us: int | None = None
     rows_emitted: int = 0
     is_only: bool = True
+    suspended_sessions: tuple[SuspendedSession, ...] = ()
+    catching_up: bool = False
 
     @property
     def key(self) -> Key:
@@ -127,11 +128,13 @@ class PlannedRange(msgspec.Struct, frozen=True):
         position: Where it begins.
         until: First offset after it.
         watermark_us: Event time to which a partition without messages moves on; None for one with messages.
+        killing: Offsets in it that ended their worker each time; they are handled as undecodable.
     """
 
     position: Position
     until: int
     watermark_us: int | None = None
+    killing: tuple[int, ...] = ()
 
     @property
     def messages(self) -> int:
@@ -223,7 +226,7 @@ def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     ranges = _ranges(admit(_in_turn(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
-    return pack(ranges, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+    return pack(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
 
 
 def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
@@ -260,8 +263,8 @@ def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
         most = int(sum(lagging.values()) * count * goal.target_bytes / waiting_bytes)
         ranges = _ranges(admit(lagging, most), given)
         sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
-        bins = pack(ranges, sizes, count, given.learned.bins_before)
-        if count == 1 or _even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
+        bins = pack(ranges, _key, sizes, count, given.learned.bins_before)
+        if count == 1 or even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
     ranges = _ranges(lagging if each else admit(lagging, given.messages_max), given)
     enough_to_learn = not each and sum(lagging.values()) >= given.messages_max
@@ -269,26 +272,8 @@ def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     return (tuple(ranges),) if ranges and (due or enough_to_learn) else ()
 
 
-def _even(bins: Bins, sizes: Mapping[PlannedRange, float], target_bytes: int) -> bool:
-    loads = [sum(sizes[item] for item in group) for group in bins]
-    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
-
-
-def pack(ranges: list[PlannedRange], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]) -> Bins:
-    """Put ranges, in order of their keys, into at most `count` bins, each of which keeps that order."""
-    if not ranges:
-        return ()
-    target = sum(costs) / count
-    bins: list[list[PlannedRange]] = [[] for _ in range(count)]
-    load = [0.0] * count
-    for cost, item in sorted(zip(costs, ranges, strict=True), key=lambda each: (-each[0], each[1].position.key)):
-        lightest = load.index(min(load))
-        before = bins_before.get(item.position.key, lightest)
-        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
-        chosen = before if stays else lightest
-        bins[chosen].append(item)
-        load[chosen] += cost
-    return tuple(tuple(sorted(group, key=lambda item: item.position.key)) for group in bins if group)
+def _key(item: PlannedRange) -> Key:
+    return item.position.key
 
 
 def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:

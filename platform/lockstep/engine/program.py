@@ -14,7 +14,7 @@ from lockstep.declare.event_time import EventTime
 from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
-from lockstep.declare.transform import Transform, overrides
+from lockstep.declare.transform import Transform, migration_of, overrides
 from lockstep.integrity.contract import IntegrityClass
 from lockstep.integrity.verdict import Gate
 from lockstep.state.schema import StateSchema
@@ -105,7 +105,7 @@ def program(stream: Stream[object, object, msgspec.Struct], registry: Registry |
         hooks=hooks_of(transform),
         event_time=stream.event_time,
         integrity=stream.integrity,
-        state=StateSchema(types.state),
+        state=StateSchema(types.state, migration_of(transform)),
         rows=RowsBuilder(types.row),
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import cast
 
+from lockstep.declare.place import Place
+from lockstep.declare.record import Record
+from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
 from lockstep.integrity.spread import is_spread
 from lockstep.integrity.suspending import Opened, suspended_state
 from lockstep.integrity.time import PartitionTime
-from lockstep.integrity.verdict import Gate, GateState
+from lockstep.integrity.verdict import Gate, GateState, Verdict
 from lockstep.state.held import Held
 from lockstep.state.store import Entry, PartitionState
 
@@ -21,27 +25,32 @@ class Sessions:
 
     Attributes:
         gate: The gate of the partition as of now.
+        check: What it judges by; read anew for each message, because any message may change it.
         suspended_from: Sessions that began before this offset are suspended.
         opened: Sessions that began in this range and did not end.
         held: The messages that are held back.
     """
 
     gate: Gate
+    check: Callable[[GateState, Place, Record], tuple[GateState, Verdict]]
     suspended_from: int
 
     def __init__(
-        self, program: Program, state: PartitionState[object], time: PartitionTime, suspended_from: int
+        self, program: Program, position: Position, state: PartitionState[object], time: PartitionTime
     ) -> None:
         self._program, self._state, self._time = program, state, time
+        self._skipped = position.suspended_sessions
+        self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
         self._spread = False
         self.opened: set[str] = set()
         self.held = Held(state.reserved)
-        self.suspend_before(suspended_from)
+        self.suspend_before(position.suspended_from)
 
     def suspend_before(self, offset: int) -> None:
         """Suspend all sessions that began before an offset."""
         self.suspended_from = offset
-        self.gate = self._program.gate_for(offset, self._time, spread=self._spread)
+        self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread)
+        self.check = self.gate.check
 
     def bear_parts(self) -> None:
         """From now on snapshots may lie over several messages; the others do not pay for it."""
@@ -53,7 +62,7 @@ class Sessions:
         """The session's stored state, as the declaration of today keeps it."""
         entry = self._state.load(session)
         if entry is not None:
-            gate = self._program.integrity.adapted(cast("GateState", entry.gate), self.suspended_from)
+            gate = self._program.integrity.adapted(cast("GateState", entry.gate), self.suspended_from, self._skipped)
             entry.gate = gate
             if is_on_its_way(gate):
                 self.bear_parts()
@@ -81,10 +90,10 @@ class Sessions:
         entry.gate = suspended_state(gate, since)
         return held
 
-    def is_suspended(self, entry: Entry[object]) -> bool:
+    def is_suspended(self, session: str, entry: Entry[object]) -> bool:
         """Whether a session waits for its next snapshot."""
-        gate = entry.gate
-        return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < self.suspended_from)
+        gate, before = entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0))
+        return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < before)
 
     def opened_digests(self) -> tuple[bytes, ...]:
         """What tells the driver that a session began in two partitions."""

@@ -68,6 +68,7 @@ class Opener:
         )
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
         state = self.stack.enter_context(opened)
+        without = without or Without(killing=planned.killing)
         fold = RangeFold(self.program, position, state, without, self.latest_us)
         return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
 

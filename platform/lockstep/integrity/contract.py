@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 from lockstep.integrity.spread import Spread
-from lockstep.integrity.suspending import Suspending, adapted
+from lockstep.integrity.suspending import SuspendedSession, Suspending, adapted
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
@@ -107,24 +107,38 @@ class IntegrityClass(ABC):
         """Whether messages are held back until the watermark passes."""
         return False
 
-    def gate_for(self, suspended_from: int, time: PartitionTime, *, spread: bool = False) -> Gate:
+    def gate_for(
+        self,
+        suspended_from: int,
+        time: PartitionTime,
+        skipped: Collection[SuspendedSession] = (),
+        *,
+        spread: bool = False,
+    ) -> Gate:
         """The gate of one partition.
+
+        A class that halts has suspended sessions too, after an operator decided so.
 
         Args:
             suspended_from: Sessions that began before this offset are suspended.
             time: The partition's.
+            skipped: Sessions that an operator skips.
             spread: Snapshots may lie over several messages.
         """
         gate = Spread(self.gate(time)) if spread else self.gate(time)
-        if not self.suspends:
+        if not self._wraps(suspended_from, skipped):
             return gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
-        return Suspending(gate, suspended_from, bears_violations=bears, accepts_loss=accepts)
+        return Suspending(gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts)
 
-    def adapted(self, state: GateState, suspended_from: int) -> GateState:
+    def adapted(self, state: GateState, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> GateState:
         """A stored state as the declaration of today keeps it: class and policy may change between two runs."""
-        return adapted(state, suspended_from, suspends=self.suspends, inner=Spread(self.gate(PartitionTime())))
+        suspends = self._wraps(suspended_from, skipped)
+        return adapted(state, suspended_from, suspends=suspends, inner=Spread(self.gate(PartitionTime())))
+
+    def _wraps(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
+        return self.suspends or bool(suspended_from or skipped)
 
     @abstractmethod
     def gate(self, time: PartitionTime) -> Gate:

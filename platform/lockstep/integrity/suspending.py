@@ -4,12 +4,17 @@ A suspended session's messages go to quarantine until its next snapshot, which b
 partition is suspended where it cannot be told which sessions suffer: then each session comes back at
 its own snapshot.
 
+A suspension is an offset: sessions that began before it are suspended. There is one for the partition, and one for
+each session that an operator skips. An operator may set it past messages that are not read yet: those go to
+quarantine, whatever they are.
+
 The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
 remembers}; "g" False means suspended, since the offset "s".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NotRequired, TypedDict, cast
 
 import msgspec
@@ -19,11 +24,24 @@ from lockstep.declare.record import Record
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 
 LOSS_ACCEPTED = "loss accepted"
-"""The cause of a snapshot that ends a suspension whose loss the declaration accepts."""
+"""The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected was the first offset
+that was lost."""
 
 _BEGINS = (Kind.SNAPSHOT, Kind.PART)
 _KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
 _DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE)
+
+
+class SuspendedSession(msgspec.Struct, frozen=True):
+    """A session that an operator skips until its next snapshot.
+
+    Attributes:
+        session: The session.
+        before: It is suspended where it began before this offset.
+    """
+
+    session: str
+    before: int
 
 
 class Opened(TypedDict):
@@ -41,21 +59,34 @@ class Suspending(Gate):
         suspended_from: Sessions that began before this offset are suspended.
     """
 
-    def __init__(self, inner: Gate, suspended_from: int, *, bears_violations: bool, accepts_loss: bool = False) -> None:
+    def __init__(
+        self,
+        inner: Gate,
+        suspended_from: int,
+        skipped: Iterable[SuspendedSession] = (),
+        *,
+        bears_violations: bool,
+        accepts_loss: bool = False,
+    ) -> None:
         self._inner, self.suspended_from = inner, suspended_from
+        self._skipped = {each.session: each.before for each in skipped}
         self._bears_violations, self._accepts_loss = bears_violations, accepts_loss
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
         known = cast("Opened | None", state)  # adapted when it was loaded
-        suspended = self._is_suspended(known)
-        if place.kind in _BEGINS:
+        before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
+        suspended = known is not None and (known["g"] is False or known["o"] < before)
+        if place.kind in _BEGINS and record.offset >= before:
             return self._snapshot(known, place, record, suspended=suspended)
-        if known is not None and suspended:
-            return self._still(known), self._waiting(known, place)
+        if suspended or record.offset < before or (known is None and place.session in self._skipped):
+            return self._waiting(known, place, before, suspended=suspended)
         inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
         if verdict.judgement in _KEPT:
             return _opened(record.offset if known is None else known["o"], inner), verdict
+        if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
+            # It may have begun before: it waits like the others.
+            return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         return self._refused(known, verdict, record)
 
     def adapt(self, state: GateState) -> GateState:
@@ -68,9 +99,9 @@ class Suspending(Gate):
         return () if known is None or known["g"] is False else self._inner.held(known["g"])
 
     def due_us(self, state: GateState) -> int | None:
-        """See `Gate.due_us`."""
+        """See `Gate.due_us`; asked of sessions that are not suspended."""
         known = cast("Opened | None", state)
-        return None if self._is_suspended(known) or known is None else self._inner.due_us(known["g"])
+        return None if known is None or known["g"] is False else self._inner.due_us(known["g"])
 
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
         """See `Gate.due`."""
@@ -78,19 +109,16 @@ class Suspending(Gate):
         inner, verdict = self._inner.due(known["g"])
         return _opened(known["o"], inner), verdict
 
-    def _is_suspended(self, known: Opened | None) -> bool:
-        return known is not None and (known["g"] is False or known["o"] < self.suspended_from)
-
-    def _still(self, known: Opened) -> GateState:
-        """The state of a suspended session, also of one that its whole partition suspended."""
+    def _waiting(
+        self, known: Opened | None, place: Place, before: int, *, suspended: bool
+    ) -> tuple[GateState, Verdict]:
+        """A message of a suspended session; what the session held back is freed with the first."""
         gate = cast("GateState", known)
-        return gate if known["g"] is False else suspended_state(gate, self.suspended_from)
-
-    def _waiting(self, known: Opened, place: Place) -> Verdict:
-        """The verdict on a message of a suspended session; what its session held back is freed with the first."""
-        judgement = Judgement.QUARANTINE if known["g"] is False else Judgement.SUSPEND
-        freed = self.held(cast("GateState", known))
-        return Verdict(judgement, "suspended", "a snapshot of the session", place.kind.value, freed=freed)
+        told = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+        if known is None or not suspended or known["g"] is False:
+            return gate, told
+        told = msgspec.structs.replace(told, judgement=Judgement.SUSPEND, freed=self.held(gate))
+        return suspended_state(gate, before), told
 
     def _snapshot(
         self, known: Opened | None, place: Place, record: Record, *, suspended: bool
@@ -115,9 +143,8 @@ class Suspending(Gate):
         verdict = msgspec.structs.replace(verdict, freed=self.held(cast("GateState", known)))
         if not self._accepts_loss:
             return verdict
-        since = known.get("s", known["o"]) if known["g"] is False else self.suspended_from
-        lost = f"offsets {since} to {record.offset - 1}"
-        return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=lost, found="the next snapshot")
+        since = known.get("s", known["o"]) if known["g"] is False else max(known["o"], self.suspended_from)
+        return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=str(since), found=str(record.offset))
 
     def _refused(self, known: Opened | None, verdict: Verdict, record: Record) -> tuple[GateState, Verdict]:
         """A message that is not applied: dropped, or the end of its session until the next snapshot."""
@@ -153,6 +180,17 @@ def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gat
 def suspended_state(state: GateState, since: int) -> GateState:
     """The state of a session from now on until its next snapshot; an unknown session stays unknown."""
     return cast("GateState", {**cast("Opened", state), "g": False, "s": since}) if state is not None else None
+
+
+def still_skipped(
+    skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
+) -> tuple[SuspendedSession, ...]:
+    """The skipped sessions that no snapshot has begun anew yet, by what the gate remembers of each."""
+    return tuple(each for each in skipped if not _begun(gate_of(each.session), each.before))
+
+
+def _begun(state: object, before: int) -> bool:
+    return isinstance(state, dict) and state["g"] is not False and state["o"] >= before
 
 
 def _opened(offset: int, inner: GateState) -> GateState:

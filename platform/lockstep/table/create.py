@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.table import ledger, log, quarantine
+from lockstep.table import demands, ledger, log, quarantine
 from lockstep.table.commit import CommitKind, OutputLog
+from lockstep.table.demands import Writer
+from lockstep.table.growth import NO_HOOKS, Growth, grow_side
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema import to_delta
@@ -24,28 +27,35 @@ PROPERTIES = {
 }
 
 
-def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str, *, keeps_late: bool = False) -> OutputLog:
+def open_tables(
+    folders: StreamFolders,
+    schema: pa.Schema,
+    cluster_id: str,
+    *,
+    defaulted: frozenset[str] = frozenset(),
+    keeps_late: bool = False,
+) -> OutputLog:
     """The output table's log; all tables are created when they are not there.
 
     Args:
         folders: Where they lie.
         schema: Of the output table.
         cluster_id: Id of the Kafka cluster.
+        defaulted: Columns whose fields have a default.
         keeps_late: There is to be a late table.
 
     Raises:
-        TableError: The table belongs to another stream or Kafka cluster, or has another schema.
+        TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
     """
     head = Head(stream=folders.stream, cluster_id=cluster_id)
     metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():
         _create(side, side_schema, None, {})
-        _widen(side, side_schema)
     _create(folders.table, schema, ["commit_hour"], metadata)
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
-    _check_schema(folders.table, schema)
+    output.growth(schema, defaulted)
     return output
 
 
@@ -83,25 +93,34 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
     log.sync(folder / "_delta_log")
 
 
-def _widen(side: Path, schema: pa.Schema) -> None:
-    """Add the columns that this release writes and the one that created the table did not; old rows have nulls."""
-    table = DeltaTable(side)
-    held = {field.name for field in table.schema().fields}
-    missing = [field for field in to_delta(schema).fields if field.name not in held]
-    if missing:
-        table.alter.add_columns([Field(field.name, field.type, nullable=True) for field in missing])
+def grow_tables(
+    output: OutputLog, folders: StreamFolders, writer: Writer, schema: pa.Schema, defaulted: frozenset[str]
+) -> str:
+    """Bring the columns of all tables to those of today; the writer does, before its first batch.
+
+    Returns:
+        What was changed of the output table; empty when nothing was.
+
+    Raises:
+        TableError: The table cannot grow to the schema.
+        Fenced: Another writer has claimed it meanwhile.
+    """
+    output.base()
+    found = output.growth(schema, defaulted)
+    if found.added:
+        output.commit(demands.schema(writer, lambda table, how: _add(table, found, how)))
+    for name in found.loosened:
+        output.commit(demands.schema(writer, partial(_loosen, name)))
+    grow_side(folders.ledger, ledger.SCHEMA)
+    grow_side(folders.quarantine, quarantine.SCHEMA)
+    if log.exists(folders.late):
+        grow_side(folders.late, quarantine.SCHEMA)
+    return str(found)
 
 
-def _check_schema(table: Path, wanted: pa.Schema) -> None:
-    held = {field.name: str(field.type) for field in DeltaTable(table).schema().fields}
-    asked = {field.name: str(field.type) for field in to_delta(wanted).fields}
-    different = [
-        f"{name}: table {held.get(name, 'none')}, declared {asked.get(name, 'none')}"
-        for name in sorted(held.keys() | asked.keys())
-        if held.get(name) != asked.get(name)
-    ]
-    if different:
-        raise TableError(
-            f"the row type does not fit {table}: {'; '.join(different)}",
-            next_step="undo the change of the row type, or give the stream a new name for a new table",
-        )
+def _add(table: DeltaTable, found: Growth, how: CommitProperties) -> None:
+    table.alter.add_columns(list(found.added), commit_properties=how, post_commithook_properties=NO_HOOKS)
+
+
+def _loosen(name: str, table: DeltaTable, how: CommitProperties) -> None:
+    table.alter.drop_column_not_null(name, commit_properties=how, post_commithook_properties=NO_HOOKS)

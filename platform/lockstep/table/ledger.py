@@ -12,9 +12,33 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lockstep.integrity.finding import Hole
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.table.files import write_file
+from lockstep.table.growth import without_nulls
 from lockstep.table.head import Head, SideFile
 from lockstep.table.schema import row_schema
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator accepted of a partition, so that a halted stream could go on.
+
+    Attributes:
+        kind: The option that said so, without its dashes: "accept-loss", "skip-session", "from-snapshot", ...
+        cause: The cause of the finding that it answers; empty when it answers none.
+        start: First offset concerned.
+        until: First offset after those concerned.
+        session: The session, where there is one.
+        who: The operator.
+        why: The cause that was found.
+    """
+
+    kind: str
+    cause: str
+    start: int
+    until: int
+    session: str | None
+    who: str
+    why: str
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +46,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Counts are of messages, but `rows`; `accepted_without_row` counts accepted messages that
     emitted none; `skipped` those of kind SKIP; `quarantined` those kept in quarantine. Sessions that
-    began before the offset `suspended_from` wait for their next snapshot. Times are UTC. `state_*`
-    names the section of the durable state file that holds the newest change of the partition's state.
+    began before the offset `suspended_from` wait for their next snapshot; so do `suspended_sessions`, which an
+    operator skips. `catching_up`: the log was cut, which an operator accepted. `retired`: the topic is gone or was
+    made anew, which an operator accepted. `accepted_loss` says which offsets of this row were passed over. Times are
+    UTC. `state_*` names the section of the durable state file that holds the newest change of the partition's state.
 
     `buffered` messages are held back in the state for a later batch; `released` ones were held back by an
     earlier one and are counted under what became of them, too; `late` ones are in the late table; so messages
@@ -74,6 +100,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     watermark: datetime | None = None
     rows_emitted: int = 0
     planned_at: datetime | None = None
+    accepted: list[Accepted] = []
+    suspended_sessions: list[SuspendedSession] = []
+    catching_up: bool = False
+    retired: bool = False
 
 
 SCHEMA = row_schema(LedgerRow)
@@ -81,7 +111,7 @@ SCHEMA = row_schema(LedgerRow)
 
 def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     """Write the ledger file of a batch, synced and not yet committed."""
-    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _holes(row) for row in rows], schema=SCHEMA)
+    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _lists(row) for row in rows], schema=SCHEMA)
     file = write_file(ledger, table, prefix="ledger")
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
@@ -92,7 +122,7 @@ def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
     table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-    return msgspec.convert([_known(row) for row in table.sort_by(order).to_pylist()], list[LedgerRow])
+    return without_nulls(table.sort_by(order), LedgerRow)
 
 
 def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
@@ -101,12 +131,10 @@ def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
     return {(row.topic_id, row.partition): row for row in rows if row.batch <= head.batch}
 
 
-def _known(row: dict[str, object]) -> dict[str, object]:
-    """A row without what an older release did not write: columns that were added since are null in it."""
-    return {name: value for name, value in row.items() if value is not None or name not in _ADDED}
-
-
-_ADDED = ("buffered", "released", "late", "timer_rows", "rows_emitted")
+def positions_at(ledger: Path, batch: int) -> dict[tuple[str, int], LedgerRow]:
+    """The newest ledger row of every partition as of an earlier batch; reads all that the ledger holds up to there."""
+    table = DeltaTable(ledger).to_pyarrow_table(filters=[("batch", "<=", batch)])
+    return {(row.topic_id, row.partition): row for row in without_nulls(table.sort_by("batch"), LedgerRow)}
 
 
 def now() -> datetime:
@@ -114,5 +142,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _holes(row: LedgerRow) -> dict[str, object]:
-    return {"holes": [msgspec.structs.asdict(hole) for hole in row.holes]}
+def _lists(row: LedgerRow) -> dict[str, object]:
+    lists: dict[str, list[Hole] | list[Accepted] | list[SuspendedSession]]
+    lists = {"holes": row.holes, "accepted": row.accepted, "suspended_sessions": row.suspended_sessions}
+    return {name: [msgspec.structs.asdict(item) for item in items] for name, items in lists.items()}

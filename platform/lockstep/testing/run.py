@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, cast
 
@@ -19,6 +19,7 @@ from lockstep.engine.plan import Position
 from lockstep.engine.program import Hooks, Program, program
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.state.address import empty_state
@@ -139,8 +140,10 @@ class _Pass(Generic[S, R]):
         place = self._places[record.offset] = self._program.place(message, record)
         return place
 
-    def _gate_for(self, suspended_from: int, time: PartitionTime, *, spread: bool = False) -> Gate:
-        return _Noting(self._program.gate_for(suspended_from, time, spread=spread), self._verdicts)
+    def _gate_for(
+        self, before: int, time: PartitionTime, skipped: Collection[SuspendedSession] = (), *, spread: bool = False
+    ) -> Gate:
+        return _Noting(self._program.gate_for(before, time, skipped, spread=spread), self._verdicts)
 
     def _hooks(self) -> Hooks:
         """The hooks that emit rows, noted."""
