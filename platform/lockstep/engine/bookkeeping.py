@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.state.address import SectionRef
 from lockstep.table.ledger import Accepted, LedgerRow
 
-_NOTHING_READ: Final = dict.fromkeys(
+_NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
     (
         *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
         *("dropped", "quarantined", "state_bytes"),

@@ -108,6 +108,8 @@ class _Pass(Generic[S, R]):
         if offset in self.without.refused:
             answer = self._program.integrity.answer(Fault.RAISED)
             return self._told(self.without.refused[offset], answer)
+        if offset in self.without.held_refused:
+            return self._told(self.without.held_refused[offset], self._program.integrity.answer(Fault.RAISED))
         if verdict is None:  # the gate was never asked
             undecodable = Verdict(judgement=self._program.integrity.answer(Fault.UNDECODABLE), cause="undecodable")
             verdict = SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
