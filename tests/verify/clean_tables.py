@@ -137,8 +137,9 @@ class Made:
 class CleanTable:
     """Makes one table from a seed."""
 
-    def __init__(self, seed: int, bootstrap_servers: str, root: Path) -> None:
+    def __init__(self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> None:
         self._rng = rng = random.Random(seed)
+        self._expires = expires
         self._feed = Feed(bootstrap_servers, f"clean_{root.name}_{seed}")
         names = list(CLASSES)
         self._class = names[seed % len(names)]
@@ -157,17 +158,17 @@ class CleanTable:
             topic = self._feed.create(f"t{number}", partitions=partitions)
             for partition in range(partitions):
                 self._producing[topic, partition] = Producing(self._rng, *self._manner)
-        runs = self._rng.randrange(1, 4)
+        runs = self._rng.choice((1, 2, 2, 3))
         for number in range(runs):
             self._send()
-            if not self._halts and number and self._rng.random() < 0.3:
+            if self._expires and number and self._rng.random() < 0.3:
                 self._expire_unread()
             if self._class == "ordered" and number and self._rng.random() < 0.4:
                 self._grow()
             if self._halts and number == runs - 1 and self._rng.random() < 0.6:
                 self._break_promise()
             self._run()
-        if self._rng.random() < 0.3:
+        if self._expires and self._rng.random() < 0.3:
             self._expire_read()
         return self._made
 
@@ -259,9 +260,16 @@ class CleanTable:
         return AdminClient({"bootstrap.servers": self._feed.bootstrap_servers, "log_level": 2})
 
 
-def clean_table(seed: int, bootstrap_servers: str, root: Path) -> Made:
-    """A table from a seed, that has at least been run once."""
-    made = CleanTable(seed, bootstrap_servers, root).make()
+def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> Made:
+    """A table from a seed.
+
+    Args:
+        seed: Decides everything.
+        bootstrap_servers: The broker.
+        root: Where the table is to lie; its name becomes part of the topics'.
+        expires: Whether Kafka may lose messages, before or after they were read.
+    """
+    made = CleanTable(seed, bootstrap_servers, root, expires=expires).make()
     assert log.exists(made.runs.folders.table)
     return made
 

@@ -18,7 +18,8 @@ from lockstep.settings import KafkaSettings
 TOGETHER_MAX = 64
 """Partitions that are read at once: each holds the states of its sessions in memory."""
 MESSAGES_A_CALL = 1_000
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.05
+"""The client waits so long for a whole call's messages; shorter waits only turn the loop more often."""
 SILENCE_SECONDS_MAX = 30.0
 _UNKNOWN_TOPIC = 3
 _NEXT_STEP = "lockstep doctor looks at Kafka; then verify again"

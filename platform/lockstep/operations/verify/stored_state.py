@@ -43,10 +43,18 @@ class StoredState:
         wanted = row.section
         if wanted == self._at:
             return
+        head = self._load(row)
+        if head is not None and head.header.next_offset != row.until:
+            found = f"the state before offset {head.header.next_offset}"
+            self._differs(row, None, f"the state before offset {row.until}", found)
+
+    def _load(self, row: LedgerRange) -> Section | None:
+        """Read what the row names: what is new in it, or its whole chain."""
+        wanted = row.section
         address = StateAddress(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
             self._entries, self._at = {}, None
-            return
+            return None
         head = read_section(self._folder, wanted, address)
         if not head.header.chain or head.header.chain[-1] != self._at:
             self._entries = {}
@@ -54,10 +62,11 @@ class StoredState:
                 self._put(read_section(self._folder, ref, address))
         self._put(head)
         self._at = wanted
+        return head
 
     def begin(self, row: LedgerRange, folding: Folding, *, suspends: bool) -> None:
-        """Let the fold begin with the state that is stored after a row."""
-        self.follow(row)
+        """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
+        self._load(row)
         folding.suspended_from = row.suspended_from
         for session, value in self._entries.items():
             gate, state = self._schema.decode(session, value)
@@ -100,8 +109,8 @@ class StoredState:
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, _short(held.state), _short(state))
 
-    def _differs(self, row: LedgerRange, session: str, expected: str, found: str) -> None:
-        where = f"session {session!r} after batch {row.batch}: {expected}"
+    def _differs(self, row: LedgerRange, session: str | None, expected: str, found: str) -> None:
+        where = f"{'' if session is None else f'session {session!r} '}after batch {row.batch}: {expected}"
         self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
 
     def _put(self, section: Section) -> None:
