@@ -45,6 +45,8 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         dropped=counts.dropped,
         quarantined=counts.quarantined,
         suspended_from=facts.suspended_from,
+        suspended_sessions=list(facts.suspended_sessions),
+        catching_up=quiet.catching_up and facts.until == quiet.start,
         holes=list(facts.holes),
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
         first_event_time=event_time(facts.first_event_time_us),
@@ -65,7 +67,8 @@ def ledger_rows(
 
 def carried(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
     """The row that carries the position of a partition that is not subscribed any more."""
-    return quiet_row(identity, position_of(row, deletes_only=True), None)
+    quiet = quiet_row(identity, position_of(row, deletes_only=True), None)
+    return msgspec.structs.replace(quiet, retired=row.retired)
 
 
 def with_lost(row: LedgerRow, lost: Hole | None) -> LedgerRow:
@@ -97,6 +100,8 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         dropped=0,
         quarantined=0,
         suspended_from=position.suspended_from,
+        suspended_sessions=list(position.suspended_sessions),
+        catching_up=position.catching_up,
         holes=[],
         leader_epoch=position.leader_epoch,
         first_event_time=None,
@@ -120,6 +125,8 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
         state=facts.state,
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
         suspended_from=facts.suspended_from,
+        suspended_sessions=facts.suspended_sessions,
+        catching_up=position.catching_up and facts.until == position.next_offset,
     )
 
 
@@ -137,6 +144,8 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
         state=section,
         deletes_only=deletes_only,
         suspended_from=row.suspended_from,
+        suspended_sessions=tuple(row.suspended_sessions),
+        catching_up=row.catching_up,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from lockstep.declare.decoders.registry import Registry
 from lockstep.engine.plan import PlannedRange
 from lockstep.integrity.finding import Finding, Hole
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.state.address import SectionRef
 from lockstep.table.files import DataFile
 from lockstep.table.head import SideFile
@@ -89,6 +90,7 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
         state_bytes: Bytes written for its state.
         cpu_seconds: CPU time of fold and state, its share of the reading left out.
         suspended_from: Sessions that began before this offset are suspended.
+        suspended_sessions: Those that an operator skips, and that no snapshot has begun anew yet.
         finding: The violation at `until`, where the range stopped for one.
         trouble: Why the range ended early without a violation.
     """
@@ -106,6 +108,7 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     cpu_seconds: float
     suspended_from: int = 0
+    suspended_sessions: tuple[SuspendedSession, ...] = ()
     finding: Finding | None = None
     trouble: str | None = None
 

@@ -14,7 +14,7 @@ from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.declare.transform import Opened
 from lockstep.engine.facts import Counts
-from lockstep.engine.kept import Kept, Message, Without
+from lockstep.engine.kept import KILLS_ITS_WORKER, Kept, Message, Without
 from lockstep.engine.origin import Chunk, Origin, proof_of
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
@@ -31,8 +31,6 @@ CHUNK_ROWS = 500
 SKIP, UPDATE, END = Kind.SKIP, Kind.UPDATE, Kind.END
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on bad input; TypeError is a null value."""
-
-
 _REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
 
 
@@ -80,7 +78,9 @@ class RangeFold:
         if (suspended := self._without.suspended_before(first)) > self.suspended_from:
             self._suspend_before(suspended)
         try:
-            if first in self._without.refused:
+            if first in self._without.killing:
+                self._undecodable(self._record_of(messages[0]), KILLS_ITS_WORKER)
+            elif first in self._without.refused:
                 self._leave_out(messages[0], self._without.refused[first])
             else:
                 self._fold(messages)
@@ -134,7 +134,8 @@ class RangeFold:
         """The session's stored state, as the policy of today keeps it."""
         entry = self._state.load(session)
         if entry is not None:
-            entry.gate = self._program.integrity.adapted(cast("GateState", entry.gate), self.suspended_from)
+            gate, skipped = cast("GateState", entry.gate), self._position.suspended_sessions
+            entry.gate = self._program.integrity.adapted(gate, self.suspended_from, skipped)
         return entry
 
     def finish(self) -> None:
@@ -183,7 +184,7 @@ class RangeFold:
             found=problem,
             detail=str(cause),
         )
-        answer = self._program.integrity.answer(Fault.UNDECODABLE)
+        answer = self._answer(Fault.UNDECODABLE, record.offset)
         self.counts.refused += answer is not Judgement.GAP  # a class that only counts them fills no quarantine
         self._judged(answer, record, found)
         if answer is Judgement.SUSPEND:  # whose message it was is not known
@@ -208,7 +209,12 @@ class RangeFold:
 
     def _suspend_before(self, offset: int) -> None:
         self.suspended_from = offset
-        self._check = self._program.gate_from(offset)
+        self._check = self._program.gate_from(offset, self._position.suspended_sessions)
+
+    def _answer(self, fault: Fault, offset: int) -> Judgement:
+        """The class's verdict; what an operator has given up is kept in quarantine, whatever it is."""
+        given_up = offset < self._position.suspended_from
+        return Judgement.QUARANTINE if given_up else self._program.integrity.answer(fault)
 
     def _raised(self, error: Exception) -> None:
         """An exception of the user's code, or of a row that the table cannot hold: the range is folded again."""
@@ -218,7 +224,7 @@ class RangeFold:
             found = replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
         else:
             found = replace(found, detail=f"{type(error).__name__}: {error}")
-        if self._program.integrity.answer(Fault.RAISED) is Judgement.VIOLATION:
+        if self._answer(Fault.RAISED, offset) is Judgement.VIOLATION:
             self.stopped = found
         else:
             self.refused = found
@@ -226,7 +232,7 @@ class RangeFold:
     def _leave_out(self, message: Message, found: Finding) -> None:
         """Judge a message that an earlier fold of this range could not apply."""
         record = self._record_of(message)
-        answer = self._program.integrity.answer(Fault.RAISED)
+        answer = self._answer(Fault.RAISED, record.offset)
         self.counts.refused += 1
         self._judged(answer, record, found)
         if answer is not Judgement.SUSPEND:
@@ -278,14 +284,7 @@ class RangeFold:
 
 
 def _finding(position: Position, offset: int, cause: str) -> Finding:
-    return Finding(
-        cause=cause,
-        topic=position.topic,
-        topic_id=position.topic_id,
-        partition=position.partition,
-        offset=offset,
-        until=offset + 1,
-    )
+    return Finding(cause, position.topic, position.topic_id, position.partition, offset, until=offset + 1)
 
 
 def _offset(message: Message) -> int:

@@ -7,6 +7,7 @@ from typing import cast
 
 import msgspec
 
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import Ends
 from lockstep.state.address import SectionRef
@@ -37,6 +38,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         state: The section that holds the newest change of its state; None while it has none.
         deletes_only: The topic never had a cleanup policy that removes messages in the middle.
         suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        suspended_sessions: Those that an operator skips until their next snapshot.
+        catching_up: The log was cut below this position, and an operator accepted that: what is appended below it
+            is passed over.
     """
 
     topic: str
@@ -47,6 +51,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     state: SectionRef | None = None
     deletes_only: bool = True
     suspended_from: int = 0
+    suspended_sessions: tuple[SuspendedSession, ...] = ()
+    catching_up: bool = False
 
     @property
     def key(self) -> Key:
@@ -111,10 +117,17 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
-    """One partition's part of the batch: an upper bound; a task may end it early."""
+    """One partition's part of the batch: an upper bound; a task may end it early.
+
+    Attributes:
+        position: Where it begins.
+        until: First offset after it.
+        killing: Offsets in it that ended their worker each time; they are handled as undecodable.
+    """
 
     position: Position
     until: int
+    killing: tuple[int, ...] = ()
 
     @property
     def messages(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import cast
 
@@ -14,6 +14,7 @@ from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
 from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.integrity.verdict import Verdict
 from lockstep.state.schema import StateSchema
 from lockstep.table.rows import RowsBuilder
@@ -30,7 +31,8 @@ class Program(msgspec.Struct, frozen=True):
         place: The message's place.
         open: A new state from a snapshot.
         apply: A state and an update to rows.
-        gate_from: The gate of a partition whose sessions are suspended where they began before an offset.
+        gate_from: The gate of a partition whose sessions are suspended where they began before an offset, and of
+            the sessions that an operator skips.
         integrity: The class, for its verdicts on what the gate never sees.
         state: How states are encoded.
         rows: How rows become Arrow.
@@ -43,7 +45,7 @@ class Program(msgspec.Struct, frozen=True):
     place: Callable[[object, Record], Place]
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
-    gate_from: Callable[[int], Check]
+    gate_from: Callable[[int, Collection[SuspendedSession]], Check]
     integrity: IntegrityClass
     state: StateSchema[object]
     rows: RowsBuilder
@@ -67,7 +69,7 @@ def program(stream: Stream[object, object, msgspec.Struct], registry: Registry |
         place=transform.place,
         open=transform.open,
         apply=transform.apply,
-        gate_from=lambda suspended_from: cast("Check", stream.integrity.check_from(suspended_from).check),
+        gate_from=lambda before, skipped: cast("Check", stream.integrity.check_from(before, skipped).check),
         integrity=stream.integrity,
         state=StateSchema(types.state),
         rows=RowsBuilder(types.row),

@@ -46,7 +46,11 @@ class Subscription:
         self.is_unsaved = False
         self.is_new = not self.positions.keys() <= known.keys()
         self._others = {key: row for key, row in known.items() if key not in self.positions}
-        self._gone = {key: Known(row.topic, row.until) for key, row in self._others.items() if row.topic in selected}
+        self._gone = {
+            key: Known(row.topic, row.until)
+            for key, row in self._others.items()
+            if row.topic in selected and not row.retired
+        }
         self._bins: dict[Key, int] = {}
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
@@ -60,7 +64,7 @@ class Subscription:
     @property
     def known(self) -> dict[Key, Known]:
         """What an audit compares with Kafka: partitions that are read, and those that are gone."""
-        return self._gone | {key: Known(p.topic, p.next_offset) for key, p in self.positions.items()}
+        return self._gone | {k: Known(p.topic, p.next_offset, p.catching_up) for k, p in self.positions.items()}
 
     @property
     def learned(self) -> Learned:

@@ -19,6 +19,7 @@ from lockstep.engine.program import Program, shipped_program
 from lockstep.engine.settle import settle
 from lockstep.engine.work import Opener, Work, read_and_fold
 from lockstep.errors import RegistryUnreachable
+from lockstep.integrity.suspending import SuspendedSession, still_skipped
 from lockstep.state.address import SectionRef
 from lockstep.state.durable import StateFileWriter
 from lockstep.state.hotfolder import HotFolder
@@ -118,6 +119,14 @@ def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
         state_bytes=section.length if section is not None and changed else 0,
         cpu_seconds=work.cpu_seconds,
         suspended_from=fold.suspended_from,
+        suspended_sessions=_still_skipped(work),
         finding=work.finding,
         trouble=work.trouble,
     )
+
+
+def _still_skipped(work: Work) -> tuple[SuspendedSession, ...]:
+    """A session that was not touched in this range has not begun anew in it."""
+    entries = work.state.entries
+    skipped = work.planned.position.suspended_sessions
+    return still_skipped(skipped, lambda session: entries[session].gate if session in entries else None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from lockstep.integrity.suspending import Suspending, adapted
+from lockstep.integrity.suspending import SuspendedSession, Suspending, adapted
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
 
@@ -76,15 +76,19 @@ class IntegrityClass(ABC):
         """Whether sessions of this stream may be suspended."""
         return Judgement.SUSPEND in {self.answer(fault) for fault in Fault}
 
-    def check_from(self, suspended_from: int) -> Gate:
-        """The gate of a partition whose sessions are suspended where they began before an offset."""
-        if not self.suspends:
-            return self.gate()
-        return Suspending(self.gate(), suspended_from, bears_violations=isinstance(self.on_violation, Suspend))
+    def check_from(self, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> Gate:
+        """The gate of a partition whose sessions are suspended where they began before an offset.
 
-    def adapted(self, state: GateState, suspended_from: int) -> GateState:
+        A class that halts has suspended sessions too, after an operator decided so.
+        """
+        if not (self.suspends or suspended_from or skipped):
+            return self.gate()
+        bears = isinstance(self.on_violation, Suspend)
+        return Suspending(self.gate(), suspended_from, skipped, bears_violations=bears)
+
+    def adapted(self, state: GateState, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> GateState:
         """A stored state as the policy of today keeps it: policies may change between two runs."""
-        return adapted(state, suspended_from, suspends=self.suspends)
+        return adapted(state, suspended_from, suspends=self.suspends or bool(suspended_from or skipped))
 
     @abstractmethod
     def gate(self) -> Gate:

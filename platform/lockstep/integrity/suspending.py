@@ -4,12 +4,17 @@ A suspended session's messages go to quarantine until its next snapshot, which b
 partition is suspended where it cannot be told which sessions suffer: then each session comes back at
 its own snapshot.
 
+A suspension is an offset: sessions that began before it are suspended. There is one for the partition, and one for
+each session that an operator skips. An operator may set it past messages that are not read yet: those go to
+quarantine, whatever they are.
+
 The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
 remembers}; "g" False means suspended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TypedDict, cast
 
 import msgspec
@@ -17,6 +22,18 @@ import msgspec
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
+
+
+class SuspendedSession(msgspec.Struct, frozen=True):
+    """A session that an operator skips until its next snapshot.
+
+    Attributes:
+        session: The session.
+        before: It is suspended where it began before this offset.
+    """
+
+    session: str
+    before: int
 
 
 class Opened(TypedDict):
@@ -33,20 +50,26 @@ class Suspending:
         suspended_from: Sessions that began before this offset are suspended.
     """
 
-    def __init__(self, inner: Gate, suspended_from: int, *, bears_violations: bool) -> None:
+    def __init__(
+        self, inner: Gate, suspended_from: int, skipped: Iterable[SuspendedSession] = (), *, bears_violations: bool
+    ) -> None:
         self._inner, self.suspended_from, self._bears_violations = inner, suspended_from, bears_violations
+        self._skipped = {each.session: each.before for each in skipped}
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
         known = cast("Opened | None", state)  # adapted when it was loaded
-        suspended = known is not None and (known["g"] is False or known["o"] < self.suspended_from)
-        if place.kind is Kind.SNAPSHOT:
+        before = max(self.suspended_from, self._skipped.get(place.session, 0))
+        suspended = known is not None and (known["g"] is False or known["o"] < before)
+        if place.kind is Kind.SNAPSHOT and record.offset >= before:
             return self._snapshot(known, place, record, suspended=suspended)
-        if suspended:
+        if suspended or record.offset < before or (known is None and place.session in self._skipped):
             return state, Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
         inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
         if verdict.judgement is Judgement.ACCEPT:
             return _opened(record.offset if known is None else known["o"], inner), verdict
+        if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
+            return None, _as(Judgement.QUARANTINE, verdict)  # it may have begun before: it waits like the others
         return self._refused(known, verdict)
 
     def _snapshot(
@@ -96,6 +119,17 @@ def adapted(state: GateState, suspended_from: int, *, suspends: bool) -> GateSta
 def suspended_state(state: GateState) -> GateState:
     """The state of a session from now on until its next snapshot; an unknown session stays unknown."""
     return cast("GateState", {**cast("Opened", state), "g": False}) if state is not None else None
+
+
+def still_skipped(
+    skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
+) -> tuple[SuspendedSession, ...]:
+    """The skipped sessions that no snapshot has begun anew yet, by what the gate remembers of each."""
+    return tuple(each for each in skipped if not _begun(gate_of(each.session), each.before))
+
+
+def _begun(state: object, before: int) -> bool:
+    return isinstance(state, dict) and state["g"] is not False and state["o"] >= before
 
 
 def _opened(offset: int, inner: GateState) -> GateState:

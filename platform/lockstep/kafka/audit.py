@@ -12,6 +12,9 @@ from lockstep.kafka.discovery import ClusterView, Ends, Topic
 EXPIRED = "expired unread"
 """Retention removed offsets before they were read."""
 
+GONE = "topic gone"
+"""There is no topic of this name any more."""
+
 GREW = "partitions grew"
 """A topic has more partitions than when it was subscribed."""
 
@@ -26,10 +29,17 @@ Key = tuple[str, int]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the ledger says of a partition: its topic and the next offset to read."""
+    """What the ledger says of a partition.
+
+    Attributes:
+        topic: Its topic.
+        next_offset: The next offset to read.
+        catching_up: That the log ends before it is known, and was accepted.
+    """
 
     topic: str
     next_offset: int
+    catching_up: bool = False
 
 
 def audit(known: Mapping[Key, Known], view: ClusterView) -> tuple[Finding, ...]:
@@ -67,7 +77,7 @@ def replaced(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]
 
 def _topic_changed(topic_id: str, partition: int, position: Known, topic: Topic | None) -> Finding | None:
     if topic is None:
-        return _finding("topic gone", position, topic_id, partition, found="no such topic")
+        return _finding(GONE, position, topic_id, partition, found="no such topic")
     if topic.topic_id != topic_id:
         return _finding(RECREATED, position, topic_id, partition, found=f"topic id {topic.topic_id}")
     return None
@@ -78,7 +88,7 @@ def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | 
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:
         return _finding(EXPIRED, position, topic_id, partition, found=f"log start {ends.start}", until=ends.start)
-    if ends.high_watermark < position.next_offset:
+    if ends.high_watermark < position.next_offset and not position.catching_up:
         return _finding(TRUNCATED, position, topic_id, partition, found=f"log end {ends.high_watermark}")
     return None
 

@@ -12,9 +12,32 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lockstep.integrity.finding import Hole
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.table.files import write_file
 from lockstep.table.head import Head, SideFile
 from lockstep.table.schema import row_schema
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator accepted of a partition, so that a halted stream could go on.
+
+    Attributes:
+        kind: The option that said so, without its dashes: "accept-loss", "skip-session", "from-snapshot", ...
+        cause: The cause of the finding that it answers; empty when it answers none.
+        start: First offset concerned.
+        until: First offset after those concerned.
+        session: The session, where there is one.
+        who: The operator.
+        why: The cause that was found.
+    """
+
+    kind: str
+    cause: str
+    start: int
+    until: int
+    session: str | None
+    who: str
+    why: str
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +45,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Counts are of messages, but `rows`; `accepted_without_row` counts accepted messages that
     emitted none; `skipped` those of kind SKIP; `quarantined` those kept in quarantine. Sessions that
-    began before the offset `suspended_from` wait for their next snapshot. Times are UTC. `state_*`
-    names the section of the durable state file that holds the newest change of the partition's state.
+    began before the offset `suspended_from` wait for their next snapshot; so do `suspended_sessions`, which an
+    operator skips. `catching_up`: the log was cut, which an operator accepted. `retired`: the topic is gone or was
+    made anew, which an operator accepted. `accepted_loss` says which offsets of this row were passed over. Times are
+    UTC. `state_*` names the section of the durable state file that holds the newest change of the partition's state.
     """
 
     generation: int
@@ -59,6 +84,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     restart_cause: str | None = None
     accepted_loss: str | None = None
+    accepted: list[Accepted] = []
+    suspended_sessions: list[SuspendedSession] = []
+    catching_up: bool = False
+    retired: bool = False
 
 
 SCHEMA = row_schema(LedgerRow)
@@ -66,7 +95,7 @@ SCHEMA = row_schema(LedgerRow)
 
 def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     """Write the ledger file of a batch, synced and not yet committed."""
-    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _holes(row) for row in rows], schema=SCHEMA)
+    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _lists(row) for row in rows], schema=SCHEMA)
     file = write_file(ledger, table, prefix="ledger")
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
@@ -91,5 +120,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _holes(row: LedgerRow) -> dict[str, object]:
-    return {"holes": [msgspec.structs.asdict(hole) for hole in row.holes]}
+def _lists(row: LedgerRow) -> dict[str, object]:
+    lists: dict[str, list[Hole] | list[Accepted] | list[SuspendedSession]]
+    lists = {"holes": row.holes, "accepted": row.accepted, "suspended_sessions": row.suspended_sessions}
+    return {name: [msgspec.structs.asdict(item) for item in items] for name, items in lists.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, cast
 
@@ -19,6 +19,7 @@ from lockstep.engine.plan import Position
 from lockstep.engine.program import Check, Program, program
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
+from lockstep.integrity.suspending import SuspendedSession
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.state.address import empty_state
 from lockstep.state.hotfolder import HotFolder
@@ -128,8 +129,8 @@ class _Pass(Generic[S, R]):
         place = self._places[record.offset] = self._program.place(message, record)
         return place
 
-    def _gate_from(self, suspended_from: int) -> Check:
-        asked = self._program.gate_from(suspended_from)
+    def _gate_from(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> Check:
+        asked = self._program.gate_from(suspended_from, skipped)
 
         def check(gate: object, place: Place, record: Record) -> tuple[object, Verdict]:
             after, verdict = asked(gate, place, record)
