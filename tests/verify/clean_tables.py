@@ -138,7 +138,7 @@ class CleanTable:
     """Makes one table from a seed."""
 
     def __init__(self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> None:
-        self._rng = rng = random.Random(seed)
+        self._rng = rng = random.Random(seed)  # noqa: S311  # chance that can be had again
         self._expires = expires
         self._feed = Feed(bootstrap_servers, f"clean_{root.name}_{seed}")
         names = list(CLASSES)

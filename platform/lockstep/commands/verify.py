@@ -23,7 +23,7 @@ SHOWN_SCOPES = 50
 def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """Prove, from Kafka, that the table is what the log says: every offset, every row, every state.
 
-    Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 1 violated, 2 not proven or not readable.
+    Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 1 violated, 2 not proven or unreadable.
     """
     try:
         found = _proof(stream)

@@ -22,7 +22,7 @@ from lockstep.operations.verify.kafka_log import offset_of
 from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.row_values import Emitted, unfit
 from lockstep.operations.verify.second_gate.contract import Answer, Rules, What
-from lockstep.operations.verify.second_gate.sessions import Known, fate
+from lockstep.operations.verify.second_gate.sessions import Known, Suspension, fate
 
 SAVED_AFTER_MESSAGES = 64
 """Messages that may have to be applied again after one on which the transform raises."""
@@ -67,6 +67,8 @@ class Folding:
         counts: Messages of the current range, by the names of the ledger's columns.
         emitted: Rows that the table must hold, since somebody last took them.
         suspended_from: Sessions that began before this offset wait for their next snapshot.
+        skipped: Sessions that an operator skips, each with the offset from which on it may begin again.
+        given_up: What lies before this offset is kept in quarantine, whatever it is.
     """
 
     def __init__(self, declared: Declared, rules: Rules, place: proof.Place, kept: KeptMessages) -> None:
@@ -76,7 +78,18 @@ class Folding:
         self.touched: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.emitted = Emitted()
-        self.suspended_from = 0
+        self.suspended_from = self.given_up = 0
+        self.skipped: dict[str, int] = {}
+
+    @property
+    def suspends(self) -> bool:
+        """Whether sessions are stored with the offset at which they began."""
+        return self._rules.suspends or bool(self.suspended_from or self.skipped)
+
+    def begun(self, session: str, before: int) -> bool:
+        """Whether a session has begun anew from an offset on."""
+        held = self.sessions.get(session)
+        return held is not None and not held.known.waits and held.known.opened_at >= before
 
     def take(self, message: Message) -> None:
         """Fold the next message.
@@ -88,6 +101,9 @@ class Folding:
         source = cast("KafkaMessage", message)
         record = Record(where.topic, where.topic_id, where.partition, offset_of(message), source)
         self.counts["messages"] += 1
+        if self._kept.killed(record.offset):
+            self._undecodable(record)  # as the stream found out: it ends whoever decodes it
+            return
         try:
             body = self._decoded(record.value)
         except NO_MESSAGE as error:
@@ -119,7 +135,8 @@ class Folding:
     def _judge(self, place: Place, body: object, record: Record) -> None:
         held = self.sessions.get(place.session)
         known = held.known if held is not None else None
-        what, after, cause = fate(self._rules, known, place, record.offset, self.suspended_from)
+        suspension = Suspension(self.suspended_from, self.skipped)
+        what, after, cause = fate(self._rules, known, place, record.offset, suspension)
         if cause == "gap":
             self.counts["gaps"] += 1
         elif what is What.DROP or (what is What.ACCEPT and cause):
@@ -198,7 +215,7 @@ class Folding:
             raise ValueError("a row that its table cannot hold")
 
     def _undecodable(self, record: Record) -> None:
-        answer = self._rules.undecodable
+        answer = Answer.QUARANTINE if record.offset < self.given_up else self._rules.undecodable
         if answer is Answer.COUNT:
             self.counts["dropped"] += 1
             self._kept.refuse(record.offset, with_rows=False)
@@ -211,10 +228,11 @@ class Folding:
 
     def _raised(self, record: Record, session: str | None, error: Exception) -> None:
         cause = str(getattr(error, "what", "transform raised"))
-        if self._rules.raised is Answer.STOP:
+        answer = Answer.QUARANTINE if record.offset < self.given_up else self._rules.raised
+        if answer is Answer.STOP:
             self._stop_unless_kept(record.offset, cause)
         self._keep(record, cause, session)
-        if self._rules.raised is Answer.QUARANTINE:
+        if answer is Answer.QUARANTINE:
             return
         if session is None:
             self.suspended_from = record.offset + 1

@@ -12,6 +12,8 @@ from lockstep.operations.verify.stored_tables import Row
 
 VALUE_BYTES_MAX = 1_000_000
 """Longer values are cut in quarantine, with their true size beside them."""
+KILLS_ITS_WORKER = "each worker that was given it died"
+"""What the quarantine says then."""
 SHOWN_CHARACTERS = 120
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,6 +39,11 @@ class KeptMessages:
     def holds(self, offset: int) -> bool:
         """Whether a message is in quarantine."""
         return offset in self._rows
+
+    def killed(self, offset: int) -> bool:
+        """Whether a message ended each worker that was given it: it must not be decoded here either."""
+        row = self._rows.get(offset)
+        return row is not None and row["cause"] == "undecodable" and row["found"] == KILLS_ITS_WORKER
 
     def count(self, start: int, until: int) -> int:
         """How many there are at offsets [start, until)."""

@@ -144,24 +144,42 @@ class PartitionProof:
         expired = row.read_from > row.start and rules.expired is Answer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is Answer.SUSPEND
         at = row.read_from
-        if expired or row.suspended_from == at or (grown and row.suspended_from > at):
+        folding.skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
+        if row.accepted:  # an operator's word: who waits, and from where on
+            folding.suspended_from = row.suspended_from
+        elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
             folding.suspended_from = max(folding.suspended_from, at)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
         if rules.hole is Answer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
+        folding.given_up = folding.suspended_from
+
+    @property
+    def _before(self) -> LedgerRange:
+        """The row before the current one."""
+        return self._ranges[self._next - 1]
 
     def _close(self) -> None:
         """What a range must have left."""
         row, parts = self._ranges[self._next], self._parts
         self._compare_holes(row)
         self._compare_counts(row)
-        if parts.folding.suspended_from != row.suspended_from:
-            expected = f"suspended from {parts.folding.suspended_from} after batch {row.batch}"
-            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
+        self._compare_suspensions(row)
         whole = self._next == len(self._ranges) - 1
-        parts.stored.compare(row, parts.folding, whole=whole, suspends=parts.rules.suspends)
+        parts.stored.compare(row, parts.folding, whole=whole)
         if parts.rules.hole is Answer.STOP and any(hole.cause == "unproven" for hole in row.holes):
             raise PastViolation("a hole that nothing explains")
+
+    def _compare_suspensions(self, row: LedgerRange) -> None:
+        folding = self._parts.folding
+        if folding.suspended_from != row.suspended_from:
+            expected = f"suspended from {folding.suspended_from} after batch {row.batch}"
+            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
+        left = {session for session, before in folding.skipped.items() if not folding.begun(session, before)}
+        found = {each.session for each in row.suspended_sessions}
+        if left != found and not row.accepted:
+            expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
+            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))
 
     def _compare_counts(self, row: LedgerRange) -> None:
         counts = self._parts.folding.counts

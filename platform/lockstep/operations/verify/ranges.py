@@ -23,8 +23,26 @@ class Hole(msgspec.Struct, frozen=True):
     cause: str
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A session that an operator skips: it waits where it began before an offset."""
+
+    session: str
+    before: int
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What an operator accepted, so that a halted stream went on."""
+
+    kind: str
+    who: str = ""
+    why: str = ""
+
+
 class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
-    """One ledger row: what the proof needs of it, and nothing of the engine's own type of it."""
+    """One ledger row: what the proof needs of it, and nothing of the engine's own type of it.
+
+    Columns that a later release added have defaults: rows of an older one are without.
+    """
 
     generation: int
     batch: int
@@ -43,10 +61,13 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int
     suspended_from: int
     holes: list[Hole]
-    state_file: str | None
-    state_start: int | None
-    state_length: int | None
+    state_file: str | None = None
+    state_start: int | None = None
+    state_length: int | None = None
     accepted_loss: str | None = None
+    accepted: list[Accepted] = []
+    suspended_sessions: list[Skipped] = []
+    catching_up: bool = False
 
     @property
     def place(self) -> Place:
@@ -137,8 +158,15 @@ def _growth(chain: Chain, found: Mapping[Key, Chain]) -> frozenset[int]:
 
 
 def provable_from(ranges: Sequence[LedgerRange], first_kept: int) -> int:
-    """Index of the first range from which on Kafka still has all that was read; len(ranges) for none."""
+    """Index of the first range from which on Kafka still has all that was read; len(ranges) for none.
+
+    Where a log was cut and grew again, what lies at the offsets before is not what was read.
+    """
     index = len(ranges)
-    while index > 0 and (ranges[index - 1].is_empty or ranges[index - 1].read_from >= first_kept):
+    while index > 0 and _is_kept(ranges[index - 1], first_kept):
         index -= 1
     return index
+
+
+def _is_kept(row: LedgerRange, first_kept: int) -> bool:
+    return not row.catching_up and (row.is_empty or row.read_from >= first_kept)

@@ -68,6 +68,7 @@ class StoredState:
         """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspended_from = row.suspended_from
+        suspends = suspends or bool(row.suspended_from or row.suspended_sessions)
         for session, value in self._entries.items():
             gate, state = self._schema.decode(session, value)
             known = from_stored(gate, row.suspended_from, suspends=suspends)
@@ -75,7 +76,7 @@ class StoredState:
                 folding.sessions[session] = Session(known, state)
                 folding.save(session, value)
 
-    def compare(self, row: LedgerRange, folding: Folding, *, whole: bool, suspends: bool) -> None:
+    def compare(self, row: LedgerRange, folding: Folding, *, whole: bool) -> None:
         """Compare what is stored after a row with the fold: the sessions that were touched, or all."""
         if self.unreadable:
             return
@@ -88,10 +89,10 @@ class StoredState:
             return
         sessions = folding.sessions.keys() | self._entries.keys() if whole else folding.touched
         for session in sorted(sessions):
-            self._compare(row, session, folding, suspends=suspends)
+            self._compare(row, session, folding)
         folding.touched.clear()
 
-    def _compare(self, row: LedgerRange, session: str, folding: Folding, *, suspends: bool) -> None:
+    def _compare(self, row: LedgerRange, session: str, folding: Folding) -> None:
         self.compared += 1
         held, stored = folding.sessions.get(session), self._entries.get(session)
         if held is None or stored is None:
@@ -99,7 +100,7 @@ class StoredState:
                 words = ("no state", "a state")
                 self._differs(row, session, words[held is not None], words[stored is not None])
             return
-        value = self._schema.encode(session, stored_form(held.known, suspends=suspends), held.state)
+        value = self._schema.encode(session, stored_form(held.known, suspends=folding.suspends), held.state)
         folding.save(session, value)
         if value == stored:
             return

@@ -115,7 +115,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         version=base.version,
         head=head,
         data_files=data_files,
-        ledger=[msgspec.convert(row, LedgerRange) for row in _valid(ledger, head)],
+        ledger=[_range(row) for row in _valid(ledger, head)],
         quarantine=list(_valid(kept, head)),
         checked=len(sides[0].files) + len(sides[1].files),
         notes=notes,
@@ -224,6 +224,11 @@ def _valid(rows: Iterable[Row], head: Head) -> Iterator[Row]:
     for row in rows:
         if cast("int", row["batch"]) <= last_batch.get(cast("int", row["generation"]), -1):
             yield row
+
+
+def _range(row: Row) -> LedgerRange:
+    """A ledger row; what is null in it is what its column has by default."""
+    return msgspec.convert({name: value for name, value in row.items() if value is not None}, LedgerRange)
 
 
 def _check_data_files(table: Path, files: Iterable[StoredFile], violations: Violations) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from lockstep.declare.place import Kind, Place
@@ -36,7 +37,23 @@ class Fate(NamedTuple):
     cause: str = ""
 
 
-def fate(rules: Rules, known: Known | None, place: Place, offset: int, suspended_from: int) -> Fate:
+class Suspension(NamedTuple):
+    """Who waits for a snapshot without having done anything.
+
+    Attributes:
+        before: Sessions that began before this offset; an operator may set it past messages that are not read yet.
+        skipped: Sessions that an operator skips, each with such an offset of its own.
+    """
+
+    before: int = 0
+    skipped: Mapping[str, int] = {}
+
+    def of(self, session: str) -> int:
+        """The offset from which on a session may begin again."""
+        return max(self.before, self.skipped.get(session, 0))
+
+
+def fate(rules: Rules, known: Known | None, place: Place, offset: int, suspension: Suspension) -> Fate:
     """What becomes of a message of a session.
 
     Args:
@@ -44,22 +61,26 @@ def fate(rules: Rules, known: Known | None, place: Place, offset: int, suspended
         known: The session; None where it is not known.
         place: The message's place.
         offset: Its offset.
-        suspended_from: Sessions that began before this offset wait for their next snapshot.
+        suspension: Who waits.
     """
-    waits = known is not None and (known.waits or (known.opened_at < suspended_from and not rules.passes_unknown))
-    if place.kind is not Kind.SNAPSHOT and waits:
+    from_offset = 0 if rules.passes_unknown else suspension.of(place.session)
+    waits = known is not None and (known.waits or known.opened_at < from_offset)
+    is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
+    skipped = known is None and place.session in suspension.skipped
+    if not is_snapshot and (waits or skipped or offset < from_offset):
         return Fate(What.WAIT, known, "suspended")
     before = None if known is None or waits else known.memory
     what, memory, cause = rules.rule(before, place, offset)
     if what is What.ACCEPT:
-        opened_at = offset if known is None or place.kind is Kind.SNAPSHOT else known.opened_at
+        opened_at = offset if known is None or is_snapshot else known.opened_at
         return Fate(what, Known(opened_at, memory), cause)
-    if place.kind is Kind.SNAPSHOT and before is not None and rules.bears:
+    if is_snapshot and before is not None and rules.bears:
         again, fresh, why = rules.rule(None, place, offset)
         if again is What.ACCEPT and not why:
             return Fate(What.ACCEPT, Known(offset, fresh), cause)
         what, cause = again, why
-    if what is What.DROP or (what is What.REFUSE and not rules.bears):
+    may_have_begun_before = known is None and not is_snapshot and suspension.before > 0
+    if what is What.DROP or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
         return Fate(what, known, cause)
     return Fate(What.WAIT, known._replace(waits=True) if known is not None else None, cause)
 
