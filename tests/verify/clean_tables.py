@@ -149,7 +149,7 @@ class CleanTable:
         self._halts = self._class in HALTING
         self._manner = ((), "linked" in self._class) if self._halts else (FAULTS, "linked" in self._class)
         self._producing: dict[tuple[str, int], Producing] = {}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True})
+        self._producer = self._new_producer()
 
     def make(self) -> Made:
         """Topics, then runs with messages and faults between them."""
@@ -171,6 +171,10 @@ class CleanTable:
         if self._expires and self._rng.random() < 0.3:
             self._expire_read()
         return self._made
+
+    def _new_producer(self) -> Producer:
+        settings = {"bootstrap.servers": self._feed.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
+        return Producer(settings)
 
     def _tell(self, what: str) -> None:
         self._made.told.append(what)
@@ -241,6 +245,7 @@ class CleanTable:
         partitions = 1 + max(partition for name, partition in self._producing if name == topic)
         self._feed.grow(topic, partitions + 1)
         self._producing[topic, partitions] = Producing(self._rng, *self._manner)
+        self._producer = self._new_producer()  # the other one does not know the partition yet
         self._tell(f"{topic} grew")
 
     def _delete_before(self, topic: str, partition: int, offset: int) -> None:

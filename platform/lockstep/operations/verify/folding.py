@@ -18,7 +18,6 @@ from lockstep.declare.transform import Opened
 from lockstep.errors import EnvironmentProblem, StateError
 from lockstep.operations.verify import proof
 from lockstep.operations.verify.declared import Declared
-from lockstep.operations.verify.kafka_log import offset_of
 from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.row_values import Emitted, unfit
 from lockstep.operations.verify.second_gate.contract import Answer, Rules, What
@@ -66,8 +65,7 @@ class Folding:
         touched: Those that may have changed since somebody last cleared this.
         counts: Messages of the current range, by the names of the ledger's columns.
         emitted: Rows that the table must hold, since somebody last took them.
-        suspended_from: Sessions that began before this offset wait for their next snapshot.
-        skipped: Sessions that an operator skips, each with the offset from which on it may begin again.
+        suspension: Which sessions wait for their next snapshot without having done anything.
         given_up: What lies before this offset is kept in quarantine, whatever it is.
     """
 
@@ -78,28 +76,35 @@ class Folding:
         self.touched: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.emitted = Emitted()
-        self.suspended_from = self.given_up = 0
-        self.skipped: dict[str, int] = {}
+        self.suspension = Suspension()
+        self.given_up = 0
 
     @property
     def suspends(self) -> bool:
         """Whether sessions are stored with the offset at which they began."""
-        return self._rules.suspends or bool(self.suspended_from or self.skipped)
+        return self._rules.suspends or bool(self.suspension.before or self.suspension.skipped)
+
+    def suspend_before(self, offset: int) -> None:
+        """Let all sessions that began before an offset wait."""
+        self.suspension = self.suspension._replace(before=offset)
 
     def begun(self, session: str, before: int) -> bool:
         """Whether a session has begun anew from an offset on."""
         held = self.sessions.get(session)
         return held is not None and not held.known.waits and held.known.opened_at >= before
 
-    def take(self, message: Message) -> None:
+    def take(self, message: Message, offset: int) -> None:
         """Fold the next message.
+
+        Args:
+            message: The message.
+            offset: Its offset.
 
         Raises:
             PastViolation: The class forbids it, and the stream went on.
         """
         where = self._place
-        source = cast("KafkaMessage", message)
-        record = Record(where.topic, where.topic_id, where.partition, offset_of(message), source)
+        record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
         self.counts["messages"] += 1
         if self._kept.killed(record.offset):
             self._undecodable(record)  # as the stream found out: it ends whoever decodes it
@@ -135,15 +140,13 @@ class Folding:
     def _judge(self, place: Place, body: object, record: Record) -> None:
         held = self.sessions.get(place.session)
         known = held.known if held is not None else None
-        suspension = Suspension(self.suspended_from, self.skipped)
-        what, after, cause = fate(self._rules, known, place, record.offset, suspension)
-        if cause == "gap":
-            self.counts["gaps"] += 1
-        elif what is What.DROP or (what is What.ACCEPT and cause):
-            self.counts["repeats"] += 1
-        if what is What.ACCEPT:
-            self._apply(place, body, record, cast("Known", after))
-        elif what is What.DROP:
+        what, after, cause = fate(self._rules, known, place, record.offset, self.suspension)
+        if what is What.ACCEPT:  # what the transform refuses after all is not counted as noticed
+            if self._apply(place, body, record, cast("Known", after)):
+                self._notice(what, cause)
+            return
+        self._notice(what, cause)
+        if what is What.DROP:
             self.counts["dropped"] += 1
             self._kept.refuse(record.offset, with_rows=False)
         else:
@@ -155,7 +158,14 @@ class Folding:
                 held.known = after
                 self.touched.add(place.session)
 
-    def _apply(self, place: Place, body: object, record: Record, known: Known) -> None:
+    def _notice(self, what: What, cause: str) -> None:
+        if cause == "gap":
+            self.counts["gaps"] += 1
+        elif what is What.DROP or (what is What.ACCEPT and cause):
+            self.counts["repeats"] += 1
+
+    def _apply(self, place: Place, body: object, record: Record, known: Known) -> bool:
+        """Apply a message; False where the transform refused it."""
         held = self.sessions.get(place.session)
         try:
             if place.kind is Kind.END:
@@ -170,12 +180,13 @@ class Folding:
             raise
         except Exception as error:  # noqa: BLE001  # see above
             self._raised(record, place.session, error)
-            return
+            return False
         self.touched.add(place.session)
         self._kept.refuse(record.offset, with_rows=bool(rows))
         self.counts["rows"] += len(rows)
         self.counts["accepted_without_row"] += not rows
         self.emitted.add(record.offset, place, rows)
+        return True
 
     def _opened(self, session: str, body: object, record: Record, known: Known) -> list[msgspec.Struct]:
         state = self._declared.open(body, record)
@@ -224,7 +235,7 @@ class Folding:
             self._stop_unless_kept(record.offset, "undecodable")
         self._keep(record, "undecodable", None)
         if answer is not Answer.QUARANTINE:  # whose message it was is not known
-            self.suspended_from = record.offset + 1
+            self.suspend_before(record.offset + 1)
 
     def _raised(self, record: Record, session: str | None, error: Exception) -> None:
         cause = str(getattr(error, "what", "transform raised"))
@@ -235,7 +246,7 @@ class Folding:
         if answer is Answer.QUARANTINE:
             return
         if session is None:
-            self.suspended_from = record.offset + 1
+            self.suspend_before(record.offset + 1)
         elif session in self.sessions:
             held = self.sessions[session]
             held.known = held.known._replace(waits=True)

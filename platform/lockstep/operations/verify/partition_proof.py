@@ -118,8 +118,8 @@ class PartitionProof:
             self.lost += 1
         else:
             while self._suspend_at and self._suspend_at[0] <= offset:
-                self._parts.folding.suspended_from = max(self._parts.folding.suspended_from, self._suspend_at.pop(0))
-            self._parts.folding.take(message)
+                self._suspend_before(self._suspend_at.pop(0))
+            self._parts.folding.take(message, offset)
         self._close_reached()
 
     def _pass_over(self, reached: int) -> None:
@@ -144,15 +144,19 @@ class PartitionProof:
         expired = row.read_from > row.start and rules.expired is Answer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is Answer.SUSPEND
         at = row.read_from
-        folding.skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
+        skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
+        folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.accepted:  # an operator's word: who waits, and from where on
-            folding.suspended_from = row.suspended_from
+            folding.suspend_before(row.suspended_from)
         elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
-            folding.suspended_from = max(folding.suspended_from, at)
+            self._suspend_before(at)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
         if rules.hole is Answer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
-        folding.given_up = folding.suspended_from
+        folding.given_up = folding.suspension.before
+
+    def _suspend_before(self, offset: int) -> None:
+        self._parts.folding.suspend_before(max(self._parts.folding.suspension.before, offset))
 
     @property
     def _before(self) -> LedgerRange:
@@ -172,10 +176,10 @@ class PartitionProof:
 
     def _compare_suspensions(self, row: LedgerRange) -> None:
         folding = self._parts.folding
-        if folding.suspended_from != row.suspended_from:
-            expected = f"suspended from {folding.suspended_from} after batch {row.batch}"
+        if folding.suspension.before != row.suspended_from:
+            expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
-        left = {session for session, before in folding.skipped.items() if not folding.begun(session, before)}
+        left = {session for session, before in folding.suspension.skipped.items() if not folding.begun(session, before)}
         found = {each.session for each in row.suspended_sessions}
         if left != found and not row.accepted:
             expected = f"sessions {sorted(left)} skipped after batch {row.batch}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -37,13 +39,18 @@ class Emitted:
         self.proof: dict[str, list[Any]] = {
             name: [] for name in ("_offset", "_emit_offset", "_row", "_session", "_sequence", "_event_time")
         }
+        self._add = [held.append for held in self.proof.values()]
         self.rows: list[msgspec.Struct] = []
 
     def add(self, offset: int, place: Place, rows: Sequence[msgspec.Struct]) -> None:
         """The rows of one message."""
-        columns = (offset, offset, None, place.session, place.sequence, place.event_time_us)
-        for name, value in zip(self.proof, columns, strict=True):
-            self.proof[name] += range(len(rows)) if name == "_row" else [value] * len(rows)
+        columns = (offset, offset, 0, place.session, place.sequence, place.event_time_us)
+        if len(rows) == 1:
+            for add, value in zip(self._add, columns, strict=True):
+                add(value)
+        else:
+            for (name, held), value in zip(self.proof.items(), columns, strict=True):
+                held.extend(range(len(rows)) if name == "_row" else [value] * len(rows))
         self.rows += rows
 
 
@@ -95,7 +102,8 @@ class RowComparison:
             return emitted.proof[name][at:until]
         if name in _PLACE:
             return [getattr(self._place, _PLACE[name])] * (until - at)
-        return [as_column(getattr(row, name)) for row in emitted.rows[at:until]]
+        values = list(map(attrgetter(name), emitted.rows[at:until]))
+        return values if _PLAIN.issuperset(map(type, values)) else list(map(as_column, values))
 
     def _differences(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: KeptMessages) -> None:
         """Row by row, by their identity (emit offset, row)."""
@@ -137,6 +145,8 @@ class RowComparison:
                 self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
 
 
+_PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})
+"""What Arrow takes as it is."""
 _PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
 
 

@@ -67,7 +67,7 @@ class StoredState:
     def begin(self, row: LedgerRange, folding: Folding, *, suspends: bool) -> None:
         """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
         self._load(row)
-        folding.suspended_from = row.suspended_from
+        folding.suspend_before(row.suspended_from)
         suspends = suspends or bool(row.suspended_from or row.suspended_sessions)
         for session, value in self._entries.items():
             gate, state = self._schema.decode(session, value)
