@@ -17,6 +17,7 @@ from lockstep.engine.deadline import BatchOverdue
 from lockstep.engine.facts import BinFacts
 from lockstep.engine.hands import Hands
 from lockstep.engine.hours import clock_hour, hour_of
+from lockstep.engine.isolation import Isolation
 from lockstep.engine.plan import BatchPlan, FileGoal, PlanInput, plan_batch
 from lockstep.engine.progress import batch_report
 from lockstep.engine.publish import Publisher
@@ -60,7 +61,7 @@ class Batches:
         self._committer = Committer(hands.folders, claimed, hands.cause, helper)
         self._publisher = Publisher(hands.group, courier)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
-        self._failures, self._waits = 0, Waits()
+        self._failures, self._isolation, self._waits = 0, Isolation(), Waits()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -73,6 +74,10 @@ class Batches:
         self._partitions.remember(plan)
         # New partitions are committed even while empty, so that they count as subscribed.
         return plan if plan.bins or (self._committer.first and self._partitions.is_new) else None
+
+    def behind(self, plan: BatchPlan) -> bool:
+        """Whether the next batch is due at once: more waits than was planned, or a culprit is looked for."""
+        return plan.backlog > 0 or bool(self._isolation.suspects)
 
     def done(self) -> bool:
         """Whether all that was there at the start of the run is committed."""
@@ -115,19 +120,40 @@ class Batches:
             self._end_halted(findings)
 
     def _run(self, plan: BatchPlan) -> Sequence[BinFacts] | None:
+        """The facts of all that worked; None when nothing did."""
         if not plan.bins:
             return ()
+        bins: list[BinFacts] = []
+        for part in self._isolation.parts(plan):
+            bins += self._run_part(part)
+        return bins or None
+
+    def _run_part(self, plan: BatchPlan) -> Sequence[BinFacts]:
         try:
             bins = self._hands.runner(plan)
         except Exception as error:  # the outermost edge of a Spark job: what failed there is retried from the ledger
-            self._failures += 1
-            lasting = isinstance(error, LockstepError) and not isinstance(error, (RegistryUnreachable, BatchOverdue))
-            if lasting or self._hands.stop.is_set() or self._failures >= FAILURES_MAX:
-                raise
+            self._note_failure(plan, error)
             LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
-            return None
-        self._failures = 0
+            return ()
+        self._failures, self._isolation = 0, self._isolation.worked(plan)
         return bins
+
+    def _note_failure(self, plan: BatchPlan, error: Exception) -> None:
+        """Raise what another try would not mend.
+
+        What lockstep itself says of a failure is no doing of a message; of a worker that died nobody knows more.
+        """
+        if self._hands.stop.is_set():
+            raise error
+        if isinstance(error, LockstepError):
+            self._failures += 1
+            if self._failures >= FAILURES_MAX or not isinstance(error, (RegistryUnreachable, BatchOverdue)):
+                raise error
+            return
+        isolation = self._isolation.failed(plan)
+        if isolation is None:
+            raise error
+        self._isolation = isolation
 
     def _replaced(self) -> bool:
         before = self._watch.view

@@ -14,7 +14,7 @@ from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.declare.transform import Opened
 from lockstep.engine.facts import Counts
-from lockstep.engine.kept import Kept, Message, Without
+from lockstep.engine.kept import KILLS_ITS_WORKER, Kept, Message, Without
 from lockstep.engine.origin import Chunk, Origin, proof_of
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
@@ -31,8 +31,6 @@ CHUNK_ROWS = 500
 SKIP, UPDATE, END = Kind.SKIP, Kind.UPDATE, Kind.END
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on bad input; TypeError is a null value."""
-
-
 _REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
 
 
@@ -80,7 +78,9 @@ class RangeFold:
         if (suspended := self._without.suspended_before(first)) > self.suspended_from:
             self._suspend_before(suspended)
         try:
-            if first in self._without.refused:
+            if first in self._without.killing:
+                self._undecodable(self._record_of(messages[0]), KILLS_ITS_WORKER)
+            elif first in self._without.refused:
                 self._leave_out(messages[0], self._without.refused[first])
             else:
                 self._fold(messages)

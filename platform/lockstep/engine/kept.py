@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from lockstep.declare.decoders.causes import Cause, Undecodable
 from lockstep.declare.record import KafkaMessage, Record
 from lockstep.engine.facts import event_time
 from lockstep.integrity.finding import Finding
@@ -15,6 +16,9 @@ from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
 KEPT_BYTES_MAX = 64_000_000
 """A range with more in quarantine ends early, so that garbage cannot fill a worker's memory."""
+
+KILLS_ITS_WORKER = Undecodable(Cause.KILLS_ITS_WORKER, "each worker that was given it died")
+"""What the fold says of a message that the driver found to end its worker."""
 
 
 class Message(KafkaMessage, Protocol):
@@ -34,16 +38,18 @@ class Without(msgspec.Struct, frozen=True):
     Attributes:
         refused: Messages that the transform cannot take, by offset.
         suspend_at: Offsets before which all sessions are suspended, rising: ends of holes.
+        killing: Offsets of messages that end their worker; not even decoded.
     """
 
     refused: Mapping[int, Finding] = {}
     suspend_at: tuple[int, ...] = ()
+    killing: tuple[int, ...] = ()
 
     def pieces(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
         """Messages in order, cut so that each refused one stands alone and nothing spans a suspension."""
         if not messages:
             return
-        if not self.refused and not self.suspend_at:
+        if not self.refused and not self.suspend_at and not self.killing:
             yield messages
             return
         for _, piece in groupby(messages, key=self._piece):
@@ -54,9 +60,9 @@ class Without(msgspec.Struct, frozen=True):
         return max((at for at in self.suspend_at if at <= offset), default=0)
 
     def _piece(self, message: T) -> tuple[int, int]:
-        offset = message.offset() or 0
-        refused_before = sum(1 for at in self.refused if at < offset)
-        return 2 * refused_before + (offset in self.refused), self.suspended_before(offset)
+        offset, alone = message.offset() or 0, {*self.refused, *self.killing}
+        before = sum(1 for at in alone if at < offset)
+        return 2 * before + (offset in alone), self.suspended_before(offset)
 
 
 class Kept:

@@ -67,7 +67,7 @@ def _until_over(batches: Batches, hands: Hands, claimed: Claimed, heartbeat: Hea
             batches.work(plan)
         elif isinstance(hands.trigger, AvailableNow) and batches.done():
             return Outcome.ENDED
-        backlog = plan is not None and plan.backlog > 0
+        backlog = plan is not None and batches.behind(plan)
         outcome = _look(hands, claimed, heartbeat, began, backlog=backlog)
         if outcome is not None:
             return outcome

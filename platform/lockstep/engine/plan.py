@@ -117,10 +117,17 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
-    """One partition's part of the batch: an upper bound; a task may end it early."""
+    """One partition's part of the batch: an upper bound; a task may end it early.
+
+    Attributes:
+        position: Where it begins.
+        until: First offset after it.
+        killing: Offsets in it that ended their worker each time; they are handled as undecodable.
+    """
 
     position: Position
     until: int
+    killing: tuple[int, ...] = ()
 
     @property
     def messages(self) -> int:

@@ -44,7 +44,7 @@ def settle(work: Work, opener: Opener) -> Work:
     job, planned, program = opener.job, work.planned, opener.program
     where = planned.position
     holes = explain(job.kafka, where.topic, where.partition, work.gaps, deletes_only=where.deletes_only)
-    bounds = _Bounds(Without(suspend_at=_suspensions(holes, program)), planned.until)
+    bounds = _Bounds(Without(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
     if bounds.without.suspend_at:
         work = _fold_again(work, opener, bounds)
     while (narrower := _narrower(work, holes, bounds, program)) is not None:

@@ -67,7 +67,7 @@ class Opener:
         )
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
         state = self.stack.enter_context(opened)
-        fold = RangeFold(self.program, position, state, without)
+        fold = RangeFold(self.program, position, state, without or Without(killing=planned.killing))
         return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from deltalake import CommitProperties, DeltaTable
 
 from lockstep.errors import Fenced, TableError
 from lockstep.integrity.finding import Finding
@@ -128,6 +129,15 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
         return msgspec.structs.replace(base.head, desired=desired, reason=reason)
 
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
+
+
+def schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
+    """A change of the table's columns, by the writer of this epoch; nothing else changes."""
+
+    def check(head: Head) -> None:
+        _same_writer(head, writer)
+
+    return Proposal(kind=CommitKind.SCHEMA, next_head=unchanged(check), alter=alter)
 
 
 def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:

@@ -25,6 +25,7 @@ class Cause(StrEnum):
     UNKNOWN_MAGIC_BYTE = "unknown magic byte"
     UNKNOWN_SCHEMA_ID = "unknown schema id"
     UNFIT_SCHEMA = "unfit schema"
+    KILLS_ITS_WORKER = "kills its worker"
 
 
 class Undecodable(ValueError):
