@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
     """The commands of a group and of the groups in it, by the words that call them."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, command in group.commands.items():
         within = hasattr(command, "commands")
         found |= commands_of(command, f"{prefix}{name} ") if within else {prefix + name: command}

@@ -44,7 +44,7 @@ Read = tuple[LocalRuns, str, str]
 
 @pytest.fixture(scope="module")
 def read(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """Two topics: one message on which the fold fails and one after it; then, in a later batch, garbage of strangers."""
+    """Two topics: a message on which the fold fails and two after it; in a later batch, garbage of strangers."""
     feed = Feed(broker.bootstrap_servers, f"quarantine_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path_factory.mktemp("quarantine"))
     runs = runs.with_limits(Limits(message_bytes=10_000))
@@ -65,7 +65,7 @@ def groups(runs: LocalRuns, wanted: Wanted) -> set[tuple[str, int, str, str | No
 
     found = quarantine_list(runs.folders, wanted)
     assert found.messages == sum(group.messages for group in found.groups)
-    return {astuple(group) for group in found.groups}  # type: ignore[misc]  # its fields
+    return {astuple(group) for group in found.groups}
 
 
 def test_messages_are_listed_by_cause_and_session_with_their_offsets(read: Read) -> None:
@@ -104,9 +104,8 @@ def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path:
     assert export(runs.folders, Wanted(topic=evil), lines).messages == 3
     assert export(runs.folders, Wanted(topic=evil), parquet).messages == 3
     decoded = [json.loads(line) for line in lines.read_text().splitlines()]
-    as_values = {
-        row["offset"]: (row["key"], row["value"], row["headers"]) for row in pq.read_table(parquet).to_pylist()
-    }
+    rows = pq.read_table(parquet).to_pylist()
+    as_values = {row["offset"]: (row["key"], row["value"], row["headers"]) for row in rows}
     assert {at: (key, value) for at, (key, value, _) in as_values.items()} == {
         0: (EVIL.encode(), GARBAGE),
         1: (EVIL.encode(), update(1, a=1)),
@@ -137,8 +136,7 @@ def test_nothing_of_strangers_reaches_a_terminal_raw(read: Read, monkeypatch: py
         assert not any(line.startswith("error") for line in said.splitlines())
         assert r"\x1b[2J\x07name\nerror: all is well\u202e" in said
     assert f"00000000  {EVIL.encode()[:16].hex(' ')}" in shown.stdout
-    assert "1515 bytes more" in shown.stdout or "bytes more" in shown.stdout
-    assert r"\xff" not in listed.stdout
+    assert f"... {len(GARBAGE) - 512} bytes more" in shown.stdout
 
 
 @pytest.mark.parametrize(
