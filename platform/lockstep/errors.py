@@ -24,6 +24,9 @@ LockstepError                 something a person must know; `next_step` says wha
 |- WrongQuery                 the SQL is wrong, or names what is not there (operations/sql.py)
 |- NoSuchSession              no session of that key has a state (operations/state.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
+|- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
+|- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
+|- NotThere                   what is accepted is not where the stream stands (operations/accepting.py)
 |- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
 |  `- IntegrityLost           the promise of the stream's class cannot be kept any more
 `- Violation                  raised by a fold: what it checked does not hold
@@ -35,6 +38,8 @@ command to run, so that readers never search for it.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from lockstep.integrity.acceptance import options, proposed
 
 if TYPE_CHECKING:
     from lockstep.integrity.finding import Finding
@@ -169,10 +174,8 @@ class Violation(LockstepError):
 
 def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     """The command that resumes a stream after its cause was understood."""
-    if not findings:
-        return f"lockstep resume {stream}"
-    lost = " ".join(f"--accept-loss {f.topic}/{f.partition}@{f.offset}-{f.until}" for f in findings)
-    return f"find the cause, then: lockstep resume {stream} {lost} --why '...'"
+    given_up = options(proposed(finding) for finding in findings)
+    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --mended, where it was mended)"
 
 
 def _rebuilt(kind: type[LockstepError], parts: dict[str, object]) -> LockstepError:

@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 import typer
 
 from lockstep.cli import app
-from lockstep.commands import operate, run
+from lockstep.commands import operate, resume, run
 from lockstep.commands.app import EXIT_CODES
 from lockstep.errors import IntegrityLost
 from lockstep.operations import (
@@ -27,6 +27,7 @@ from lockstep.operations import (
     doctor,
     positions,
     preview,
+    quarantine,
     query,
     repair,
     settings,
@@ -41,7 +42,17 @@ from tests.engine.feed import session, update
 if TYPE_CHECKING:
     from tests.cli.conftest import Platform
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
+
+def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
+    """The commands of a group and of the groups in it, by the words that call them."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        within = hasattr(command, "commands")
+        found |= commands_of(command, f"{prefix}{name} ") if within else {prefix + name: command}
+    return found
+
+
+COMMANDS = commands_of(typer.main.get_command(app))
 NAMES = sorted(COMMANDS)
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +69,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("positions", "adding"): positions.Positions,
     ("repair", "adding"): repair.Repair,
     ("verify", "adding"): Proof,
+    ("quarantine", "list", "adding"): quarantine.QuarantineList,
     ("settings",): settings.AllOptions,
     ("doctor",): doctor.Report,
 }
@@ -70,8 +82,8 @@ def test_a_command_has_an_example_that_is_itself_and_parses(name: str) -> None:
     prefix = f"Example: lockstep {name}"
     assert command.epilog is not None
     assert command.epilog.startswith(prefix)
-    words = shlex.split(command.epilog.removeprefix("Example: lockstep "))
-    context = command.make_context(words[0], words[1:])
+    words = shlex.split(command.epilog.removeprefix(prefix))
+    context = command.make_context(name, words)
     assert context.params.keys() == {parameter.name for parameter in command.params}
 
 
@@ -177,12 +189,12 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     fresh.environment.update(environment)
     started = fresh.call("start", "adding")
     assert started.exit_code == 3
-    loss = f"--accept-loss {topic}/0@2-3"
+    loss = f"--skip-session {topic}/0/s"
     assert f"lockstep resume adding {loss}" in started.stderr
     assert fresh.call("repair", "adding").exit_code == 1
 
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
-    assert msgspec.json.decode(resumed.stdout, type=operate.Resumed) == operate.Resumed("adding", 2)
+    assert msgspec.json.decode(resumed.stdout, type=resume.Resumed) == resume.Resumed("adding", 2)
     closed = fresh.call("close", "adding", "--json")
     assert msgspec.json.decode(closed.stdout, type=operate.Closed).stream == "adding"
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")

@@ -65,7 +65,8 @@ def test_a_halt_names_where_what_and_the_command_that_resumes() -> None:
     assert str(errors.IntegrityLost("books", (FINDING,))) == (
         "stream books is halted:\n"
         "  gap at books.eth/0 offset 120, session 'eth': expected 7, found 9, missing 7 to 8\n"
-        "  next: find the cause, then: lockstep resume books --accept-loss books.eth/0@120-121 --why '...'"
+        "  next: find the cause, then: lockstep resume books --skip-session books.eth/0/eth --why '...'"
+        " (or --mended, where it was mended)"
     )
 
 

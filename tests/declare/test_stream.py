@@ -28,7 +28,6 @@ HOOKS = {
     "on_timer": wrong.Timed,
     "on_late": wrong.Late,
     "on_end": wrong.Ending,
-    "migrate": wrong.Migrating,
 }
 
 

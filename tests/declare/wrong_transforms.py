@@ -10,7 +10,7 @@ from lockstep import Place, Record, Transform
 from tests.declare.panels import Panel, PanelTransform, Reading, Snapshot, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from fractions import Fraction
 
 M = TypeVar("M")
@@ -48,11 +48,6 @@ class Late(PanelTransform):
 
 class Ending(PanelTransform):
     def on_end(self, state: Panel) -> Iterable[Reading]:
-        raise NotImplementedError
-
-
-class Migrating(PanelTransform):
-    def migrate(self, old: Mapping[str, object]) -> Panel:
         raise NotImplementedError
 
 

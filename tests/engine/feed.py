@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -81,6 +81,12 @@ class Feed:
         while len(admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions) < partitions:
             assert time.monotonic() < deadline, f"{topic} does not show its new partitions"
             time.sleep(0.1)
+
+    def expire(self, topic: str, until: int, partition: int = 0) -> None:
+        """Remove the messages before an offset, as retention does."""
+        place = TopicPartition(topic, partition, until)
+        admin = self._admin()
+        admin.delete_records([place])[place].result(ANSWER_SECONDS)
 
     def delete(self, topic: str) -> None:
         """Delete a topic and wait until the broker does not show it any more."""

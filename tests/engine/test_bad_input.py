@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import IntegrityLost, StreamHalted
-from lockstep.operations.resume import Loss, resume
+from lockstep.integrity import acceptance
+from lockstep.operations.resume import resume
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import entries, heads, read_until
 from tests.engine.streams import BY_CHECKSUM, POISON, Mended, adding
@@ -32,17 +33,21 @@ class Bad:
     found: str | None = None
     detail: str = ""
     key: str = "s"
+    option: str = "--skip-session {topic}/0/{key}"
     integrity: IntegrityClass | None = None
 
 
+FROM_SNAPSHOT = "--from-snapshot {topic}/0"
 CASES = {
-    "undecodable": Bad(b'{"type":"update"', "undecodable", "a message of the stream", "Input data was truncated"),
-    "null": Bad(None, "undecodable", "a message of the stream", "no value (null)"),
+    "undecodable": Bad(
+        b'{"type":"update"', "undecodable", "a message of the stream", "Input data was truncated", option=FROM_SNAPSHOT
+    ),
+    "null": Bad(None, "undecodable", "a message of the stream", "no value (null)", option=FROM_SNAPSHOT),
     "unknown-session": Bad(
         update(1, a=1), "unknown session", "a snapshot first", "update of a session without snapshot", key="new"
     ),
     "gap": Bad(update(7, a=1), "gap", "5", "7, missing 5 to 6"),
-    "repeat": Bad(update(4, a=1), "repeat", "5", "4"),
+    "repeat": Bad(update(4, a=1), "repeat", "5", "4", option="--accept-loss {topic}/0@4-5"),
     "raises": Bad(update(5, a=1, b=POISON, c=3), "transform raised", detail="ZeroDivisionError: poison"),
     "checksum": Bad(update(5, 99, a=1), "checksum", "4", "99", integrity=BY_CHECKSUM),
     "unfit-row": Bad(update(5, a=2**64), "transform raised", detail="RowRefused: "),
@@ -62,7 +67,7 @@ def test_a_bad_message_halts_its_partition_alone_after_what_precedes_it_and_a_re
     assert (finding.cause, finding.session) == (bad.cause, bad.key)
     assert (finding.expected, finding.found) == (bad.expected, bad.found)
     assert finding.detail.startswith(bad.detail)
-    assert_said(lost.value, topic)
+    assert_said(lost.value, topic, bad)
     assert_halted(runs, topic, bad)
     assert_refused(runs, lost.value)
 
@@ -71,7 +76,7 @@ def test_mended_code_takes_the_message_whose_changes_were_undone(feed: Feed, run
     topic = fed(feed, CASES["raises"])
     with pytest.raises(IntegrityLost):
         runs.run()
-    resume(runs.folders, why="the fold is mended", who="test")
+    resume(runs.folders, why="the fold is mended", who="test", accepted=[acceptance.Mended()])
     runs.of(adding(feed.pattern, transform=Mended())).run()
     values = [*BEFORE, update(5, a=1, b=POISON, c=3), update(6, a=1)]
     assert folded([(offset, "s", value) for offset, value in enumerate(values)]) == runs.rows(topic)
@@ -83,7 +88,7 @@ def test_an_accepted_loss_is_passed_over_and_kept_in_the_ledger(feed: Feed, runs
     feed.send(topic, [*BEFORE, b"garbage", update(5, a=1)])
     with pytest.raises(IntegrityLost):
         runs.run()
-    resume(runs.folders, why="a test message", who="test", accepted=[Loss(topic, 0, 4, 5)])
+    resume(runs.folders, why="a test message", who="test", accepted=[acceptance.Loss(topic, 0, 4, 5)])
     runs.run()
     values = [(offset, "s", value) for offset, value in enumerate(BEFORE)]
     assert folded([*values, (5, "s", update(5, a=1))]) == runs.rows(topic)
@@ -109,10 +114,10 @@ def fed(feed: Feed, bad: Bad) -> str:
     return topic
 
 
-def assert_said(lost: IntegrityLost, topic: str) -> None:
+def assert_said(lost: IntegrityLost, topic: str, bad: Bad) -> None:
     """People read the place and the next command."""
     assert f"at {topic}/0 offset 4, session " in str(lost)
-    assert f"lockstep resume adding --accept-loss {topic}/0@4-5" in lost.next_step
+    assert f"lockstep resume adding {bad.option.format(topic=topic, key=bad.key)} --why" in lost.next_step
 
 
 def assert_halted(runs: LocalRuns, topic: str, bad: Bad) -> None:

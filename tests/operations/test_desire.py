@@ -126,7 +126,7 @@ def test_a_halted_stream_stays_halted_and_is_not_started(feed: Feed, runs: Local
     with pytest.raises(IntegrityLost):
         runs.run()
     assert stop(runs.folders, WHY, patience_seconds=1).desired == "halted"
-    with pytest.raises(StreamHalted, match="--accept-loss"):
+    with pytest.raises(StreamHalted, match="--skip-session"):
         startable(runs.folders)
 
 

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from lockstep.errors import IntegrityLost
+from lockstep.integrity.acceptance import SkipSession
 from lockstep.operations import preview
 from lockstep.operations.opened import NoTable, view_of
 from lockstep.operations.positions import Positions, read_positions, spark_offsets
 from lockstep.operations.query import AsOf, query_sql, query_stream
-from lockstep.operations.resume import Loss, resume
+from lockstep.operations.resume import resume
 from lockstep.operations.sql import WrongQuery
 from lockstep.operations.state import NoSuchSession, Wanted, plain, read_states
 from lockstep.operations.status import status
@@ -73,7 +74,7 @@ def test_a_halt_is_shown_with_its_evidence_and_later_with_who_resumed_it(feed: F
         runs.run()
     halted = status("adding", runs.settings)
     assert (halted.desired, [finding.cause for finding in halted.findings]) == ("halted", ["gap"])
-    resume(runs.folders, why="a producer was restarted", who="operator", accepted=[Loss(topic, 0, 2, 3)])
+    resume(runs.folders, why="a producer was restarted", who="operator", accepted=[SkipSession(topic, 0, "s")])
     resumed = status("adding", runs.settings)
     assert resumed.last_resume is not None
     assert resumed.last_resume.endswith("a producer was restarted (operator)")

@@ -172,7 +172,7 @@ def test_a_halt_is_no_damage_and_says_how_to_resume(feed: Feed, runs: LocalRuns)
         runs.run()
     found = repair(runs.folders, apply=True)
     assert conditions(found) == {"halt": "broken"}
-    assert "lockstep resume adding --accept-loss" in found.checks[-1].next_step
+    assert "lockstep resume adding --skip-session" in found.checks[-1].next_step
 
 
 def test_nothing_is_mended_beside_a_living_writer(feed: Feed, runs: LocalRuns) -> None:

@@ -124,7 +124,7 @@ def test_the_second_day_alone_is_refused_by_name(runs: Runs, recordings: Path) -
         "spot_ethusdt",
     )
     assert (finding.expected, finding.found) == ("a snapshot first", "update of a session without snapshot")
-    assert f"lockstep resume order_books --accept-loss {finding.topic}/0@0-1" in lost.value.next_step
+    assert f"lockstep resume order_books --skip-session {finding.topic}/0/spot_ethusdt" in lost.value.next_step
     assert named_files(runs.folders.table) == []
 
 

@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, OnGrowth, Ordered, Sequence, Strict, Suspend
 from lockstep.errors import IntegrityLost
-from lockstep.operations.resume import Loss, resume
+from lockstep.integrity.acceptance import FromSnapshot, Loss, SkipSession
+from lockstep.operations.resume import resume
 from lockstep.table import log
 from tests.engine.feed import ANSWER_SECONDS, Feed
 from tests.engine.local_runs import LocalRuns
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from lockstep.integrity.acceptance import Acceptance
     from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.finding import Finding
 
 CLASSES: Mapping[str, IntegrityClass] = {
     "sequence": Strict(evidence=Sequence()),
@@ -210,15 +213,27 @@ class CleanTable:
             self._made.runs.run()
         except IntegrityLost as lost:
             self._tell(f"halted: {lost.findings[0]}")
-            if self._class == "log only" and self._rng.random() < 0.7:
-                self._accept_loss(lost)
+            if self._rng.random() < 0.8:
+                self._resume(lost)
 
-    def _accept_loss(self, lost: IntegrityLost) -> None:
-        losses = [Loss(each.topic, each.partition, each.offset, each.until) for each in lost.findings]
-        resume(self._made.runs.folders, why="test", who="test", accepted=losses)
-        self._tell(f"accepted {losses}")
-        with suppress(IntegrityLost):  # there may be another behind it
+    def _resume(self, lost: IntegrityLost) -> None:
+        """Accept what halted the stream, and go on for a while; it may halt again."""
+        accepted = [self._accepted(finding) for finding in lost.findings]
+        resume(self._made.runs.folders, why="test", who="test", accepted=accepted)
+        self._tell(f"accepted {accepted}")
+        with suppress(IntegrityLost):
             self._made.runs.run()
+            self._send()
+            self._made.runs.run()
+
+    def _accepted(self, finding: Finding) -> Acceptance:
+        ways: list[Acceptance] = [
+            Loss(finding.topic, finding.partition, finding.offset, finding.until),
+            FromSnapshot(finding.topic, finding.partition),
+        ]
+        if finding.session is not None:
+            ways.append(SkipSession(finding.topic, finding.partition, finding.session))
+        return self._rng.choice([way for way in ways if way.covers(finding)])
 
     def _break_promise(self) -> None:
         topic, partition = self._rng.choice(list(self._producing))

@@ -160,6 +160,7 @@ def _batch(found: BatchPreview) -> RenderableType:
         styled(head),
         grid(("bin", "topic", "partition", "from", "until", "offsets"), rows),
         styled(waiting, "yellow") if waiting else None,
+        styled(f"a run would be refused: {found.refused}", "red") if found.refused else None,
         *(styled(str(finding), "red") for finding in found.findings),
     )
 
@@ -169,6 +170,7 @@ def _restart(found: RestartPreview) -> RenderableType:
     return lines(
         styled(f"{found.stream}: a new run takes over from {found.takes_over}"),
         styled(f"it would be refused: {found.refused}", "red") if found.refused else None,
+        *(styled(change, "yellow") for change in found.changes),
         styled(f"topics added: {', '.join(found.added) or 'none'}"),
         styled(f"topics kept aside: {', '.join(found.kept_aside) or 'none'}"),
         grid(("topic", "partition", "action", "start", "why"), rows),

@@ -1,8 +1,7 @@
-"""Commands for operators: resume, close, reset, repair."""
+"""Commands for operators: close, reset, repair."""
 
 from __future__ import annotations
 
-import getpass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,18 +13,6 @@ from lockstep.commands.output import answer, grid, styled
 
 if TYPE_CHECKING:
     from lockstep.operations.repair import Repair
-
-
-class Resumed(msgspec.Struct, frozen=True):
-    """A resumption.
-
-    Attributes:
-        stream: Name of the stream.
-        batch: The batch that the resumption is.
-    """
-
-    stream: str
-    batch: int
 
 
 class Reset(msgspec.Struct, frozen=True):
@@ -50,27 +37,6 @@ class Closed(msgspec.Struct, frozen=True):
 
     stream: str
     hour: str
-
-
-@command('resume order_books --why "bad deploy" --accept-loss order_books.eth/0@120-121', Panel.OPERATE)
-def resume(
-    stream: StreamName,
-    why: Annotated[str, typer.Option(help="The cause that was found; kept in the ledger.")],
-    accept_loss: Annotated[
-        list[str] | None, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL; may be given again.")
-    ] = None,
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Resume a halted stream, after its cause was found.
-
-    Without --accept-loss the stream goes on at the very message that halted it.
-    """
-    from lockstep.operations.resume import Loss
-    from lockstep.operations.resume import resume as do_resume
-
-    losses = tuple(Loss.parse(text) for text in accept_loss or ())
-    head = do_resume(folders_of(stream), why=why, who=getpass.getuser(), accepted=losses)
-    answer(Resumed(stream, head.batch), _resumed, as_json=as_json)
 
 
 @command("close order_books", Panel.OPERATE)
@@ -116,11 +82,6 @@ def repair(
     answer(found, _checks, as_json=as_json)
     if not found.whole:
         raise typer.Exit(FAILED)
-
-
-def _resumed(found: Resumed) -> RenderableType:
-    name = found.stream
-    return styled(f"{name}: resumed with batch {found.batch}; start it: lockstep start {name}, or lockstep run {name}")
 
 
 def _closed(found: Closed) -> RenderableType:

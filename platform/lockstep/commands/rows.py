@@ -62,15 +62,16 @@ def state(
     topic: Annotated[str | None, typer.Option(help="Only sessions of this topic.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only sessions of this partition.")] = None,
     session: Annotated[str | None, typer.Option(help="This session, decoded.")] = None,
+    at: Annotated[int | None, typer.Option("--at", metavar="BATCH", min=0, help="As of this committed batch.")] = None,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """List the sessions that have a state; with --session show it, as JSON, at the committed position.
+    """List the sessions that have a state; with --session show it, as JSON, at the committed position or at a batch.
 
     Reads durable files only. The struct of a state is the stream's own.
     """
     from lockstep.operations.state import Wanted, read_states
 
-    found = read_states(stream_of(stream), settings().table_root, Wanted(topic, partition, session))
+    found = read_states(stream_of(stream), settings().table_root, Wanted(topic, partition, session), at)
     answer(found, _sessions, as_json=as_json or session is not None)
 
 

@@ -70,7 +70,8 @@ def rewrite_or_refuse(task: RewriteTask) -> Rewritten | Refused:
 def rewrite_bin(task: RewriteTask) -> Rewritten:
     """Rewrite a bin into one file.
 
-    1. Read every input once, into runs ordered by partition; prove what was read.
+    1. Read every input once, into runs ordered by partition; prove what was read. A row of before a column was
+       added has null there, as every reader of the table sees it.
     2. Write the runs' slices, in order, as one file.
     3. Read the file back; prove that its rows are the same and in order.
 
@@ -81,7 +82,7 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
     """
     started = time.process_time()
     scratch = task.scratch or Path(tempfile.gettempdir())
-    runs = collect_runs(_read_inputs(task), scratch, run_bytes=RUN_BYTES)
+    runs = _runs(task, scratch)
     before = _joined(runs)
     _check_count(task.bin, before)
     file = _write(task, runs)
@@ -116,15 +117,55 @@ def _check_order(segments: Segments, last: tuple[PartitionKey, RowPlace] | None)
     check_disjoint(segments)
 
 
-def _read_inputs(task: RewriteTask) -> Iterator[pa.Table]:
-    schema: pa.Schema | None = None
+class _Unlike(TableError):
+    """A file has other columns than the one before it."""
+
+
+def _runs(task: RewriteTask, scratch: Path) -> list[Run]:
+    """The inputs' rows; all files are looked at beforehand only where their columns were found to differ."""
+    try:
+        return collect_runs(_read_inputs(task), scratch, run_bytes=RUN_BYTES)
+    except _Unlike as unlike:
+        widest = _widest(task, unlike)
+        return collect_runs(_read_inputs(task, widest), scratch, run_bytes=RUN_BYTES)
+
+
+def _read_inputs(task: RewriteTask, widest: pa.Schema | None = None) -> Iterator[pa.Table]:
+    schema = widest
     for file in task.bin.files:
         path = task.table / file.path
-        for rows in _row_groups(path):
+        for found in _row_groups(path):
+            rows = found if widest is None else widened(found, widest)
             schema = schema or rows.schema
             if rows.schema != schema:
                 raise _unlike(path)
             yield rows
+
+
+def widened(rows: pa.Table, widest: pa.Schema) -> pa.Table:
+    """Rows with all columns of a schema, in its order; null in those that they do not have."""
+    columns = [
+        rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type) for field in widest
+    ]
+    return pa.table(columns, schema=widest)
+
+
+def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
+    """The schema that has the columns of all inputs; those that not all have, or that may be null in one, are optional.
+
+    Raises:
+        TableError: A column is of two types.
+    """
+    schemas = []
+    for file in task.bin.files:
+        with pq.ParquetFile(task.table / file.path, pre_buffer=False) as parquet:
+            schemas.append(parquet.schema_arrow)
+    try:
+        united = pa.unify_schemas(schemas)
+    except pa.ArrowInvalid:
+        raise unlike from None
+    everywhere = {field.name for field in united if all(field.name in schema.names for schema in schemas)}
+    return pa.schema([field if field.name in everywhere else field.with_nullable(nullable=True) for field in united])
 
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:
@@ -180,8 +221,8 @@ def _unreadable(path: Path, error: pa.ArrowInvalid) -> TableError:
     return TableError(f"{path} cannot be read: {error}", next_step="restore the file from a copy")
 
 
-def _unlike(path: Path) -> TableError:
-    return TableError(
-        f"{path} has other columns than the files before it",
+def _unlike(path: Path) -> _Unlike:
+    return _Unlike(
+        f"{path} has columns of other types than the files before it",
         next_step="nothing was compacted here; find out who wrote the file: only lockstep writes this table",
     )

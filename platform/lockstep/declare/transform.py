@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -83,17 +83,36 @@ class Transform(ABC, Generic[M, S, R]):
         raise _not_overridden("on_end")
 
     def migrate(self, old: Mapping[str, object]) -> S:
-        """Make today's state of one that an older release of the stream wrote. Not run yet."""
+        """Make today's state of one that an older release of the stream wrote.
+
+        Override it when the state type has changed in a way that stored state does not survive by
+        itself (a field renamed, retyped or without a default). It is called when such a session is
+        touched, at any later time, so it stays as long as any session of the old type may be left; a
+        start without it says so. It is pure: the same state may be migrated more than once.
+
+        Args:
+            old: The stored state without its type: structs and tables as dicts (structs by field name),
+                enums as their values, Decimal, date and UUID as text. A field with a default may be
+                missing. A state that was neither struct nor table is under "state".
+
+        Raises:
+            Exception: Whatever it raises ends the run with `MigrationFailed`; no message is judged.
+        """
         raise _not_overridden("migrate")
 
 
-LATER_HOOKS = ("watermark", "on_timer", "on_late", "on_end", "migrate")
+LATER_HOOKS = ("watermark", "on_timer", "on_late", "on_end")
 """Part of the contract, not run yet: a stream whose transform overrides one is refused."""
 
 
 def overridden_hooks(transform: type) -> tuple[str, ...]:
     """Names of the later hooks that this class of transform overrides."""
     return tuple(name for name in LATER_HOOKS if getattr(transform, name) is not getattr(Transform, name))
+
+
+def migration_of(transform: Transform[M, S, R]) -> Callable[[Mapping[str, object]], S] | None:
+    """The transform's `migrate`; None where it is not overridden."""
+    return transform.migrate if type(transform).migrate is not Transform.migrate else None
 
 
 def _not_overridden(hook: str) -> TypeError:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import msgspec
 
 from lockstep.declare.triggers import AvailableNow, FileSize
-from lockstep.engine.burst import quarantine_burst
+from lockstep.engine.burst import any_message, quarantine_burst
 from lockstep.engine.committer import Committer, Reached
 from lockstep.engine.deadline import BatchOverdue
 from lockstep.engine.facts import BinFacts
@@ -95,7 +95,8 @@ class Batches:
         bins = self._run(plan)
         if bins is None or self._replaced() or not self._worth_committing(bins):
             return
-        if (burst := quarantine_burst(bins, self._hands.stream.limits)) is not None:
+        burst, accepted = quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
+        if burst is not None and not accepted:
             self._halt((burst,))
         findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
         reached = Reached(
@@ -106,6 +107,7 @@ class Batches:
             findings=findings,
             batch_seconds=time.monotonic() - began,
             full=self._partitions.is_unsaved,
+            accepts_burst=accepted and (burst is not None or not any_message(bins)),
         )
         try:
             commit_seconds = self._commit(reached, bins)

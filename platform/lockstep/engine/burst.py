@@ -9,6 +9,11 @@ from lockstep.engine.facts import BinFacts
 from lockstep.integrity.finding import Finding
 
 
+def any_message(bins: Sequence[BinFacts]) -> bool:
+    """Whether a batch read anything: one that did not says nothing of a burst."""
+    return any(item.counts.messages for group in bins for item in group.ranges)
+
+
 def quarantine_burst(bins: Sequence[BinFacts], limits: Limits) -> Finding | None:
     """What halts the stream when too large a share of a batch could not be decoded or applied.
 
@@ -29,5 +34,5 @@ def quarantine_burst(bins: Sequence[BinFacts], limits: Limits) -> Finding | None
         until=worst.next_offset,
         expected=f"at most {limits.quarantine_share:.0%} of a batch refused",
         found=f"{refused} of {messages} messages",
-        detail="mend decoder or transform, or raise Limits(quarantine_share=...), then resume; nothing was read past",
+        detail="mend decoder or transform, or accept this one burst; nothing was read past",
     )

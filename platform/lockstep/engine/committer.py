@@ -40,6 +40,7 @@ class Reached(msgspec.Struct, frozen=True):
         findings: Evidence; not empty makes the commit the halt.
         batch_seconds: Wall time so far.
         full: The ledger file is to hold the positions of all partitions.
+        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Reached(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     batch_seconds: float = 0.0
     full: bool = False
+    accepts_burst: bool = False
 
 
 class Committer:
@@ -100,6 +102,7 @@ class Committer:
             quarantine=reached.quarantine,
             full_ledger_at=now.timestamp() if full else None,
             findings=reached.findings,
+            accepts_burst=reached.accepts_burst,
         )
         landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
         self._side = self._helper.submit(self._side_logs.forward, landed.head)

@@ -122,6 +122,16 @@ class BinFacts(msgspec.Struct, frozen=True, tag=True):
     quarantine: tuple[SideFile, ...] = ()
 
 
+class NoState(msgspec.Struct, frozen=True, tag=True):
+    """A task ended before its bin did: state of another type, or a migration that failed. Nothing was written.
+
+    Attributes:
+        error: The StateError, pickled: the driver raises it as it was, while Spark would only give its text.
+    """
+
+    error: bytes
+
+
 class NoSchemas(msgspec.Struct, frozen=True, tag=True):
     """A task ended before its bin did: the schema registry could not answer. Nothing was written.
 

@@ -13,6 +13,7 @@ from lockstep.declare.decoders.registry import Registry
 from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
+from lockstep.declare.transform import migration_of
 from lockstep.integrity.contract import IntegrityClass
 from lockstep.integrity.suspending import SuspendedSession
 from lockstep.integrity.verdict import Verdict
@@ -71,7 +72,7 @@ def program(stream: Stream[object, object, msgspec.Struct], registry: Registry |
         apply=transform.apply,
         gate_from=lambda before, skipped: cast("Check", stream.integrity.check_from(before, skipped).check),
         integrity=stream.integrity,
-        state=StateSchema(types.state),
+        state=StateSchema(types.state, migration_of(transform)),
         rows=RowsBuilder(types.row),
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,

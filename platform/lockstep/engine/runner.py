@@ -7,15 +7,15 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from lockstep.engine.deadline import worked_within
-from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas
+from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, NoState
 from lockstep.engine.plan import BatchPlan
 from lockstep.engine.task import run_bin, run_bins
-from lockstep.errors import RegistryUnreachable
+from lockstep.errors import RegistryUnreachable, StateError
 from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:
@@ -77,10 +77,14 @@ def _facts(encoded: bytes) -> BinFacts:
     outcome = _OUTCOMES.decode(encoded)
     if isinstance(outcome, NoSchemas):
         raise RegistryUnreachable(outcome.problem, next_step=outcome.next_step)
+    if isinstance(outcome, NoState):
+        raise cast("StateError", pickle.loads(outcome.error))  # noqa: S301  # our own task's
     return outcome
 
 
-_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | NoSchemas] = msgspec.msgpack.Decoder(BinFacts | NoSchemas)
+_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | NoSchemas | NoState] = msgspec.msgpack.Decoder(
+    BinFacts | NoSchemas | NoState
+)
 
 
 def bin_tasks(plan: BatchPlan) -> list[BinTask]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from lockstep.engine.evolution import refuse_changed_state
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.liveness import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
 from lockstep.errors import Fenced, LockstepError, StreamHalted, TableError
@@ -16,11 +18,14 @@ from lockstep.kafka.audit import Key, compacted
 from lockstep.kafka.discovery import ClusterView
 from lockstep.table import demands, side
 from lockstep.table.commit import Landed, OutputLog
-from lockstep.table.create import open_tables
+from lockstep.table.create import grow_tables, open_tables
+from lockstep.table.growth import defaulted_columns
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, positions
 from lockstep.table.schema import table_schema
+
+LOG = logging.getLogger("lockstep")
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +53,11 @@ class Approach:
 
     def __init__(self, stream: AnyStream, folders: StreamFolders, cluster_id: str) -> None:
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
-        self.output = open_tables(folders, table_schema(stream.types.row), cluster_id)
+        self._schema, self._defaulted = table_schema(stream.types.row), defaulted_columns(stream.types.row)
+        self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted)
         self.head = self.output.base().head
         refuse_halted(self.head)
+        refuse_changed_state(stream, folders, positions(folders.ledger, self.head).values())
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")
         self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
 
@@ -60,7 +67,7 @@ class Approach:
         1. A living writer is asked to hand over; a dead one is not waited for.
         2. Claim: compare-and-swap of the epoch that was seen.
         3. Bring the ledger forward, if the run before died between the two commits.
-        4. Read the positions.
+        4. Add the columns that the declared types have more than the tables; read the positions.
 
         Raises:
             Fenced: Another run claimed in the same moment.
@@ -70,6 +77,7 @@ class Approach:
         landed = self._claim()
         writer = demands.Writer(epoch=landed.head.epoch, generation=landed.head.generation)
         forwarded = self._forward(landed.head, writer)
+        self._grow(writer)
         return Claimed(
             writer=writer,
             head=landed.head,
@@ -95,6 +103,10 @@ class Approach:
         except TableError:
             refuse_overtaken(self.output, writer)
             raise
+
+    def _grow(self, writer: demands.Writer) -> None:
+        if changed := grow_tables(self.output, self._folders, writer, self._schema, self._defaulted):
+            LOG.info("table of %s: %s", self._folders.stream, changed)
 
     def _claim(self) -> Landed:
         return self.output.commit(demands.claim(self.head.epoch, self.output.table_id, refuse_halted))

@@ -7,6 +7,7 @@ retried task writes the same rows. Only names of files differ.
 from __future__ import annotations
 
 import gc
+import pickle
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from contextlib import ExitStack
 import msgspec
 import pyarrow as pa
 
-from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, RangeFacts
+from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, NoState, RangeFacts
 from lockstep.engine.program import Program, shipped_program
 from lockstep.engine.settle import settle
 from lockstep.engine.work import Opener, Work, read_and_fold
@@ -23,6 +24,7 @@ from lockstep.integrity.suspending import SuspendedSession, still_skipped
 from lockstep.state.address import SectionRef
 from lockstep.state.durable import StateFileWriter
 from lockstep.state.hotfolder import HotFolder
+from lockstep.state.schema import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.table.files import DataFile, DataFileWriter
 from lockstep.table.head import SideFile
 from lockstep.table.quarantine import write_quarantine
@@ -34,12 +36,17 @@ def run_bins(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
         yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=BinTask)))
 
 
-def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | NoSchemas:
-    """A registry that does not answer comes back as a value: an error would reach the driver as Spark's."""
+def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | NoSchemas | NoState:
+    """What another attempt would not mend comes back as a value: an error would reach the driver as Spark's.
+
+    A damaged or missing file of state is left to Spark, which tries again, on another machine where there is one.
+    """
     try:
         return run_bin(job, task)
     except RegistryUnreachable as error:
         return NoSchemas(error.problem, error.next_step)
+    except (StateTypeChanged, StateNotOfItsType, MigrationFailed) as error:
+        return NoState(pickle.dumps(error))
 
 
 def run_bin(job: Job, task: BinTask) -> BinFacts:

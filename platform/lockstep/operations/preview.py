@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 import msgspec
+from deltalake import DeltaTable
 
+from lockstep.engine.evolution import refuse_changed_state
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.engine.plan import BatchPlan, PlanInput, Position, plan_batch
 from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.subscription import Subscription
-from lockstep.errors import TableError
+from lockstep.errors import StateError, TableError
 from lockstep.integrity.finding import Finding
 from lockstep.kafka.audit import Key, audit
 from lockstep.kafka.discovery import ClusterView
@@ -19,9 +21,11 @@ from lockstep.kafka.group import Group
 from lockstep.operations.opened import discovery_of, head_or_none
 from lockstep.operations.status import writer_of
 from lockstep.settings import Settings
+from lockstep.table.growth import Growth, defaulted_columns, growth
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.schema import table_schema
 
 LOCAL_MASTER = re.compile(r"local\[(\d+)")
 CORES_ELSEWHERE = 2
@@ -50,6 +54,7 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
         ranges: What would be read, by bin.
         unavailable: "topic/partition" of those without a leader.
         findings: What an audit finds; a class with a promise would halt.
+        refused: Why a run would not start, where the declared types are not those of the table and the state.
     """
 
     stream: str
@@ -60,6 +65,7 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[PlannedRead, ...]
     unavailable: tuple[str, ...]
     findings: tuple[Finding, ...]
+    refused: str = ""
 
 
 class RestartedPartition(msgspec.Struct, frozen=True):
@@ -91,6 +97,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         kept_aside: Topics of the ledger that would not be read; their positions stay in it.
         partitions: Every partition, by topic and number.
         findings: What the first audit would find; a class with a promise would halt.
+        changes: What it would change because declared types have: columns added, state migrated when touched.
     """
 
     stream: str
@@ -100,6 +107,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
     kept_aside: tuple[str, ...]
     partitions: tuple[RestartedPartition, ...]
     findings: tuple[Finding, ...]
+    changes: tuple[str, ...] = ()
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -135,7 +143,8 @@ def next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
             cores=_cores(settings.spark.master),
         )
     )
-    return _preview(stream, plan, partitions.positions, audit(partitions.known, seen.view))
+    found = _preview(stream, plan, partitions.positions, audit(partitions.known, seen.view))
+    return msgspec.structs.replace(found, refused=_types(stream, settings, seen)[1])
 
 
 def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
@@ -152,14 +161,16 @@ def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
     waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
+    changes, wrong = _types(stream, settings, seen)
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
-        refused=_refused(stream, settings, seen.head),
+        refused=_refused(stream, settings, seen.head) or wrong,
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
         kept_aside=tuple(sorted({item.topic for item in aside})),
         partitions=tuple(listed),
         findings=audit(partitions.known, seen.view),
+        changes=changes,
     )
 
 
@@ -172,6 +183,21 @@ def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
     except TableError as error:
         return error.problem
     return ""
+
+
+def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], str]:
+    """What the declared types would change of the table and the state, and why they would be refused."""
+    folders = StreamFolders(stream.name, settings.table_root)
+    if seen.head.epoch == 0:
+        return (), ""
+    try:
+        migrated = refuse_changed_state(stream, folders, seen.known.values())
+        row = stream.types.row
+        grown = growth(DeltaTable(folders.table), table_schema(row), defaulted=defaulted_columns(row))
+    except (StateError, TableError) as error:
+        return (), error.problem
+    columns = (f"table: {grown}",) if grown != Growth() else ()
+    return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), ""
 
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:
@@ -216,6 +242,9 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
     """A partition of the ledger that a new run would not read."""
     if row.topic not in seen.selected:
         why = "the stream's pattern does not select it any more; its position stays in the ledger"
+        return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
+    if row.retired:
+        why = "retired: an operator accepted that this life of the topic is over"
         return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
     now = seen.view.topics.get(row.topic)
     what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"

@@ -1,12 +1,14 @@
-"""The state of sessions at the committed positions, from durable files only: no hot copy, no Spark, no Kafka."""
+"""The state of sessions as of a committed batch, from durable files only: no hot copy, no Spark, no Kafka."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
+from lockstep.declare.transform import migration_of
 from lockstep.engine.bookkeeping import position_of
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
@@ -14,8 +16,11 @@ from lockstep.operations.opened import opened
 from lockstep.state.address import StateAddress
 from lockstep.state.durable import read_section
 from lockstep.state.schema import StateSchema
-from lockstep.state.section import Section
+from lockstep.state.section import Section, SectionHeader
+from lockstep.state.translation import Translation
+from lockstep.state.versions import is_session, versions_of
 from lockstep.table import ledger
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 
@@ -49,7 +54,7 @@ class SessionStates(msgspec.Struct, frozen=True):
     Attributes:
         stream: Name of the stream.
         generation: The lineage of batches.
-        batch: Number of the last committed batch.
+        batch: Number of the batch as of which they are.
         sessions: By topic, partition and session.
     """
 
@@ -77,27 +82,39 @@ class NoSuchSession(LockstepError):
     """No session of that key has a state."""
 
 
-def read_states(stream: AnyStream, root: Path, wanted: Wanted) -> SessionStates:
+class NotRetained(LockstepError):
+    """The state as of a batch is not kept any more, or there is no such batch yet."""
+
+
+def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = None) -> SessionStates:
     """Read the sessions that are wanted; decoded when one is named.
+
+    Args:
+        stream: The declaration.
+        root: The table root.
+        wanted: Which sessions.
+        at: As of this batch; the last one when left out.
 
     Raises:
         NoTable: The stream has never run.
+        NotRetained: There is no such batch, or its state was cleaned up.
         NoSuchSession: None of that key, topic or partition has a state.
         StateDamaged: A durable file is missing or any byte of it wrong.
         StateTypeChanged: It was stored by a type that this one cannot read.
     """
     folders = StreamFolders(stream.name, root)
     head = opened(folders).base().head
-    rows = sorted(ledger.positions(folders.ledger, head).values(), key=lambda row: (row.topic, row.partition))
+    batch = head.batch if at is None else at
+    rows = sorted(_rows_at(folders, head, batch), key=lambda row: (row.topic, row.partition))
     read = [row for row in rows if _is_wanted(row, wanted)]
-    schema: StateSchema[object] = StateSchema(stream.types.state)
+    schema: StateSchema[object] = StateSchema(stream.types.state, migration_of(stream.transform))
     found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
     if not found and wanted != Wanted():
         raise NoSuchSession(
             f"no session {wanted.session or ''!r} with a state in {len(read)} of {len(rows)} partitions",
             next_step=f"lockstep state {stream.name} lists the sessions that there are",
         )
-    return SessionStates(stream.name, head.generation, head.batch, tuple(found))
+    return SessionStates(stream.name, head.generation, batch, tuple(found))
 
 
 def address_of(row: LedgerRow) -> StateAddress:
@@ -133,26 +150,50 @@ def plain(value: object) -> object:
     return value
 
 
+def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerRow]:
+    """The newest ledger row of every partition as of a batch."""
+    if not max(0, head.rewind_floor) <= batch <= head.batch:
+        raise NotRetained(
+            f"{head.stream} has no state as of batch {batch}: those of {head.rewind_floor} to {head.batch} are kept",
+            next_step=f"lockstep state {head.stream} --at BATCH, with one of these",
+        )
+    if batch == head.batch:
+        return ledger.positions(folders.ledger, head).values()
+    return ledger.positions_at(folders.ledger, batch).values()
+
+
 def _is_wanted(row: LedgerRow, wanted: Wanted) -> bool:
     return wanted.topic in {None, row.topic} and wanted.partition in {None, row.partition}
 
 
 def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: str | None) -> Iterable[SessionState]:
-    stored: dict[bytes, bytes] = {}
-    for section in sections_of(address_of(row), durable):
-        schema.accept(section.header.shape_hash, section.header.shape, section.place)
-        for block in section.blocks():
-            for key, value in block:
-                if value is None:
-                    stored.pop(key, None)
-                elif only is None or key == only.encode("utf-8", "surrogatepass"):
-                    stored[key] = value
+    header, stored = _stored(row, durable, None if only is None else only.encode("utf-8", "surrogatepass"))
+    if header is None:
+        return
+    schema.accept(versions_of(header).shapes, f"the state of {row.topic}/{row.partition}")
+    typed = Translation(schema, header)
     for key, value in sorted(stored.items()):
-        yield _session(row, key.decode("utf-8", "surrogatepass"), value, schema, decoded=only is not None)
+        session = key.decode("utf-8", "surrogatepass")
+        decoded = schema.decode(session, typed.today(session, value)) if only is not None else None
+        yield _session(row, session, value, decoded)
 
 
-def _session(row: LedgerRow, key: str, value: bytes, schema: StateSchema[object], *, decoded: bool) -> SessionState:
-    gate, state = schema.decode(key, value) if decoded else (None, None)
+def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SectionHeader | None, dict[bytes, bytes]]:
+    """The newest header of a partition's state, and the stored value of each session that is wanted."""
+    stored: dict[bytes, bytes] = {}
+    header: SectionHeader | None = None
+    for section in sections_of(address_of(row), durable):
+        header = section.header
+        for key, value in chain.from_iterable(section.blocks()):
+            if value is None:
+                stored.pop(key, None)
+            elif is_session(key) and only in {None, key}:
+                stored[key] = value
+    return header, stored
+
+
+def _session(row: LedgerRow, key: str, value: bytes, decoded: tuple[object, object] | None) -> SessionState:
+    gate, state = decoded or (None, None)
     return SessionState(
         topic=row.topic,
         partition=row.partition,

@@ -13,14 +13,17 @@ import zstandard
 
 from lockstep.state.address import SectionRef, StateAddress
 from lockstep.state.section import (
+    PREAMBLE_BYTES,
     Change,
     Packed,
     Section,
     SectionHeader,
     StateDamaged,
     check_header,
+    decode_header,
     decode_section,
     encode_section,
+    header_bytes,
     pack,
 )
 
@@ -110,7 +113,7 @@ def read_section(folder: Path, ref: SectionRef, address: StateAddress) -> Sectio
         StateDamaged: The file is missing, any byte of the section is wrong, or it belongs to
             another partition, a later generation or a later offset than the address.
     """
-    place = f"{folder / ref.file} (bytes {ref.start} to {ref.start + ref.length})"
+    place = _place(folder, ref)
     try:
         with (folder / ref.file).open("rb", buffering=0) as file:
             data = os.pread(file.fileno(), ref.length, ref.start)
@@ -121,6 +124,25 @@ def read_section(folder: Path, ref: SectionRef, address: StateAddress) -> Sectio
     section = decode_section(data, place)
     check_header(section.header, place, address)
     return section
+
+
+def read_header(folder: Path, ref: SectionRef) -> SectionHeader:
+    """What one section says of itself; its entries are not read.
+
+    Raises:
+        StateDamaged: The file is missing, or the section's header is not whole.
+    """
+    place = _place(folder, ref)
+    try:
+        with (folder / ref.file).open("rb", buffering=0) as file:
+            preamble = os.pread(file.fileno(), PREAMBLE_BYTES, ref.start)
+            return decode_header(os.pread(file.fileno(), header_bytes(preamble, place), ref.start), place)
+    except FileNotFoundError:
+        raise StateDamaged(place, "a durable state file", "no such file") from None
+
+
+def _place(folder: Path, ref: SectionRef) -> str:
+    return f"{folder / ref.file} (bytes {ref.start} to {ref.start + ref.length})"
 
 
 def sync_folder(folder: Path) -> None:

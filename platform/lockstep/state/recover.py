@@ -12,6 +12,7 @@ from lockstep.state.durable import read_section
 from lockstep.state.hot import HotCopy
 from lockstep.state.schema import S, StateSchema
 from lockstep.state.section import Section, SectionHeader, StateDamaged, check_header
+from lockstep.state.versions import versions_of
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
@@ -66,16 +67,16 @@ def recover(copy: HotCopy, address: StateAddress, folder: Path, schema: StateSch
         return _emptied(copy)
     if stamp is not None and stamp.section == address.section:
         check_header(stamp.header, str(stamp.section), address)
-        schema.accept(stamp.header.shape_hash, stamp.header.shape, str(stamp.section))
+        schema.accept(versions_of(stamp.header).shapes, str(stamp.section))
         return Recovered(stamp.header, Recovery.CURRENT)
     head = read_section(folder, address.section, address)
+    schema.accept(versions_of(head.header).shapes, head.place)  # the rules of difference.py cover what lies before it
     plan = reading(stamp.section if stamp else None, address.section, head.header.chain)
     if plan.recovery is Recovery.REBUILT:
         copy.reset()
     for ref in plan.sections:
         section = head if ref == address.section else read_section(folder, ref, address)
         _check_place_in_chain(section, ref, (*head.header.chain, address.section))
-        schema.accept(section.header.shape_hash, section.header.shape, section.place)
         _apply(copy, Stamp(ref, section.header), section)
     return Recovered(head.header, plan.recovery, _sections_read(plan))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -11,6 +12,10 @@ from lockstep.state.difference import Difference, differences
 from lockstep.state.shape import Shape, shape_hash, shape_of
 
 S = TypeVar("S")
+SHOWN = 500
+"""Characters of a state that an error shows."""
+Migrate = Callable[[Mapping[str, object]], S]
+"""`Transform.migrate`: today's state of one that an older release of the stream wrote."""
 
 
 class StateTypeChanged(StateError):
@@ -25,7 +30,10 @@ class StateTypeChanged(StateError):
         shown = "\n".join(f"  {difference}" for difference in found)
         super().__init__(
             f"{where} was written by another state type:\n{shown}",
-            next_step="keep the stored fields and give new ones a default, or run the release of then",
+            next_step=(
+                "keep the stored fields and give new ones a default, or override migrate(old) of the transform, "
+                "or begin anew: lockstep reset STREAM"
+            ),
         )
         self.where = where
         self.differences = found
@@ -46,15 +54,35 @@ class StateNotOfItsType(StateError):
         self.reason = reason
 
 
+class MigrationFailed(StateError):
+    """The transform's `migrate` did not make today's state of a stored one.
+
+    Attributes:
+        session: The session.
+        reason: What it raised, or what is wrong with what it gave.
+        old: What it was given.
+    """
+
+    def __init__(self, session: str, reason: str, old: object) -> None:
+        super().__init__(
+            f"migrate() failed on the stored state of session {session!r}: {reason}; it was given {str(old)[:SHOWN]}",
+            next_step="mend migrate(); nothing of this batch was committed, the next start goes on from there",
+        )
+        self.session = session
+        self.reason = reason
+        self.old = old
+
+
 class StateSchema(Generic[S]):
     """The state type of a stream, ready to encode and decode. Make one per process and stream.
 
     Attributes:
         shape: Its shape; kept with every section.
         hash: Short name of the shape.
+        migrate: Makes today's state of one of a type that today's cannot read; None where there is no such thing.
     """
 
-    def __init__(self, state_type: object) -> None:
+    def __init__(self, state_type: object, migrate: Migrate[S] | None = None) -> None:
         """Build the codec of a state type.
 
         Raises:
@@ -62,6 +90,8 @@ class StateSchema(Generic[S]):
         """
         self.shape = shape_of(state_type)
         self.hash = shape_hash(self.shape)
+        self.migrate = migrate
+        self._differences: dict[str, tuple[Difference, ...]] = {self.hash: ()}
         self._encoder = msgspec.msgpack.Encoder()
         stored = tuple[object, state_type]  # type: ignore[valid-type]  # a type made at run time
         self._decoder = msgspec.msgpack.Decoder(stored)
@@ -90,14 +120,39 @@ class StateSchema(Generic[S]):
             step = "declare the field as what the fold left there, and mend the fold"
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
-    def accept(self, stored_hash: str, stored: Shape, where: str) -> None:
-        """Accept state that was stored as another shape, if this type can read it.
+    def encode_migrated(self, session: str, state: S, old: object) -> bytes:
+        """What `migrate` gave, encoded without a gate.
+
+        Raises:
+            MigrationFailed: It is not of the declared type.
+        """
+        try:
+            encoded = self._encoder.encode(state)
+            self._decoder.decode(b"\x92\xc0" + encoded)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise MigrationFailed(session, f"what it gave is not of the state type: {error}", old) from error
+        return encoded
+
+    def reads(self, stored_hash: str, stored: Shape) -> bool:
+        """Whether state that was stored as another shape is read as this type, without a migration."""
+        return not self.differing(stored_hash, stored)
+
+    def accept(self, shapes: Mapping[str, Shape], where: str) -> None:
+        """Accept state that was stored as other shapes, if this type can read it or has a `migrate`.
+
+        Args:
+            shapes: The shapes, by hash.
+            where: Where they are, for the error.
 
         Raises:
             StateTypeChanged: It cannot.
         """
-        if stored_hash == self.hash:
-            return
-        found = differences(stored, self.shape)
-        if found:
-            raise StateTypeChanged(where, found)
+        for stored_hash, stored in shapes.items():
+            if self.migrate is None and (found := self.differing(stored_hash, stored)):
+                raise StateTypeChanged(where, found)
+
+    def differing(self, stored_hash: str, stored: Shape) -> tuple[Difference, ...]:
+        """Why state that was stored as another shape cannot be read as this type; empty when it can."""
+        if stored_hash not in self._differences:
+            self._differences[stored_hash] = differences(stored, self.shape)
+        return self._differences[stored_hash]

@@ -30,6 +30,7 @@ Change = tuple[bytes, bytes | None]
 """A session and its new value; None when it was removed."""
 
 _PREAMBLE = struct.Struct("<8sHII")
+PREAMBLE_BYTES = _PREAMBLE.size
 _LENGTH = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()
 _CHANGES = msgspec.msgpack.Decoder(list[Change])
@@ -54,7 +55,7 @@ class StateDamaged(StateError):
         self.found = found
 
 
-class SectionHeader(msgspec.Struct, frozen=True, gc=False):
+class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a section says of itself.
 
     Attributes:
@@ -67,6 +68,8 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False):
         base_bytes: Bytes of the chain's state base, before compression.
         delta_bytes: Bytes of the chain's deltas up to and with this one, before compression.
         entries: Number of entries in this section.
+        plain: Shape of the chain's values without a mark, where that is another than `shape`.
+        older: Shapes of marked values in the chain, other than `shape` (state/versions.py).
     """
 
     generation: int
@@ -79,6 +82,8 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False):
     base_bytes: int
     delta_bytes: int
     entries: int
+    plain: Shape | None = None
+    older: tuple[Shape, ...] = ()
 
     @property
     def is_base(self) -> bool:
@@ -162,18 +167,27 @@ def decode_section(data: bytes, place: str) -> Section:
     Raises:
         StateDamaged: It is not whole, or of another format version.
     """
-    if len(data) < _PREAMBLE.size:
-        raise StateDamaged(place, f"at least {_PREAMBLE.size} bytes", f"{len(data)}")
-    magic, version, head_length, checksum = _PREAMBLE.unpack_from(data)
-    if magic != MAGIC:
-        raise StateDamaged(place, f"the mark {MAGIC!r}", f"{magic!r}")
-    if version != VERSION:
-        raise StateDamaged(place, f"format version {VERSION}", f"{version}")
+    head_length, checksum = _checked_preamble(data, place)
     body = memoryview(data)[_PREAMBLE.size :]
-    actual = zlib.crc32(body, zlib.crc32(_PREAMBLE.pack(magic, version, head_length, 0)))
+    actual = zlib.crc32(body, zlib.crc32(_PREAMBLE.pack(MAGIC, VERSION, head_length, 0)))
     if actual != checksum:
         raise StateDamaged(place, f"checksum {checksum:08x}", f"{actual:08x}")
     return Section(_header(body[:head_length], place), place, body[head_length:])
+
+
+def decode_header(preamble_and_header: bytes, place: str) -> SectionHeader:
+    """The header of a section whose entries are not looked at; `data` begins where the section does.
+
+    Raises:
+        StateDamaged: It is not whole, or of another format version.
+    """
+    head_length = _checked_preamble(preamble_and_header, place)[0]
+    return _header(memoryview(preamble_and_header)[_PREAMBLE.size :][:head_length], place)
+
+
+def header_bytes(preamble: bytes, place: str) -> int:
+    """Bytes of a section's preamble and header, from its first `PREAMBLE_BYTES`. Raises StateDamaged."""
+    return PREAMBLE_BYTES + _checked_preamble(preamble, place)[0]
 
 
 def check_header(header: SectionHeader, place: str, address: StateAddress) -> None:
@@ -193,6 +207,18 @@ def check_header(header: SectionHeader, place: str, address: StateAddress) -> No
         raise StateDamaged(place, f"generation {address.generation} or earlier", header.generation)
     if header.next_offset > address.next_offset:
         raise StateDamaged(place, f"state before offset {address.next_offset} or earlier", header.next_offset)
+
+
+def _checked_preamble(data: bytes, place: str) -> tuple[int, int]:
+    """Length of the header and checksum of the section."""
+    if len(data) < _PREAMBLE.size:
+        raise StateDamaged(place, f"at least {_PREAMBLE.size} bytes", f"{len(data)}")
+    magic, version, head_length, checksum = _PREAMBLE.unpack_from(data)
+    if magic != MAGIC:
+        raise StateDamaged(place, f"the mark {MAGIC!r}", f"{magic!r}")
+    if version != VERSION:
+        raise StateDamaged(place, f"format version {VERSION}", f"{version}")
+    return head_length, checksum
 
 
 def _header(frame: memoryview, place: str) -> SectionHeader:

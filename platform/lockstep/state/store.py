@@ -18,6 +18,8 @@ from lockstep.state.hotfolder import HotFolder
 from lockstep.state.recover import Recovered, Stamp
 from lockstep.state.schema import S, StateSchema
 from lockstep.state.section import Change, Packed, SectionHeader, change_bytes
+from lockstep.state.translation import Translation
+from lockstep.state.versions import Rebased
 
 
 class Entry(msgspec.Struct, Generic[S]):
@@ -40,6 +42,7 @@ class _Written(msgspec.Struct, frozen=True):
     writer: StateFileWriter
     changes: list[Change]
     stamp: Stamp
+    is_rebased: bool = False
 
 
 class PartitionState(Generic[S]):
@@ -61,6 +64,7 @@ class PartitionState(Generic[S]):
         self._schema = schema
         self._copy = HealingCopy(address, durable, hot, schema)
         self._written: _Written | None = None
+        self._translation: Translation[S] | None = None
 
     @classmethod
     def open(cls, address: StateAddress, *, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> PartitionState[S]:
@@ -83,13 +87,13 @@ class PartitionState(Generic[S]):
         """Decode a session's stored state into `entries`; None when it has none.
 
         Raises:
-            StateError: The stored state is missing, damaged or of another type.
+            StateError: The stored state is missing, damaged, of another type, or its migration failed.
             EnvironmentProblem: The local disk cannot hold the hot copy.
         """
         stored = None if session in self._removed else self._stored(session)
         if stored is None:
             return None
-        gate, state = self._schema.decode(session, stored)
+        gate, state = self._schema.decode(session, self._translated().today(session, stored))
         entry = self.entries[session] = Entry(gate, state, stored)
         return entry
 
@@ -110,10 +114,10 @@ class PartitionState(Generic[S]):
         Raises:
             StateNotOfItsType: A state holds something its type cannot carry.
         """
-        encode = self._schema.encode
+        encode, mark = self._schema.encode, self._translated().mark if self.entries else b""
         changes: list[Change] = []
         for session, entry in self.entries.items():
-            value = encode(session, entry.gate, entry.state)
+            value = mark + encode(session, entry.gate, entry.state)
             if value != entry.stored:
                 changes.append((_key(session), value))
         gone = sorted(self._removed - self.entries.keys())
@@ -129,9 +133,10 @@ class PartitionState(Generic[S]):
         changes = self.changed()
         if not changes:
             return moved(self.address, next_offset, self.address.section)
-        header, packed = self._section(changes, writer, next_offset)
+        rebased = self._translated().rebased()
+        header, packed = self._section(changes, writer, next_offset, rebased)
         ref = writer.add(header, packed)
-        self._written = _Written(writer, changes, Stamp(ref, header))
+        self._written = _Written(writer, changes, Stamp(ref, header), is_rebased=header.is_base and rebased.is_other)
         return moved(self.address, next_offset, ref)
 
     def keep(self) -> None:
@@ -140,7 +145,8 @@ class PartitionState(Generic[S]):
             return
         if not self._written.writer.is_durable:
             raise RuntimeError("keep() before the writer's close(): the stamp would name a file that may be lost")
-        self._copy.advance(self._written.changes, self._written.stamp)
+        if not self._written.is_rebased:  # else the base has other bytes for the same state: the copy is made from it
+            self._copy.advance(self._written.changes, self._written.stamp)
 
     def close(self) -> None:
         """Let go of the hot copy. May be called again."""
@@ -159,12 +165,12 @@ class PartitionState(Generic[S]):
         return None if self.address.section is None else self._copy.use(lambda copy: copy.get(key))
 
     def _section(
-        self, changes: list[Change], writer: StateFileWriter, next_offset: int
+        self, changes: list[Change], writer: StateFileWriter, next_offset: int, rebased: Rebased
     ) -> tuple[SectionHeader, Packed]:
         """Header and entries of the next section: a state base when one is due, else a delta."""
         head, address = self._head(), self.address
         due = head is None or base_is_due(head, sum(map(change_bytes, changes)))
-        packed = self._whole(changes, writer) if due else writer.pack(changes)
+        packed = self._whole(changes, writer, rebased) if due else writer.pack(changes)
         fresh = SectionHeader(
             generation=address.generation,
             topic_id=address.topic_id,
@@ -176,10 +182,19 @@ class PartitionState(Generic[S]):
             base_bytes=packed.size,
             delta_bytes=0,
             entries=packed.entries,
+            older=rebased.older,
         )
         if head is None or address.section is None or due:
             return fresh, packed
-        return appended(fresh, head, address.section), packed
+        typed = self._translated()
+        mixed = msgspec.structs.replace(fresh, plain=typed.plain, older=typed.older)
+        return appended(mixed, head, address.section), packed
+
+    def _translated(self) -> Translation[S]:
+        """How the values of this partition are read and written."""
+        if self._translation is None:
+            self._translation = Translation(self._schema, self._head())
+        return self._translation
 
     def _head(self) -> SectionHeader | None:
         """The header of the section that the address names."""
@@ -188,13 +203,15 @@ class PartitionState(Generic[S]):
         self._copy.use(HotCopy.stamp)
         return self._copy.recovered.header if self._copy.recovered else None
 
-    def _whole(self, changes: list[Change], writer: StateFileWriter) -> Packed:
+    def _whole(self, changes: list[Change], writer: StateFileWriter, rebased: Rebased) -> Packed:
         """The full new state: what is stored and was not changed, then what was."""
         kept = [change for change in changes if change[1] is not None]
         if self.address.section is None:
-            return writer.pack(kept)
+            return writer.pack(rebased.carry(kept))
         changed = [session for session, _ in changes]
-        return self._copy.use(lambda copy: writer.pack(chain_iterables(copy.items(without=changed), kept)))
+        return self._copy.use(
+            lambda copy: writer.pack(rebased.carry(chain_iterables(copy.items(without=changed), kept)))
+        )
 
 
 def _key(session: str) -> bytes:

@@ -10,23 +10,25 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import msgspec
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import RemoveAction
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
 from lockstep.table.files import DataFile
+from lockstep.table.growth import NO_HOOKS, Growth, growth
 from lockstep.table.head import Head
 
 MOST_ATTEMPTS = 200
 """Losing this often in a row to harmless commits means that somebody commits in a loop."""
 OLDEST_FILE_SECONDS = 36 * 3600
 """Half of the 3 days after which vacuum may delete a file that no version names."""
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class CommitKind(Enum):
@@ -40,6 +42,7 @@ class CommitKind(Enum):
     CLOSE = "close"
     DESIRE = "desire"
     COMPACTION = "compaction"
+    SCHEMA = "schema"
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -60,6 +63,8 @@ class Proposal(msgspec.Struct, frozen=True):
         removes: Files to remove (compaction only).
         batch: Batch number, for kinds that are batches.
         epoch: New epoch, for claims.
+        metadata: More that the entry is to say.
+        alter: Changes the schema, as one commit with these properties (schema only).
     """
 
     kind: CommitKind
@@ -69,6 +74,7 @@ class Proposal(msgspec.Struct, frozen=True):
     batch: int | None = None
     epoch: int | None = None
     metadata: Mapping[str, str] = {}
+    alter: Callable[[DeltaTable, CommitProperties], None] | None = None
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -90,6 +96,10 @@ class OutputLog:
     def table_id(self) -> str:
         """Delta's id of the table."""
         return str(self._handle.metadata().id)
+
+    def growth(self, wanted: pa.Schema, defaulted: frozenset[str]) -> Growth:
+        """What the table lacks of a schema, as of the last look. Raises TableError as `growth` does."""
+        return growth(self._handle, wanted, defaulted=defaulted)
 
     def base(self) -> Base:
         """The newest version and its head.
@@ -137,14 +147,7 @@ class OutputLog:
 
     def _write(self, base: Base, head: Head, proposal: Proposal, token: str) -> bool:
         try:
-            self._handle.create_write_transaction(
-                [*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
-                mode="append",
-                schema=self._handle.schema(),
-                partition_by=["commit_hour"],
-                commit_properties=_properties(base, head, proposal, token),
-                post_commithook_properties=_NO_HOOKS,
-            )
+            (proposal.alter or partial(_append, proposal))(self._handle, _properties(base, head, proposal, token))
         except (DeltaError, OSError) as error:
             entry = log.read_entry(self.folder, base.version + 1)
             if entry is None:
@@ -155,6 +158,17 @@ class OutputLog:
     def _sync(self, version: int) -> None:
         log.sync(log.entry_path(self.folder, version))
         log.sync(self.folder / "_delta_log")
+
+
+def _append(proposal: Proposal, handle: DeltaTable, properties: CommitProperties) -> None:
+    handle.create_write_transaction(
+        [*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
+        mode="append",
+        schema=handle.schema(),
+        partition_by=["commit_hour"],
+        commit_properties=properties,
+        post_commithook_properties=NO_HOOKS,
+    )
 
 
 def checkpoint(table: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +10,10 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.table import ledger, log, quarantine
+from lockstep.table import demands, ledger, log, quarantine
 from lockstep.table.commit import CommitKind, OutputLog
+from lockstep.table.demands import Writer
+from lockstep.table.growth import NO_HOOKS, Growth, grow_side
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema import to_delta
@@ -24,11 +27,19 @@ PROPERTIES = {
 }
 
 
-def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str) -> OutputLog:
+def open_tables(
+    folders: StreamFolders, schema: pa.Schema, cluster_id: str, *, defaulted: frozenset[str] = frozenset()
+) -> OutputLog:
     """The output table's log; all tables are created when they are not there.
 
+    Args:
+        folders: Where they lie.
+        schema: Of the output table.
+        cluster_id: Id of the Kafka cluster.
+        defaulted: Columns whose fields have a default.
+
     Raises:
-        TableError: The table belongs to another stream or Kafka cluster, or has another schema.
+        TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
     """
     head = Head(stream=folders.stream, cluster_id=cluster_id)
     metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
@@ -37,7 +48,7 @@ def open_tables(folders: StreamFolders, schema: pa.Schema, cluster_id: str) -> O
     _create(folders.table, schema, ["commit_hour"], metadata)
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
-    _check_schema(folders.table, schema)
+    output.growth(schema, defaulted)
     return output
 
 
@@ -75,16 +86,32 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
     log.sync(folder / "_delta_log")
 
 
-def _check_schema(table: Path, wanted: pa.Schema) -> None:
-    held = {field.name: str(field.type) for field in DeltaTable(table).schema().fields}
-    asked = {field.name: str(field.type) for field in to_delta(wanted).fields}
-    different = [
-        f"{name}: table {held.get(name, 'none')}, declared {asked.get(name, 'none')}"
-        for name in sorted(held.keys() | asked.keys())
-        if held.get(name) != asked.get(name)
-    ]
-    if different:
-        raise TableError(
-            f"the row type does not fit {table}: {'; '.join(different)}",
-            next_step="undo the change of the row type, or give the stream a new name for a new table",
-        )
+def grow_tables(
+    output: OutputLog, folders: StreamFolders, writer: Writer, schema: pa.Schema, defaulted: frozenset[str]
+) -> str:
+    """Bring the columns of all tables to those of today; the writer does, before its first batch.
+
+    Returns:
+        What was changed of the output table; empty when nothing was.
+
+    Raises:
+        TableError: The table cannot grow to the schema.
+        Fenced: Another writer has claimed it meanwhile.
+    """
+    output.base()
+    found = output.growth(schema, defaulted)
+    if found.added:
+        output.commit(demands.schema(writer, lambda table, how: _add(table, found, how)))
+    for name in found.loosened:
+        output.commit(demands.schema(writer, partial(_loosen, name)))
+    grow_side(folders.ledger, ledger.SCHEMA)
+    grow_side(folders.quarantine, quarantine.SCHEMA)
+    return str(found)
+
+
+def _add(table: DeltaTable, found: Growth, how: CommitProperties) -> None:
+    table.alter.add_columns(list(found.added), commit_properties=how, post_commithook_properties=NO_HOOKS)
+
+
+def _loosen(name: str, table: DeltaTable, how: CommitProperties) -> None:
+    table.alter.drop_column_not_null(name, commit_properties=how, post_commithook_properties=NO_HOOKS)

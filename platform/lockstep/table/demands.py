@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from deltalake import CommitProperties, DeltaTable
 
 from lockstep.errors import Fenced, TableError
 from lockstep.integrity.finding import Finding
@@ -35,6 +36,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         quarantine: Its files of the quarantine, already synced.
         full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
         findings: Evidence; not empty makes this commit the halt.
+        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
     """
 
     number: int
@@ -44,6 +46,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
+    accepts_burst: bool = False
 
 
 def claim(
@@ -98,6 +101,7 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> 
             desired=Desired.HALTED if planned.findings else Desired.RUNNING,
             reason=str(planned.findings[0]) if planned.findings else "running",
             findings=planned.findings,
+            accepts_burst=planned.accepts_burst,
             ledger=planned.ledger,
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
@@ -125,6 +129,15 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
         return msgspec.structs.replace(base.head, desired=desired, reason=reason)
 
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
+
+
+def schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
+    """A change of the table's columns, by the writer of this epoch; nothing else changes."""
+
+    def check(head: Head) -> None:
+        _same_writer(head, writer)
+
+    return Proposal(kind=CommitKind.SCHEMA, next_head=unchanged(check), alter=alter)
 
 
 def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:

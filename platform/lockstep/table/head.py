@@ -79,6 +79,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         quarantine: The newest addition to the quarantine.
         full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
         full_ledger_at: When that was, in seconds since 1970 (UTC).
+        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
         rewind_floor: Oldest batch that a rewind may go back to.
     """
 
@@ -99,6 +100,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     quarantine: SideBatch | None = None
     full_ledger_batch: int = 0
     full_ledger_at: float = 0.0
+    accepts_burst: bool = False
     rewind_floor: int = 0
 
     def encode(self) -> str:

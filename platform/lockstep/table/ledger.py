@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from lockstep.integrity.finding import Hole
 from lockstep.integrity.suspending import SuspendedSession
 from lockstep.table.files import write_file
+from lockstep.table.growth import without_nulls
 from lockstep.table.head import Head, SideFile
 from lockstep.table.schema import row_schema
 
@@ -106,13 +107,19 @@ def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
     table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-    return msgspec.convert(table.sort_by(order).to_pylist(), list[LedgerRow])
+    return without_nulls(table.sort_by(order), LedgerRow)
 
 
 def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition, by (topic id, partition)."""
     rows = read_ledger(ledger, first_batch=head.full_ledger_batch) if head.batch else []
     return {(row.topic_id, row.partition): row for row in rows if row.batch <= head.batch}
+
+
+def positions_at(ledger: Path, batch: int) -> dict[tuple[str, int], LedgerRow]:
+    """The newest ledger row of every partition as of an earlier batch; reads all that the ledger holds up to there."""
+    table = DeltaTable(ledger).to_pyarrow_table(filters=[("batch", "<=", batch)])
+    return {(row.topic_id, row.partition): row for row in without_nulls(table.sort_by("batch"), LedgerRow)}
 
 
 def now() -> datetime:

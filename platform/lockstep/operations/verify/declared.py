@@ -11,6 +11,7 @@ from lockstep.declare.decoders.registry import Registry
 from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
+from lockstep.declare.transform import migration_of
 from lockstep.state.schema import StateSchema
 
 AnyStream = Stream[Any, Any, Any]
@@ -48,6 +49,6 @@ def declared(stream: AnyStream, registry: Registry | None) -> Declared:
         open=transform.open,
         apply=transform.apply,
         row_type=types.row,
-        state=StateSchema(types.state),
+        state=StateSchema(types.state, migration_of(transform)),
         message_bytes_max=stream.limits.message_bytes,
     )

@@ -14,9 +14,15 @@ from lockstep.operations.verify.ranges import LedgerRange
 from lockstep.operations.verify.second_gate.sessions import agree, from_stored, stored_form
 from lockstep.state.address import SectionRef, StateAddress
 from lockstep.state.durable import read_section
-from lockstep.state.section import Section
+from lockstep.state.section import Section, StateDamaged
+from lockstep.state.translation import Translation
+from lockstep.state.versions import is_session, versions_of
 
 SHOWN_CHARACTERS = 200
+
+
+class _OfAnotherLayout(StateDamaged):
+    """State that is stored in another layout than one value a session: this proof cannot read it."""
 
 
 class StoredState:
@@ -31,6 +37,7 @@ class StoredState:
         self._folder, self._schema, self._violations = folder, declared.state, violations
         self._at: SectionRef | None = None
         self._entries: dict[str, bytes] = {}
+        self._typed: Translation[object] | None = None
         self.compared = 0
         self.unreadable = False
 
@@ -53,7 +60,7 @@ class StoredState:
         wanted = row.section
         address = StateAddress(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
-            self._entries, self._at = {}, None
+            self._entries, self._at, self._typed = {}, None, None
             return None
         head = read_section(self._folder, wanted, address)
         if not head.header.chain or head.header.chain[-1] != self._at:
@@ -62,6 +69,8 @@ class StoredState:
                 self._put(read_section(self._folder, ref, address))
         self._put(head)
         self._at = wanted
+        self._schema.accept(versions_of(head.header).shapes, head.place)
+        self._typed = Translation(self._schema, head.header)
         return head
 
     def begin(self, row: LedgerRange, folding: Folding, *, suspends: bool) -> None:
@@ -70,11 +79,11 @@ class StoredState:
         folding.suspend_before(row.suspended_from)
         suspends = suspends or bool(row.suspended_from or row.suspended_sessions)
         for session, value in self._entries.items():
-            gate, state = self._schema.decode(session, value)
+            gate, state = self._decoded(session, value)
             known = from_stored(gate, row.suspended_from, suspends=suspends)
             if known is not None:
                 folding.sessions[session] = Session(known, state)
-                folding.save(session, value)
+                folding.save(session, self._schema.encode(session, gate, state))
 
     def compare(self, row: LedgerRange, folding: Folding, *, whole: bool) -> None:
         """Compare what is stored after a row with the fold: the sessions that were touched, or all."""
@@ -104,7 +113,7 @@ class StoredState:
         folding.save(session, value)
         if value == stored:
             return
-        gate, state = self._schema.decode(session, stored)
+        gate, state = self._decoded(session, stored)
         if not agree(gate, held.known):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
@@ -114,12 +123,18 @@ class StoredState:
         where = f"{'' if session is None else f'session {session!r} '}after batch {row.batch}: {expected}"
         self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
 
+    def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
+        """A stored value by today's type, whatever type it was stored by."""
+        today = value if self._typed is None else self._typed.today(session, value)
+        return self._schema.decode(session, today)
+
     def _put(self, section: Section) -> None:
-        self._schema.accept(section.header.shape_hash, section.header.shape, section.place)
         if section.header.is_base:
             self._entries = {}
         for block in section.blocks():
             for key, value in block:
+                if not is_session(key):
+                    raise _OfAnotherLayout(section.place, "sessions", f"a key that begins with {key[:1]!r}")
                 session = key.decode("utf-8", "surrogatepass")
                 if value is None:
                     self._entries.pop(session, None)

@@ -1,0 +1,161 @@
+"""A halted stream goes on by what an operator names: from the halt, over the command that it prints, to right rows."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Limits
+from lockstep.engine.loop import Outcome
+from lockstep.errors import StreamHalted
+from lockstep.integrity import acceptance, contract
+from lockstep.integrity.acceptance import FromSnapshot, Loss, Mended, SkipSession, proposed
+from lockstep.integrity.finding import Finding
+from lockstep.operations.accepting import NotThere
+from lockstep.operations.resume import NotCovered, NotHalted, resume
+from lockstep.table.ledger import read_ledger
+from tests.engine.feed import Feed, session, snapshot, update
+from tests.engine.local_runs import LocalRuns
+from tests.engine.streams import BY_CHECKSUM, POISON, adding
+from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send
+
+
+def test_a_skipped_session_waits_for_its_snapshot_while_the_rest_of_its_partition_goes_on(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    sent = [*TWO, ("s", update(7, a=1)), ("t", update(3, b=1)), ("s", update(8, a=1)), ("s", snapshot(20, a=5))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert proposed(finding) == SkipSession(topic, 0, "s")
+    (row,) = resumed(runs, proposed(finding))
+    assert noted([row]) == [("skip-session", "gap", 4, 5, "s")]
+    assert [(each.session, each.before) for each in row.suspended_sessions] == [("s", 5)]
+    more = [("s", update(21, a=1)), ("t", update(4, b=1))]
+    send(feed, topic, *more)
+    assert runs.with_limits(Limits(batch_messages=1)).run() is Outcome.ENDED
+    assert applied([*sent, *more], 0, 1, 2, 3, 5, 7, 8, 9) == runs.rows(topic)
+    assert kept(runs) == {(topic, 0, 4): "suspended", (topic, 0, 6): "suspended"}
+    assert read_ledger(runs.folders.ledger)[-1].suspended_sessions == []
+    send(feed, topic, ("s", update(30, a=1)))
+    (again,) = halted(runs)  # the promise holds for it as before
+    assert (again.cause, again.session) == ("gap", "s")
+
+
+def test_a_session_that_was_never_known_can_be_skipped_from_the_first_offset(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    sent = [("s", update(1, a=1)), ("s", update(2, a=1)), ("s", snapshot(3, a=1)), ("s", update(4, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert noted(resumed(runs, proposed(finding))) == [("skip-session", "unknown session", 0, 1, "s")]
+    runs.run()
+    assert applied(sent, 2, 3) == runs.rows(topic)
+    assert kept(runs) == {(topic, 0, 0): "suspended", (topic, 0, 1): "suspended"}
+
+
+def test_a_message_on_which_the_fold_fails_is_kept_whole_when_its_session_is_skipped(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    bad = update(3, a=1, b=POISON)
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, BY_CHECKSUM))
+    sent = [*TWO, ("s", bad), ("t", update(3, b=1)), ("s", update(4, a=1)), ("s", snapshot(20, a=5))]
+    send(feed, topic, *sent, ("s", update(21, a=1)))
+    (finding,) = halted(runs)
+    assert noted(resumed(runs, proposed(finding))) == [("skip-session", "transform raised", 4, 5, "s")]
+    runs.run()
+    assert applied([*sent, ("s", update(21, a=1))], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
+    values = DeltaTable(runs.folders.quarantine).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [(row["offset"], row["value"]) for row in values] == [(4, bad), (6, sent[6][1])]
+
+
+def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed: Feed, runs: LocalRuns) -> None:
+    """Whose message it was is not known; the garbage itself is kept too, and unknown sessions wait like the others."""
+    topic = feed.create("values")
+    late = [("new", update(1, c=1)), ("s", update(3, a=1)), ("s", snapshot(9, a=5)), ("s", update(10, a=1))]
+    sent = [*TWO, ("s", b"\x00garbage"), *late]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert proposed(finding) == FromSnapshot(topic, 0)
+    (row,) = resumed(runs, proposed(finding))
+    assert (row.until, row.suspended_from) == (4, 5)
+    assert noted([row]) == [("from-snapshot", "undecodable", 4, 5, None)]
+    assert runs.run() is Outcome.ENDED
+    assert applied(sent, 0, 1, 2, 3, 7, 8) == runs.rows(topic)
+    found = kept(runs)
+    assert [found.pop((topic, 0, at)) for at in (4, 5, 6)] == ["undecodable", "unknown session", "suspended"]
+    send(feed, topic, ("t", update(3, b=1)))
+    runs.run()
+    assert kept(runs)[(topic, 0, 9)] == "suspended"
+    send(feed, topic, ("s", b"garbage again"))
+    assert [each.cause for each in halted(runs)] == ["undecodable"]
+
+
+def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert proposed(finding) == Loss(topic, 0, 4, 5)
+    (row,) = resumed(runs, proposed(finding))
+    assert (row.start, row.until, row.accepted_loss) == (4, 5, f"offsets 4 to 4: {WHY} ({WHO})")
+    runs.run()
+    assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
+
+
+def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(feed: Feed, runs: LocalRuns) -> None:
+    """Nothing is committed by it, not even a claim."""
+    topic = feed.create("values", partitions=2)
+    send(feed, topic, *TWO, ("s", update(9, a=1)))
+    feed.send(topic, [*session(1), b"garbage"], key="it's", partition=1)
+    first, second = halted(runs)
+    version = DeltaTable(runs.folders.table).version()
+    with pytest.raises(NotCovered) as refused:
+        resume(runs.folders, why="it's known", who=WHO, accepted=[proposed(second)])
+    assert refused.value.findings == (first,)
+    assert str(first) in refused.value.problem
+    command = f"lockstep resume adding --from-snapshot {topic}/1 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
+    assert refused.value.next_step == f"{command} (or --mended, where it was mended)"
+    with pytest.raises(NotCovered):
+        resume(runs.folders, why=WHY, who=WHO, accepted=[])
+    with pytest.raises(NotCovered):
+        resume(runs.folders, why=WHY, who=WHO, accepted=[SkipSession(topic, 1, "it's"), proposed(first)])
+    assert DeltaTable(runs.folders.table).version() == version
+    assert len(noted(resumed(runs, proposed(first), proposed(second)))) == 2
+    with pytest.raises(NotHalted, match="it is running"):
+        resume(runs.folders, why=WHY, who=WHO, accepted=[Mended()])
+
+
+def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_halted(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    send(feed, topic, *TWO, ("s", update(9, a=1)))
+    (finding,) = halted(runs)
+    with pytest.raises(NotThere, match="stands at offset 4") as refused:
+        resume(runs.folders, why=WHY, who=WHO, accepted=[Loss(topic, 0, 3, 5)])
+    assert f"--accept-loss {topic}/0@4-5" in refused.value.next_step
+    with pytest.raises(NotThere, match="no such partition"):
+        resume(runs.folders, why=WHY, who=WHO, accepted=[proposed(finding), FromSnapshot("another", 0)])
+    with pytest.raises(StreamHalted):
+        runs.run()
+
+
+def test_options_are_read_as_they_are_written() -> None:
+    """Sessions come from strangers: a shell takes them as they are, or they are not proposed."""
+    odd = SkipSession("books.eth", 12, "a/b c'd")
+    _, argument = shlex.split(acceptance.options([odd]))
+    assert SkipSession.parse(argument) == odd
+    assert Loss.parse("books.eth/0@120-121") == Loss("books.eth", 0, 120, 121)
+    for wrong in ("books.eth", "books.eth/0@9-8", "books/eth/0@1-2", "books.eth/x@1-2"):
+        with pytest.raises(ValueError, match="for example"):
+            Loss.parse(wrong)
+
+
+def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
+    for fault in (*(each.value for each in contract.Fault), acceptance.BURST, *acceptance.REPEATS, "gap", "checksum"):
+        for name in ("s", "line\nbreak", "x" * 500, None):
+            finding = Finding(fault, "books.eth", "id", 0, 5, 6, session=name)
+            assert proposed(finding).covers(finding), finding
+            assert "\n" not in acceptance.options([proposed(finding)])

@@ -1,0 +1,140 @@
+"""A stream without a broker: the engine's own tasks, state, files and commits over a log kept in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+from confluent_kafka import Message
+
+from lockstep.engine import bookkeeping, work
+from lockstep.engine.committer import Committer, Reached
+from lockstep.engine.facts import BinFacts, BinTask, Job
+from lockstep.engine.hands import AnyStream
+from lockstep.engine.hours import clock_hour, hour_of
+from lockstep.engine.plan import PlannedRange, Position
+from lockstep.engine.start import Approach, Claimed
+from lockstep.engine.task import run_bin
+from lockstep.kafka.client import RangeConsumer
+from lockstep.kafka.reader import Range, Run
+from lockstep.table.layout import StreamFolders
+from lockstep.testing.messages import InLog
+
+Sent = tuple[str, bytes]
+CLUSTER = "fixture-cluster"
+
+
+@dataclass
+class MemoryLog:
+    """Topics of one partition each, read as `lockstep.kafka.reader.read` reads those of a broker."""
+
+    topics: dict[str, list[InLog]] = field(default_factory=dict)
+
+    def append(self, topic: str, sent: Sequence[Sent]) -> None:
+        """Append (key, value)."""
+        held = self.topics.setdefault(topic, [])
+        for key, value in sent:
+            held.append(InLog(len(held), key.encode(), value))
+
+    @contextmanager
+    def instead_of_kafka(self) -> Iterator[None]:
+        """Tasks of this process read here."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(work, "read", self._read)
+            patch.setattr(work, "_kept_consumer", lambda _: None)
+            yield
+
+    def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run]:
+        for index, wanted in enumerate(ranges):
+            if wanted.until > wanted.start:
+                held = self.topics[wanted.topic][wanted.start : wanted.until]
+                yield Run(index, cast("list[Message]", held), [], wanted.until)
+
+
+@dataclass
+class Offline:
+    """Runs of one stream over a log in memory.
+
+    Attributes:
+        stream: The declaration.
+        root: Folder of tables and hot copies.
+        log: The topics.
+        names: What stands before a topic in its id: as long as it is the same, so is the life of the topics.
+    """
+
+    stream: AnyStream
+    root: Path
+    log: MemoryLog = field(default_factory=MemoryLog)
+    names: str = "id-of-"
+
+    @property
+    def folders(self) -> StreamFolders:
+        """Where the tables lie."""
+        return StreamFolders(self.stream.name, self.root / "tables")
+
+    def of(self, stream: AnyStream) -> Offline:
+        """The same tables and topics with another declaration."""
+        return dataclasses.replace(self, stream=stream)
+
+    def claim(self) -> Claimed:
+        """Become the writer, as a run does."""
+        return Approach(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
+
+    def run(self, *batches: dict[str, list[Sent]]) -> list[BinFacts]:
+        """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
+        claimed, done = self.claim(), []
+        positions = {row.topic: bookkeeping.position_of(row, deletes_only=True) for row in claimed.known.values()}
+        with ThreadPoolExecutor(1) as helper:
+            committer = Committer(self.folders, claimed, "test", helper)
+            for batch in batches:
+                for topic, sent in batch.items():
+                    self.log.append(topic, sent)
+                    positions.setdefault(
+                        topic, Position(topic=topic, topic_id=self.names + topic, partition=0, next_offset=0)
+                    )
+                done.append(self._batch(committer, claimed, positions, batch))
+            committer.settle()
+        return done
+
+    def _batch(
+        self, committer: Committer, claimed: Claimed, positions: dict[str, Position], batch: dict[str, list[Sent]]
+    ) -> BinFacts:
+        head = committer.head
+        ranges = [
+            PlannedRange(positions[topic], len(self.log.topics[topic]))
+            for topic in sorted(batch)
+            if len(self.log.topics[topic]) > positions[topic].next_offset
+        ]
+        hour = hour_of(clock_hour(), head.hour, head.closed_hour)
+        task = BinTask(
+            generation=claimed.writer.generation, number=head.batch + 1, commit_hour=hour, ranges=tuple(ranges)
+        )
+        with self.log.instead_of_kafka():
+            facts = run_bin(self.job(), task)
+        quiet = [position for topic, position in positions.items() if topic not in {r.position.topic for r in ranges}]
+        reached = Reached(task.number, hour, facts.files, facts.quarantine)
+        committer.commit(
+            reached,
+            lambda identity, full: bookkeeping.ledger_rows(identity, facts.ranges, quiet if full else (), {}),
+        )
+        for item in facts.ranges:
+            positions[item.range.position.topic] = bookkeeping.advanced(item.range.position, item)
+        return facts
+
+    def job(self) -> Job:
+        """What the tasks share."""
+        folders = self.folders
+        return Job(
+            stream=self.stream.shipped(),
+            kafka={},
+            table=folders.table,
+            quarantine=folders.quarantine,
+            state=folders.state,
+            hot=self.root / "local" / "state",
+        )
