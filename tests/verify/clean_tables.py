@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, OnGrowth, Ordered, Sequence, Strict, Suspend
@@ -270,11 +270,12 @@ class CleanTable:
         self._tell(f"{topic}/{partition} expired before {offset}")
 
     def _end(self, topic: str, partition: int) -> int:
-        from confluent_kafka.admin import OffsetSpec
-
-        admin = self._admin()
-        where = TopicPartition(topic, partition)
-        return int(admin.list_offsets({where: OffsetSpec.latest()})[where].result(ANSWER_SECONDS).offset)
+        settings = {"bootstrap.servers": self._feed.bootstrap_servers, "group.id": "clean", "log_level": 2}
+        consumer = Consumer(settings)
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)[1])
+        finally:
+            consumer.close()
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self._feed.bootstrap_servers, "log_level": 2})
