@@ -17,14 +17,9 @@ from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
 from lockstep.engine.sessions import Sessions
 from lockstep.engine.timing import Timing
-from lockstep.errors import LockstepError
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.verdict import GateState, Judgement
 from lockstep.state.store import Entry
-
-
-class TimerStuck(LockstepError):
-    """A timer that fired was not moved on by the transform."""
 
 
 class Applying:
@@ -154,8 +149,7 @@ class Applying:
         if on_timer is not None:
             self._beside(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
         if timing.timer_us(entry) <= due_us:
-            problem = f"on_timer left the deadline of session {session!r} at {due_us}"
-            raise TimerStuck(problem, next_step="change the state in on_timer so that deadline() is later, or None")
+            raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
 
     def _fall_silent(self, session: str, entry: Entry[object], due_us: int, at: int) -> None:
