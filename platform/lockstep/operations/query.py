@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -93,7 +94,7 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
     found = run_sql(tables, sql)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
-    columns = [column.to_pylist() for column in shown.columns]
+    columns = [_values(column) for column in shown.columns]
     return QueryResult(
         sql=sql,
         versions={name: table.version() for name, table in tables.items()},
@@ -102,6 +103,14 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
         rows=[list(row) for row in zip(*columns, strict=True)],
         more=more,
     )
+
+
+def _values(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> list[object]:
+    """The values; times that Python's calendar does not hold (a producer's year 33658) as Arrow writes them."""
+    try:
+        return list(column.to_pylist())
+    except OverflowError:
+        return list(column.cast(pa.string()).to_pylist())
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
