@@ -36,6 +36,7 @@ from lockstep.operations import (
     streams,
     topics,
 )
+from lockstep.operations.verify.proof import Proof
 from tests.engine.feed import session, update
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("state", "adding", "--session", "a"): state.SessionStates,
     ("positions", "adding"): positions.Positions,
     ("repair", "adding"): repair.Repair,
+    ("verify", "adding"): Proof,
     ("quarantine", "list", "adding"): quarantine.QuarantineList,
     ("settings",): settings.AllOptions,
     ("doctor",): doctor.Report,
