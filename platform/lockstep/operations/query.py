@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -105,12 +106,19 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
     )
 
 
-def _values(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> list[object]:
-    """The values; times that Python's calendar does not hold (a producer's year 33658) as Arrow writes them."""
+def _values(column: pa.ChunkedArray[Any]) -> list[object]:
+    """The values; a time that Python's calendar does not hold (a producer's year 33658) as its number since 1970."""
     try:
         return list(column.to_pylist())
     except OverflowError:
-        return list(column.cast(pa.string()).to_pylist())
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: Any) -> object:
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        return scalar.value
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
