@@ -44,7 +44,6 @@ CLASSES: Mapping[str, IntegrityClass] = {
 }
 HALTING = ("sequence", "linked", "log only")
 """Classes that stop at what the others bear."""
-SESSIONS = ("a", "b", "c")
 FAULTS = ("garbage", "null", "keyless", "poison", "unfit", "gap", "repeat", "back", "unknown", "total", "unnumbered")
 
 
@@ -64,17 +63,19 @@ class Producing:
         rng: Where its choices come from.
         faults: What it does wrong at times.
         linked: Snapshots inside a session carry its last number: links know no other.
+        sessions: Their names; each belongs to one partition.
         at: The last number of each session.
     """
 
     rng: random.Random
     faults: tuple[str, ...]
     linked: bool = False
+    sessions: tuple[str, ...] = ("a", "b", "c")
     at: dict[str, int] = field(default_factory=dict)
 
     def next(self) -> Sent:
         """One more message: mostly right, at times one of the faults."""
-        session = self.rng.choice(SESSIONS)
+        session = self.rng.choice(self.sessions)
         if self.faults and self.rng.random() < 0.12:
             return self.fault(self.rng.choice(self.faults), session)
         if session not in self.at or self.rng.random() < 0.08:
@@ -95,7 +96,7 @@ class Producing:
             value = {"garbage": b"{", "null": None, "keyless": encoded("update", number + 1)}[kind]
             return Sent(None if kind == "keyless" else session, value)
         if kind == "unknown":
-            return Sent(f"never{self.rng.randrange(3)}", encoded("update", 7, {"p": 1}))
+            return Sent(f"never {self.sessions[0]}", encoded("update", 7, {"p": 1}))
         if kind == "unnumbered":
             return Sent(session, encoded("update", None, {"p": 1}))
         if kind in {"poison", "unfit", "total"}:
@@ -150,7 +151,7 @@ class CleanTable:
         limits = Limits(batch_messages=rng.choice((4, 9, 30, 1000)), quarantine_burst=10_000)
         self._made = Made(LocalRuns(stream, bootstrap_servers, root).with_limits(limits), [f"{seed}: {self._class}"])
         self._halts = self._class in HALTING
-        self._manner = ((), "linked" in self._class) if self._halts else (FAULTS, "linked" in self._class)
+        self._faults, self._linked = () if self._halts else FAULTS, "linked" in self._class
         self._producing: dict[tuple[str, int], Producing] = {}
         self._producer = self._new_producer()
 
@@ -160,7 +161,7 @@ class CleanTable:
             partitions = self._rng.randrange(1, 4)
             topic = self._feed.create(f"t{number}", partitions=partitions)
             for partition in range(partitions):
-                self._producing[topic, partition] = Producing(self._rng, *self._manner)
+                self._producing[topic, partition] = self._producing_of(partition)
         runs = self._rng.choice((1, 2, 2, 3))
         for number in range(runs):
             self._send()
@@ -178,6 +179,9 @@ class CleanTable:
     def _new_producer(self) -> Producer:
         settings = {"bootstrap.servers": self._feed.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
         return Producer(settings)
+
+    def _producing_of(self, partition: int) -> Producing:
+        return Producing(self._rng, self._faults, self._linked, tuple(f"{name}{partition}" for name in "abc"))
 
     def _tell(self, what: str) -> None:
         self._made.told.append(what)
@@ -238,9 +242,9 @@ class CleanTable:
     def _break_promise(self) -> None:
         topic, partition = self._rng.choice(list(self._producing))
         kinds = ("garbage", "poison") if self._class == "log only" else ("garbage", "poison", "gap", "unknown")
-        sent = self._producing[topic, partition].fault(self._rng.choice(kinds), "a")
+        sent = self._producing[topic, partition].fault(self._rng.choice(kinds), f"a{partition}")
         self._producer.produce(topic, value=sent.value, key=sent.key, partition=partition)
-        after = Sent("b", encoded("skip", None))
+        after = Sent(f"b{partition}", encoded("skip", None))
         self._producer.produce(topic, value=after.value, key=after.key, partition=partition)
         assert self._producer.flush(ANSWER_SECONDS) == 0
 
@@ -259,7 +263,7 @@ class CleanTable:
         topic = next(topic for topic, _ in self._producing)
         partitions = 1 + max(partition for name, partition in self._producing if name == topic)
         self._feed.grow(topic, partitions + 1)
-        self._producing[topic, partitions] = Producing(self._rng, *self._manner)
+        self._producing[topic, partitions] = self._producing_of(partitions)
         self._producer = self._new_producer()  # the other one does not know the partition yet
         self._tell(f"{topic} grew")
 

@@ -93,6 +93,17 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
 
 
+def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:
+    """No single run sees it where the session began before the run."""
+    topic = feed.create("values", partitions=2)
+    feed.send(topic, session(2), key="s", partition=0)
+    runs.run()
+    feed.send(topic, session(2), key="s", partition=1)
+    runs.run()
+    (found,) = proof(runs).violations
+    assert (found.kind, found.found) == (ViolationKind.SESSION_IN_TWO_PARTITIONS, "partitions [0, 1]")
+
+
 def test_a_class_without_a_second_gate_is_not_proven_and_never_said_to_be(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(5))
     runs = runs.of(adding(feed.pattern, Strict(evidence=OfMyOwn())))
