@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -93,7 +95,7 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
     found = run_sql(tables, sql)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
-    columns = [column.to_pylist() for column in shown.columns]
+    columns = [_values(column) for column in shown.columns]
     return QueryResult(
         sql=sql,
         versions={name: table.version() for name, table in tables.items()},
@@ -102,6 +104,21 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
         rows=[list(row) for row in zip(*columns, strict=True)],
         more=more,
     )
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[object]:
+    """The values; a time that Python's calendar does not hold (a producer's year 33658) as its number since 1970."""
+    try:
+        return list(column.to_pylist())
+    except OverflowError:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: Any) -> object:
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        return scalar.value
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
