@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -21,7 +20,8 @@ from lockstep.operations.resume import resume
 from lockstep.table import log
 from tests.engine.feed import ANSWER_SECONDS, Feed
 from tests.engine.local_runs import LocalRuns
-from tests.verify.streams import POISON, UNFIT, Message, bookings
+from tests.verify.producing import FAULTS, Producing, Sent, encoded
+from tests.verify.streams import bookings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,84 +44,6 @@ CLASSES: Mapping[str, IntegrityClass] = {
 }
 HALTING = ("sequence", "linked", "log only")
 """Classes that stop at what the others bear."""
-SESSIONS = ("a", "b", "c")
-FAULTS = ("garbage", "null", "keyless", "poison", "unfit", "gap", "repeat", "back", "unknown", "total", "unnumbered")
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One message as it is sent."""
-
-    key: str | None
-    value: bytes | None
-
-
-@dataclass
-class Producing:
-    """The producer's side of one partition: which number each session is at.
-
-    Attributes:
-        rng: Where its choices come from.
-        faults: What it does wrong at times.
-        linked: Snapshots inside a session carry its last number: links know no other.
-        at: The last number of each session.
-    """
-
-    rng: random.Random
-    faults: tuple[str, ...]
-    linked: bool = False
-    at: dict[str, int] = field(default_factory=dict)
-
-    def next(self) -> Sent:
-        """One more message: mostly right, at times one of the faults."""
-        session = self.rng.choice(SESSIONS)
-        if self.faults and self.rng.random() < 0.12:
-            return self.fault(self.rng.choice(self.faults), session)
-        if session not in self.at or self.rng.random() < 0.08:
-            return self._snapshot(session)
-        if self.rng.random() < 0.04:
-            return Sent(session, encoded("skip", None))
-        if self.rng.random() < 0.04:
-            number = self._numbered(session)
-            del self.at[session]
-            return Sent(session, encoded("end", number))
-        amounts = {name: self.rng.randrange(-3, 4) for name in self.rng.sample("pqrs", self.rng.randrange(0, 4))}
-        return Sent(session, encoded("update", self._numbered(session), amounts))
-
-    def fault(self, kind: str, session: str) -> Sent:
-        """One message that not every class bears."""
-        number = self.at.get(session, 0)
-        if kind in {"garbage", "null", "keyless"}:
-            value = {"garbage": b"{", "null": None, "keyless": encoded("update", number + 1)}[kind]
-            return Sent(None if kind == "keyless" else session, value)
-        if kind == "unknown":
-            return Sent(f"never{self.rng.randrange(3)}", encoded("update", 7, {"p": 1}))
-        if kind == "unnumbered":
-            return Sent(session, encoded("update", None, {"p": 1}))
-        if kind in {"poison", "unfit", "total"}:
-            amounts = {"p": 1, "q": {"poison": POISON, "unfit": UNFIT, "total": 2}[kind]}
-            value = encoded("update", number + 1, amounts, total=-(10**6) if kind == "total" else None)
-            self.at[session] = number + 1 if session in self.at and self.rng.random() < 0.5 else number
-            return Sent(session, value)
-        step = {"gap": 3, "repeat": 0, "back": -2}[kind]
-        if kind == "gap" and session in self.at:
-            self.at[session] = number + step
-        return Sent(session, encoded("update", number + step, {"p": 2}))
-
-    def _snapshot(self, session: str) -> Sent:
-        number = self.at.get(session)
-        repeats = number is not None and (self.linked or self.rng.random() < 0.5)
-        self.at[session] = self.rng.randrange(5, 9) if number is None else number if repeats else number + 1
-        amounts = {name: self.rng.randrange(9) for name in self.rng.sample("pqrs", self.rng.randrange(0, 3))}
-        return Sent(session, encoded("snapshot", self.at[session], amounts))
-
-    def _numbered(self, session: str) -> int:
-        self.at[session] += 1
-        return self.at[session]
-
-
-def encoded(kind: str, number: int | None, amounts: Mapping[str, int] | None = None, total: int | None = None) -> bytes:
-    return msgspec.json.encode(Message(kind, number, dict(amounts or {}), total))
 
 
 @dataclass
@@ -150,7 +72,7 @@ class CleanTable:
         limits = Limits(batch_messages=rng.choice((4, 9, 30, 1000)), quarantine_burst=10_000)
         self._made = Made(LocalRuns(stream, bootstrap_servers, root).with_limits(limits), [f"{seed}: {self._class}"])
         self._halts = self._class in HALTING
-        self._manner = ((), "linked" in self._class) if self._halts else (FAULTS, "linked" in self._class)
+        self._faults, self._linked = () if self._halts else FAULTS, "linked" in self._class
         self._producing: dict[tuple[str, int], Producing] = {}
         self._producer = self._new_producer()
 
@@ -160,7 +82,7 @@ class CleanTable:
             partitions = self._rng.randrange(1, 4)
             topic = self._feed.create(f"t{number}", partitions=partitions)
             for partition in range(partitions):
-                self._producing[topic, partition] = Producing(self._rng, *self._manner)
+                self._producing[topic, partition] = self._producing_of(partition)
         runs = self._rng.choice((1, 2, 2, 3))
         for number in range(runs):
             self._send()
@@ -178,6 +100,9 @@ class CleanTable:
     def _new_producer(self) -> Producer:
         settings = {"bootstrap.servers": self._feed.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
         return Producer(settings)
+
+    def _producing_of(self, partition: int) -> Producing:
+        return Producing(self._rng, self._faults, self._linked, tuple(f"{name}{partition}" for name in "abc"))
 
     def _tell(self, what: str) -> None:
         self._made.told.append(what)
@@ -238,9 +163,9 @@ class CleanTable:
     def _break_promise(self) -> None:
         topic, partition = self._rng.choice(list(self._producing))
         kinds = ("garbage", "poison") if self._class == "log only" else ("garbage", "poison", "gap", "unknown")
-        sent = self._producing[topic, partition].fault(self._rng.choice(kinds), "a")
+        sent = self._producing[topic, partition].fault(self._rng.choice(kinds), f"a{partition}")
         self._producer.produce(topic, value=sent.value, key=sent.key, partition=partition)
-        after = Sent("b", encoded("skip", None))
+        after = Sent(f"b{partition}", encoded("skip", None))
         self._producer.produce(topic, value=after.value, key=after.key, partition=partition)
         assert self._producer.flush(ANSWER_SECONDS) == 0
 
@@ -259,7 +184,7 @@ class CleanTable:
         topic = next(topic for topic, _ in self._producing)
         partitions = 1 + max(partition for name, partition in self._producing if name == topic)
         self._feed.grow(topic, partitions + 1)
-        self._producing[topic, partitions] = Producing(self._rng, *self._manner)
+        self._producing[topic, partitions] = self._producing_of(partitions)
         self._producer = self._new_producer()  # the other one does not know the partition yet
         self._tell(f"{topic} grew")
 
@@ -293,8 +218,3 @@ def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool 
     made = CleanTable(seed, bootstrap_servers, root, expires=expires).make()
     assert log.exists(made.runs.folders.table)
     return made
-
-
-def with_class(made: Made, integrity: IntegrityClass) -> Made:
-    """The same table, declared otherwise."""
-    return replace(made, runs=made.runs.of(replace(made.runs.stream, integrity=integrity)))

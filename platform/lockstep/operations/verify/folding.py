@@ -140,7 +140,7 @@ class Folding:
     def _judge(self, place: Place, body: object, record: Record) -> None:
         held = self.sessions.get(place.session)
         known = held.known if held is not None else None
-        what, after, cause = fate(self._rules, known, place, record.offset, self.suspension)
+        what, after, cause = fate(self._rules, known, place, record, self.suspension)
         if what is What.ACCEPT:  # what the transform refuses after all is not counted as noticed
             if self._apply(place, body, record, cast("Known", after)):
                 self._notice(what, cause)
@@ -154,7 +154,7 @@ class Folding:
                 self._stop_unless_kept(record.offset, cause)
                 after = known._replace(waits=True) if known is not None else None
             self._keep(record, cause, place.session)
-            if held is not None and after is not None:
+            if held is not None and after is not None and held.known != after:
                 held.known = after
                 self.touched.add(place.session)
 
@@ -169,8 +169,8 @@ class Folding:
         held = self.sessions.get(place.session)
         try:
             if place.kind is Kind.END:
+                rows = self._ended(held)
                 self.sessions.pop(place.session, None)
-                rows: list[msgspec.Struct] = []
             elif place.kind is Kind.UPDATE and held is not None and held.known.memory is not None:
                 rows = self._updated(held, body, record)
                 held.known = known
@@ -187,6 +187,9 @@ class Folding:
         self.counts["accepted_without_row"] += not rows
         self.emitted.add(record.offset, place, rows)
         return True
+
+    def _ended(self, held: Session | None) -> list[msgspec.Struct]:
+        return [] if held is None or self._declared.on_end is None else list(self._declared.on_end(held.state))
 
     def _opened(self, session: str, body: object, record: Record, known: Known) -> list[msgspec.Struct]:
         state = self._declared.open(body, record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from confluent_kafka import Message
@@ -65,6 +65,14 @@ class PartitionProof:
     def start(self) -> int:
         """First offset to read."""
         return self._at
+
+    @property
+    def living(self) -> Iterator[str]:
+        """Sessions that go on here: known, and not waiting for a snapshot."""
+        before = self._parts.folding.suspension.before
+        for session, held in self._parts.folding.sessions.items():
+            if not held.known.waits and held.known.opened_at >= before:
+                yield session
 
     @property
     def compared_rows(self) -> int:
@@ -146,7 +154,7 @@ class PartitionProof:
         at = row.read_from
         skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
-        if row.accepted:  # an operator's word: who waits, and from where on
+        if row.is_word:  # an operator's word: who waits, and from where on
             folding.suspend_before(row.suspended_from)
         elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
             self._suspend_before(at)
@@ -181,7 +189,7 @@ class PartitionProof:
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
         left = {session for session, before in folding.suspension.skipped.items() if not folding.begun(session, before)}
         found = {each.session for each in row.suspended_sessions}
-        if left != found and not row.accepted:
+        if left != found and not row.is_word:
             expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))
 

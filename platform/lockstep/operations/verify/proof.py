@@ -45,6 +45,7 @@ class ViolationKind(Enum):
     ROW_UNCLAIMED = "row of offsets that the ledger never read"
     ROW_ORDER = "rows out of order"
     ROW_DOUBLED = "row doubled"
+    SESSION_IN_TWO_PARTITIONS = "session in two partitions"
     ROW_MISSING = "row missing"
     ROW_EXTRA = "row that the fold does not give"
     ROW_CHANGED = "row changed"
@@ -69,7 +70,7 @@ class ViolationKind(Enum):
 _K = ViolationKind
 _INVARIANTS = {
     **dict.fromkeys(ViolationKind, Invariant.ACCOUNTED),
-    **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED), Invariant.ORDER),
+    **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED, _K.SESSION_IN_TWO_PARTITIONS), Invariant.ORDER),
     **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED), Invariant.FOLD),
     **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS), Invariant.FOLD),
     **dict.fromkeys((_K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),

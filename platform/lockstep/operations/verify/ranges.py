@@ -92,6 +92,11 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
         return self.accepted_loss is not None and not self.is_empty
 
     @property
+    def is_word(self) -> bool:
+        """Whether it is an operator's word on a halted stream, and read nothing."""
+        return bool(self.accepted) and not self.messages
+
+    @property
     def read_from(self) -> int:
         """First offset that was still there to read."""
         at = self.start

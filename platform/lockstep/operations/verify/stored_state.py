@@ -114,7 +114,7 @@ class StoredState:
         if value == stored:
             return
         gate, state = self._decoded(session, stored)
-        if not agree(gate, held.known):
+        if not agree(gate, held.known, folding.suspension.of(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, _short(held.state), _short(state))

@@ -56,8 +56,9 @@ class Work(msgspec.Struct):
 
 def summary(stream: str, stored: Stored, work: Work, violations: Violations, cpu_seconds: float) -> Proof:
     """The proof."""
-    nothing_read = not work.messages and any(row.messages for row in stored.ledger)
-    blocked = [*dict.fromkeys(work.blocked), *(["no message could be read again"] if nothing_read else [])]
+    blocked = list(dict.fromkeys(work.blocked))
+    if not blocked and not work.messages and any(row.messages for row in stored.ledger):
+        blocked.append("no message could be read again")
     invariants = tuple(
         _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
     )

@@ -13,17 +13,17 @@ import msgspec
 
 from lockstep.declare.decoders.registry import Registry
 from lockstep.errors import LockstepError, StateError
-from lockstep.operations.verify.declared import AnyStream, Declared, declared
+from lockstep.operations.verify.declared import AnyStream, Declared, declared, without_a_proof
 from lockstep.operations.verify.folding import Folding
 from lockstep.operations.verify.holes import check_causes
 from lockstep.operations.verify.kafka_log import TOGETHER_MAX, KafkaLog, Kept, Wanted
 from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.partition_proof import PartitionProof, Parts
-from lockstep.operations.verify.proof import Proof, Scope, ViolationKind, Violations
+from lockstep.operations.verify.proof import Place, Proof, Scope, ViolationKind, Violations
 from lockstep.operations.verify.ranges import Chain, Key, chains, provable_from
 from lockstep.operations.verify.row_values import RowComparison
 from lockstep.operations.verify.second_gate.classes import rules_of
-from lockstep.operations.verify.second_gate.contract import NotProvable, Rules
+from lockstep.operations.verify.second_gate.contract import NotProvable, Rules, not_provable
 from lockstep.operations.verify.stored_state import StoredState
 from lockstep.operations.verify.stored_tables import Row, Stored, read_stored
 from lockstep.operations.verify.summary import Work, summary
@@ -99,8 +99,11 @@ class _Proving:
         self._quarantine: dict[Key, list[Row]] = {}
         for row in stored.quarantine:
             self._quarantine.setdefault((str(row["topic_id"]), int(str(row["partition"]))), []).append(row)
+        self._homes: dict[tuple[str, str], int] = {}
         self.work = Work()
         try:
+            if (what := without_a_proof(stream)) is not None:
+                not_provable(what)
             self._rules: Rules | None = rules_of(stream.integrity)
         except NotProvable as reason:
             self._rules = None
@@ -129,7 +132,18 @@ class _Proving:
         for chain, end, proof in proofs:
             proof.finish(_end(chain, end))
             self.work.add(chain, proof)
+            self._check_homes(chain.place, proof)
         check_causes(kafka, [(chain.place, proof.gaps) for chain, _, proof in proofs], self._violations)
+
+    def _check_homes(self, place: Place, proof: PartitionProof) -> None:
+        """A session that goes on in two partitions has no order, and its class promised one."""
+        if self._rules is None or not self._rules.of_one_partition:
+            return
+        for session in proof.living:
+            home = self._homes.setdefault((place.topic_id, session), place.partition)
+            if home != place.partition:
+                kind, both = ViolationKind.SESSION_IN_TWO_PARTITIONS, sorted((home, place.partition))
+                self._violations.add(kind, place, None, f"session {session!r} in one partition", f"partitions {both}")
 
     def _opened(self, group: Iterable[tuple[Chain, Kept]]) -> Iterator[tuple[Chain, Kept, PartitionProof]]:
         """Begin the proof of partitions; of those that cannot be folded again, check what can be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.operations.verify.second_gate import none, ordered, strict
+from lockstep.operations.verify.second_gate import none, once, ordered, strict
 from lockstep.operations.verify.second_gate.contract import Rules, not_provable
 
 
@@ -22,7 +22,9 @@ def rules_of(integrity: Any) -> Rules:
     if name == "Strict":
         return strict.rules(integrity, bears=bears, restarts_on_growth=restarts)
     if name == "Ordered":
-        return ordered.rules(bears=bears, restarts_on_growth=restarts)
+        return ordered.rules(integrity, bears=bears, restarts_on_growth=restarts)
+    if name == "Once":
+        return once.rules(integrity, bears=bears)
     if name == "NoIntegrity":
         return none.rules()
     return not_provable(f"the class {name}")

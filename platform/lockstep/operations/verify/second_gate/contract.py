@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from lockstep.declare.place import Place
+from lockstep.declare.record import Record
 
-Memory = int | bool | list[int] | None
+Memory = int | bool | list[int] | dict[str, Any] | None
 """What a class remembers of a session, as it is stored; None for a session that is not known."""
 
 
@@ -42,8 +43,8 @@ class Ruling(NamedTuple):
     cause: str = ""
 
 
-Rule = Callable[[Memory, Place, int], Ruling]
-"""From what is remembered, the message's place and its offset to a ruling."""
+Rule = Callable[[Memory, Place, Record], Ruling]
+"""From what is remembered, the message's place and its record to a ruling."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         grew: What it does when a topic gets another partition.
         bears: Whether a broken promise suspends the session instead of stopping the stream.
         passes_unknown: Whether an update of an unknown session opens it.
+        of_one_partition: Whether a session in two partitions has lost its order.
     """
 
     rule: Rule
@@ -68,6 +70,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     grew: Answer
     bears: bool
     passes_unknown: bool = False
+    of_one_partition: bool = True
 
     @property
     def suspends(self) -> bool:

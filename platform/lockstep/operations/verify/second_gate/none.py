@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lockstep.declare.place import Kind, Place
+from lockstep.declare.record import Record
 from lockstep.operations.verify.second_gate.contract import Answer, Memory, Rules, Ruling, What
-from lockstep.operations.verify.second_gate.strict import fits_64_bits
+from lockstep.operations.verify.second_gate.numbers import fits_64_bits
 
 
 def rules() -> Rules:
@@ -18,12 +19,13 @@ def rules() -> Rules:
         grew=Answer.COUNT,
         bears=False,
         passes_unknown=True,
+        of_one_partition=False,
     )
 
 
-def by_counting(memory: Memory, place: Place, offset: int) -> Ruling:
+def by_counting(memory: Memory, place: Place, record: Record) -> Ruling:
     """Memory is the highest number since the last snapshot; True while none came."""
-    del offset
+    del record
     number = place.sequence
     known = True if memory is None else memory
     if number is None or not fits_64_bits(number):
