@@ -51,6 +51,7 @@ class Sessions:
         self.suspended_from = offset
         self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread)
         self.check = self.gate.check
+        self._adapted = self._program.integrity.adapter(offset, self._skipped)
 
     def bear_parts(self) -> None:
         """From now on snapshots may lie over several messages; the others do not pay for it."""
@@ -62,7 +63,7 @@ class Sessions:
         """The session's stored state, as the declaration of today keeps it."""
         entry = self._state.load(session)
         if entry is not None:
-            gate = self._program.integrity.adapted(cast("GateState", entry.gate), self.suspended_from, self._skipped)
+            gate = self._adapted(cast("GateState", entry.gate))
             entry.gate = gate
             if is_on_its_way(gate):
                 self.bear_parts()

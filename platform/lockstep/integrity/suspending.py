@@ -160,7 +160,7 @@ class Suspending(Gate):
 
 
 def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
-    """See `IntegrityClass.adapted`.
+    """See `IntegrityClass.adapter`.
 
     A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
     that is suspended when the policy becomes to halt is unknown until its next snapshot; so is one of which the
