@@ -11,6 +11,7 @@ from lockstep.declare.decoders.registry import RegisteredSchema, Registry, Schem
 from lockstep.declare.limits import Limits
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record, TimestampType
+from lockstep.declare.rows import Rows
 from lockstep.declare.rules import Between, NotNull, Rule, Severity
 from lockstep.declare.stream import Stream
 from lockstep.declare.topics import Adopt, Topics
@@ -64,6 +65,7 @@ __all__ = [
     "RegisteredSchema",
     "Registry",
     "RegistryUnreachable",
+    "Rows",
     "Rule",
     "SchemaReference",
     "Sequence",

@@ -122,7 +122,7 @@ class _Pass(Generic[S, R]):
         schema = self._program.state
         states = {}
         for session, entry in self._state.entries.items():
-            _, states[session] = schema.decode(session, schema.encode(session, entry.gate, entry.state))
+            states[session] = schema.recovered(session, entry.gate, entry.state)
         return cast("dict[str, S]", states)
 
     def _place(self, message: object, record: Record) -> Place:
