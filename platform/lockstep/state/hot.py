@@ -81,7 +81,19 @@ class HotCopy:
                 if key not in skipped:
                     yield unseal(bytes(key), bytes(cursor.value()))
 
-    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Entries of short names that begin with some bytes and come after others, in order, at most so many."""
+        found: list[tuple[bytes, bytes]] = []
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            more = cursor.set_range(hot_key(after))
+            while more and len(found) < most and bytes(cursor.key()).startswith(hot_key(prefix)):
+                key, value = unseal(bytes(cursor.key()), bytes(cursor.value()))
+                if key > after:
+                    found.append((key, value))
+                more = cursor.next()
+        return found
+
+    def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """All entries whose names begin with these bytes, those with long names last."""
         with _damage():
             if self._reader is None:

@@ -48,8 +48,8 @@ class RowsField(Generic[K, V]):
         self._end = self.name.encode() + _END
 
     def of(self, state: object) -> object:
-        """The table in a state."""
-        return getattr(state, self.attribute) if self.attribute else state
+        """The table in a state; None in a state that is on its way."""
+        return getattr(state, self.attribute, None) if self.attribute else state
 
     def fill(self, state: object, made: object) -> None:
         """Fill the empty table of a state with the rows of another state's, encoded and decoded: all of them new."""
@@ -113,7 +113,7 @@ class RowStore:
         """
         whole: dict[bytes, bytes] = {}
         replaced: list[RowsField[Any, Any]] = []
-        for field in self._fields:
+        for field in self._fields if state is not None else ():
             table, prefix = field.of(state), field.prefix(session)
             if not isinstance(table, Rows):
                 raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
@@ -123,7 +123,8 @@ class RowStore:
             else:
                 replaced.append(field)
                 whole |= {prefix + field.encode(key): mark + field.encode(row) for key, row in table.items()}
-        prefixes = [session_prefix(session)] if is_migrated else [field.prefix(session) for field in replaced]
+        is_whole = is_migrated or state is None
+        prefixes = [session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
         for prefix in prefixes:
             yield from self._difference(prefix, whole)
         yield from whole.items()

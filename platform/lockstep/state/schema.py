@@ -99,7 +99,8 @@ class StateSchema(Generic[S]):
         self.tables: tuple[RowsField[Any, Any], ...] = tuple(map(RowsField, rows_types(state_type)))
         # Without tables nothing is asked of a hook: what a fold left of a foreign type is an error of its own.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
-        stored = tuple[object, state_type]  # type: ignore[valid-type]  # a type made at run time
+        # None: the snapshot that opens the session is on its way, in several messages.
+        stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
         self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=_as_table if self.tables else None)
 
     def encode(self, session: str, gate: object, state: S) -> bytes:
@@ -179,10 +180,11 @@ class StateSchema(Generic[S]):
         return self._differences[stored_hash]
 
 
-def _as_nothing(value: object) -> None:
-    """A table has its own entries: in the state's it is nil."""
+def _as_nothing(value: object) -> bool:
+    """A table has its own entries: in the state's it is only said to be there, which nil would not do."""
     if not isinstance(value, Rows):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return True
 
 
 def _as_table(declared: object, value: object) -> object:

@@ -46,7 +46,7 @@ class Scratch:
 
     def scan(self, prefix: bytes) -> Iterator[Change]:
         """The changes of all keys that begin so."""
-        return ((key, _value(held)) for key, held in self._copy.scan(prefix))
+        return ((key, _value(held)) for key, held in self._copy.scan_all(prefix))
 
     def __contains__(self, key: bytes) -> bool:
         """Whether an entry was changed."""

@@ -15,6 +15,7 @@ from lockstep.state.healing import HealingCopy
 from lockstep.state.hot import HotCopy
 from lockstep.state.hotfolder import HotFolder
 from lockstep.state.recover import Recovered
+from lockstep.state.reserved import Reserved
 from lockstep.state.rowstore import RowStore
 from lockstep.state.schema import S, StateNotOfItsType, StateSchema
 from lockstep.state.section import Change, SectionHeader
@@ -49,6 +50,7 @@ class PartitionState(Generic[S]):
     Attributes:
         address: The state this was opened with.
         entries: The sessions touched so far, but for those that moved to the local disk.
+        reserved: Entries beside those of sessions: what is held back, and what is due.
     """
 
     def __init__(self, address: StateAddress, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> None:
@@ -60,6 +62,7 @@ class PartitionState(Generic[S]):
         self._copy = HealingCopy(address, durable, hot, schema)
         self._entries = Stored(address, self._copy, hot)
         self._rows = RowStore(schema.tables, self._entries)
+        self.reserved = Reserved(self._entries.get, self._entries.reserved)
         self._written: Written | None = None
         self._translation: Translation[S] | None = None
 
@@ -112,11 +115,12 @@ class PartitionState(Generic[S]):
     def forget_changes(self) -> None:
         """Undo everything since the state was opened, to fold the range again up to a violation."""
         self._forget()
+        self.reserved.forget()
         self._entries.forget()
 
     def spill(self) -> None:
-        """Move what changed to the local disk and forget all entries; they are loaded again when asked for."""
-        self._entries.spill(self.changed())
+        """Move the sessions that changed to the local disk and forget all; they are loaded again when asked for."""
+        self._entries.spill(self._changed_sessions())
         self._forget()
 
     def changed(self) -> list[Change]:
@@ -125,6 +129,9 @@ class PartitionState(Generic[S]):
         Raises:
             StateNotOfItsType: A state holds something its type cannot carry.
         """
+        return [*self._changed_sessions(), *self.reserved.changes()]
+
+    def _changed_sessions(self) -> list[Change]:
         if not self.entries and not self._removed:
             return []
         encode, typed = self._schema.encode, self._translated()

@@ -42,13 +42,17 @@ class Stored(Generic[S]):
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
         """All entries whose keys begin so. Raises as `get` does."""
-        found = {} if self._address.section is None else dict(self._copy.use(lambda copy: copy.scan(prefix)))
+        found = {} if self._address.section is None else dict(self._copy.use(lambda copy: copy.scan_all(prefix)))
         for key, value in self._local(lambda scratch: list(scratch.scan(prefix))) if self.scratch is not None else ():
             if value is None:
                 found.pop(key, None)
             else:
                 found[key] = value
         return found.items()
+
+    def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Reserved entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
+        return [] if self._address.section is None else self._copy.use(lambda copy: copy.scan(prefix, after, most))
 
     def spill(self, changes: Sequence[Change]) -> None:
         """Put changes over what is stored. Raises LocalStateUnusable."""

@@ -15,6 +15,7 @@ from lockstep.state.versions import Rebased, Versions, mark_of, parted, versions
 
 _PARTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _ENCODER = msgspec.msgpack.Encoder()
+_NIL = b"\xc0"
 
 
 OldRows = Callable[[str, Shape], dict[object, object]]
@@ -109,6 +110,8 @@ class Translation(Generic[S]):
 
     def _migrated(self, session: str, shape: Shape, value: bytes, rows: OldRows) -> Today:
         gate, state, *others = _PARTS.decode(value)
+        if state == _NIL:
+            return Today(value, Migrated(None))  # its snapshot is on its way
         old = _with_rows(as_builtins(msgspec.msgpack.decode(state), shape), shape, rows)
         migrate = self._schema.migrate
         if migrate is None:
