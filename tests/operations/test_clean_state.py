@@ -31,7 +31,7 @@ BATCHES = 14
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Offline:
-    """One partition is silent after the first batch, one until the last, and one goes on, with deltas and state bases."""
+    """One partition is silent after its first batch, one until the last; one goes on, with deltas and state bases."""
     made = Offline(keeping(), tmp_path)
     large = message(Kind.SNAPSHOT, 1, **{f"name{number}": number for number in range(30)})
     made.run(
