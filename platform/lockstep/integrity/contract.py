@@ -137,10 +137,12 @@ class IntegrityClass(ABC):
     ) -> Callable[[GateState], GateState]:
         """Makes of a stored state what the declaration of today keeps: class and policy may change between runs."""
         suspends, inner = self._wraps(suspended_from, skipped), Spread(self.gate(PartitionTime()))
-        return lambda state: adapted(state, suspended_from, suspends=suspends, inner=inner)
+        before = 0 if self.passes_unknown_sessions else suspended_from
+        return lambda state: adapted(state, before, suspends=suspends, inner=inner)
 
     def _wraps(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
-        return self.suspends or bool(suspended_from or skipped)
+        """Sessions of a class that needs no snapshots have none to wait for: an operator's decision lets them go on."""
+        return self.suspends or (bool(suspended_from or skipped) and not self.passes_unknown_sessions)
 
     @abstractmethod
     def gate(self, time: PartitionTime) -> Gate:
