@@ -135,7 +135,7 @@ class _Pass(Generic[S, R]):
         for session, entry in self._state.entries.items():
             if entry.state is None:
                 continue  # its snapshot is on its way, in several messages
-            _, states[session] = schema.decode(session, schema.encode(session, entry.gate, entry.state))
+            states[session] = schema.recovered(session, entry.gate, entry.state)
         return cast("dict[str, S]", states)
 
     def _place(self, message: object, record: Record) -> Place:
