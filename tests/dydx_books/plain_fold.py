@@ -20,12 +20,12 @@ Key = tuple[str, str, str]
 """(market, side, price)."""
 Level = tuple[int, str]
 """(offset, size)."""
-Row = tuple[int, "str | None", "str | None", "str | None", "str | None", "int | None"]
-"""(message_id, market, side, price, size, offset)."""
+Row = tuple[int, "str | None", "str | None", "str | None", "str | None", "int | None", "str | None"]
+"""(message_id, market, side, price, size, offset, size before)."""
 
 
 class Folded(NamedTuple):
-    """What came of some messages."""
+    """What came of some messages; the levels are those of the connection that spoke last."""
 
     rows: list[Row]
     levels: dict[Key, Level]
@@ -39,19 +39,22 @@ def fold(values: Iterable[bytes], *, newest: bool) -> Folded:
         newest: Keep the level of the highest offset; else the one that came last.
     """
     rows: list[Row] = []
+    connections: dict[str, dict[Key, Level]] = {}
     levels: dict[Key, Level] = {}
     for value in values:
         message = json.loads(value)
-        number, before = message["message_id"], len(rows)
+        levels = connections.setdefault(message["connection_id"], {})
         if message["type"] == "connected":
-            levels = {}
+            levels.clear()
+        emitted = len(rows)
         for key, level in levels_of(message):
-            if newest and key in levels and levels[key][0] >= level[0]:
+            if newest and _stands(levels, key, level):
                 continue
+            before = levels[key][1] if key in levels else None
             levels[key] = level
-            rows.append((number, *key, level[1], level[0]))
-        if len(rows) == before:
-            rows.append((number, message.get("id"), None, None, None, None))
+            rows.append((message["message_id"], *key, level[1], level[0], before))
+        if len(rows) == emitted:
+            rows.append((message["message_id"], message.get("id"), None, None, None, None, None))
     return Folded(rows, levels)
 
 
@@ -73,7 +76,7 @@ def levels_of(message: dict[str, object]) -> Iterator[tuple[Key, Level]]:
 def last_of(rows: Iterable[Row]) -> dict[Key, Level]:
     """The levels that the rows of a table leave."""
     levels: dict[Key, Level] = {}
-    for _, market, side, price, size, offset in rows:
+    for _, market, side, price, size, offset, _ in rows:
         if market is not None and side is not None and price is not None and size is not None and offset is not None:
             levels[market, side, price] = offset, size
     return levels
@@ -82,3 +85,8 @@ def last_of(rows: Iterable[Row]) -> dict[Key, Level]:
 def wrong(levels: dict[Key, Level], right: dict[Key, Level]) -> list[Key]:
     """The levels that are not what they should be."""
     return sorted(key for key in levels.keys() | right.keys() if levels.get(key) != right.get(key))
+
+
+def _stands(levels: dict[Key, Level], key: Key, level: Level) -> bool:
+    """Whether the level that is there was set later by the exchange."""
+    return key in levels and levels[key][0] >= level[0]

@@ -43,11 +43,17 @@ class Changes(msgspec.Struct):
     asks: list[tuple[str, str]] = []
 
 
-class Connected(msgspec.Struct, tag="connected", tag_field="type"):
-    """The first message of a connection: nothing is known yet. `again` begins the numbers anew."""
+class Numbered(msgspec.Struct, kw_only=True):
+    """What all messages have. Tests add `at_us`: a clock of the producer, instead of the receive time."""
 
     connection_id: str
     message_id: int
+    at_us: int | None = None
+
+
+class Connected(Numbered, tag="connected", tag_field="type", kw_only=True):
+    """The first message of a connection: nothing is known yet. Tests add `again`: the numbers begin anew."""
+
     again: bool = False
     id: str | None = None
 
@@ -56,11 +62,9 @@ class Connected(msgspec.Struct, tag="connected", tag_field="type"):
         return iter(())
 
 
-class Subscribed(msgspec.Struct, tag="subscribed", tag_field="type"):
+class Subscribed(Numbered, tag="subscribed", tag_field="type", kw_only=True):
     """The whole of one market."""
 
-    connection_id: str
-    message_id: int
     id: str
     contents: Whole
 
@@ -71,11 +75,9 @@ class Subscribed(msgspec.Struct, tag="subscribed", tag_field="type"):
                 yield side, each.price, Level(int(each.offset), each.size)
 
 
-class ChannelData(msgspec.Struct, tag="channel_data", tag_field="type"):
+class ChannelData(Numbered, tag="channel_data", tag_field="type", kw_only=True):
     """What changed in one market."""
 
-    connection_id: str
-    message_id: int
     id: str
     contents: Changes
 
@@ -92,13 +94,14 @@ Books = dict[tuple[str, str, str], Level]
 
 
 class LevelSet(msgspec.Struct, frozen=True):
-    """One level that was set; only the market where a message sets none."""
+    """One level that was set, and its size before; only the market where a message sets none."""
 
     market: str | None
     side: str | None = None
     price: str | None = None
     size: str | None = None
     offset: int | None = None
+    before: str | None = None
 
 
 class AsTheyCome(Transform[Message, Books, LevelSet]):
@@ -108,7 +111,8 @@ class AsTheyCome(Transform[Message, Books, LevelSet]):
         """The receive time is Kafka's timestamp."""
         kind = Kind.SNAPSHOT if isinstance(message, Connected) else Kind.UPDATE
         number, again = message.message_id, isinstance(message, Connected) and message.again
-        return Place(message.connection_id, kind, sequence=number, id=number, resets=again)
+        unique = f"{kind.value} {number}"  # a snapshot may carry the number of the last update
+        return Place(message.connection_id, kind, sequence=number, id=unique, event_time_us=message.at_us, resets=again)
 
     def open(self, message: Message, record: Record) -> Opened[Books, LevelSet]:
         """Nothing is known yet, unless a class lets an update open its session."""
@@ -120,9 +124,10 @@ class AsTheyCome(Transform[Message, Books, LevelSet]):
         emitted = False
         for side, price, level in message.levels():
             key = (message.id or "", side, price)
-            if self.replaces(state.get(key), level):
+            before = state.get(key)
+            if self.replaces(before, level):
                 state[key], emitted = level, True
-                yield LevelSet(message.id, side, price, level.size, level.offset)
+                yield LevelSet(message.id, side, price, level.size, level.offset, before.size if before else None)
         if not emitted:
             yield LevelSet(message.id)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
 
-COLUMNS = ("_sequence", "market", "side", "price", "size", "offset")
+COLUMNS = ("_sequence", "market", "side", "price", "size", "offset", "before")
 REORDERING = FuzzyWindow(lateness=SECOND, reorder=True)
 FIRST = 45
 """Messages of the first run: all that come out of order are among them, or wait at the end of one of its batches."""
