@@ -86,7 +86,7 @@ class _Pass(Generic[S, R]):
         where = Position(topic=topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
         fold = RangeFold(noted, where, self._state, self.without)
         fold.fold(log)
-        fold.finish()
+        fold.finish(len(log))
         self.finding, self.refused, self._refused_held = fold.judge.stopped, fold.judge.refused, fold.judge.refused_held
 
     def without_refused(self) -> Without:
