@@ -25,6 +25,11 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the markers mean that are not the project's own."""
+    config.addinivalue_line("markers", "fault(*ids): proves faults of the matrix by their ids (tests/faults/matrix.py)")
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A real single-node Kafka, shared: keep to topics below `topic_family`, and do not stop it."""
