@@ -86,7 +86,7 @@ class RangeFold:
                 self._fold(messages)
         except _Ended:
             return
-        except (EnvironmentProblem, StateError):
+        except (EnvironmentProblem, StateError, MemoryError):
             raise  # of this machine, the registry or the state: says nothing of the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             proven = sum(number for _, number, *_ in self._proofs)

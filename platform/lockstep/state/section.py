@@ -82,6 +82,7 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     base_bytes: int
     delta_bytes: int
     entries: int
+    file: str = ""
     plain: Shape | None = None
     older: tuple[Shape, ...] = ()
 
