@@ -30,6 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(*ids): proves faults of the matrix by their ids (tests/faults/matrix.py)")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Golden texts are compared; written only when somebody says so."""
+    parser.addoption("--write-golden", action="store_true", help="write the golden texts of tests/errors anew")
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A real single-node Kafka, shared: keep to topics below `topic_family`, and do not stop it."""

@@ -8,6 +8,7 @@ from lockstep.declare.decoders.contract import Decoder
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
 from lockstep.declare.decoders.registry import RegisteredSchema, Registry, SchemaReference
+from lockstep.declare.event_time import EventTime
 from lockstep.declare.limits import Limits
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record, TimestampType
@@ -24,6 +25,7 @@ from lockstep.integrity.evidence import Checksum, Linked, LogOnly, Sequence
 from lockstep.integrity.none import NoIntegrity
 from lockstep.integrity.once import Once
 from lockstep.integrity.ordered import Ordered
+from lockstep.integrity.repeats import Repeats
 from lockstep.integrity.strict import Strict
 from lockstep.integrity.window import FuzzyWindow
 
@@ -38,6 +40,7 @@ __all__ = [
     "Checksum",
     "DecimalType",
     "Decoder",
+    "EventTime",
     "Every",
     "FileSize",
     "Function",
@@ -64,6 +67,7 @@ __all__ = [
     "RegisteredSchema",
     "Registry",
     "RegistryUnreachable",
+    "Repeats",
     "Rule",
     "SchemaReference",
     "Sequence",

@@ -6,15 +6,21 @@ LockstepError                 something a person must know; `next_step` says wha
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
 |  |- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/healing.py)
-|  `- RegistryUnreachable     the schema registry could not answer: no verdict on any message
+|  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
+|  `- PortTaken               another process took a port of a rehearsal's broker (rehearsal/broker.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table is not as the head says
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
-|  `- Replan                  the hour of a planned batch was closed: it is planned again (table/demands.py)
+|  |- Replan                  the hour of a planned batch was closed: it is planned again (table/demands.py)
+|  |- CompactionRefused       some hours could not be compacted, the others are (compaction/run.py)
+|  |- InputsGone              another compaction was faster (compaction/run.py)
+|  |- OutOfOrder              rows of a partition do not follow each other (compaction/segments.py)
+|  `- ProofDiffers            a compacted file holds something else than its inputs (compaction/proof.py)
 |- StateError                 state cannot be used
 |  |- StateDamaged            a durable file is missing or any byte of it wrong (state/section.py)
 |  |- StateTypeChanged        it was stored by a type that this one cannot read (state/schema.py)
-|  `- StateNotOfItsType       a fold left what its state type cannot hold (state/schema.py)
+|  |- StateNotOfItsType       a fold left what its state type cannot hold (state/schema.py)
+|  `- MigrationFailed         `migrate` did not make today's state of a stored one (state/schema.py)
 |- BatchOverdue               a batch was cancelled at its deadline; planned again (engine/deadline.py)
 |- RowRefused                 a row holds a value that its column cannot (table/rows.py)
 |- RecordingError             a line of a recording is not of one (rehearsal/recordings.py)
@@ -23,6 +29,9 @@ LockstepError                 something a person must know; `next_step` says wha
 |- UnknownStream              no such stream is declared (operations/streams.py)
 |- WrongQuery                 the SQL is wrong, or names what is not there (operations/sql.py)
 |- NoSuchSession              no session of that key has a state (operations/state.py)
+|- NotRetained                the state as of a batch is not kept any more (operations/state.py)
+|- NotInQuarantine            no message of that place is in quarantine (operations/quarantine.py)
+|- ExportRefused              a file is there already, or cannot be written (operations/quarantine.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
 |- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
@@ -31,6 +40,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |  `- IntegrityLost           the promise of the stream's class cannot be kept any more
 `- Violation                  raised by a fold: what it checked does not hold
 
+A test compares this drawing with the classes, each of which has an entry in docs/runbook.md.
 Errors carry their parts as attributes, so that callers never parse a message, and the next
 command to run, so that readers never search for it.
 """
@@ -160,6 +170,7 @@ class Violation(LockstepError):
     Attributes:
         expected: What the fold computed.
         found: What the message said.
+        what: What was compared; the cause of the halt.
     """
 
     def __init__(self, expected: object, found: object, what: str = "checksum") -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -27,6 +27,7 @@ from lockstep.operations import (
     doctor,
     positions,
     preview,
+    quarantine,
     query,
     repair,
     settings,
@@ -35,12 +36,23 @@ from lockstep.operations import (
     streams,
     topics,
 )
+from lockstep.operations.verify.proof import Proof
 from tests.engine.feed import session, update
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Platform
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
+
+def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
+    """The commands of a group and of the groups in it, by the words that call them."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        within = hasattr(command, "commands")
+        found |= commands_of(command, f"{prefix}{name} ") if within else {prefix + name: command}
+    return found
+
+
+COMMANDS = commands_of(typer.main.get_command(app))
 NAMES = sorted(COMMANDS)
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +68,8 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("state", "adding", "--session", "a"): state.SessionStates,
     ("positions", "adding"): positions.Positions,
     ("repair", "adding"): repair.Repair,
+    ("verify", "adding"): Proof,
+    ("quarantine", "list", "adding"): quarantine.QuarantineList,
     ("settings",): settings.AllOptions,
     ("doctor",): doctor.Report,
 }
@@ -68,8 +82,8 @@ def test_a_command_has_an_example_that_is_itself_and_parses(name: str) -> None:
     prefix = f"Example: lockstep {name}"
     assert command.epilog is not None
     assert command.epilog.startswith(prefix)
-    words = shlex.split(command.epilog.removeprefix("Example: lockstep "))
-    context = command.make_context(words[0], words[1:])
+    words = shlex.split(command.epilog.removeprefix(prefix))
+    context = command.make_context(name, words)
     assert context.params.keys() == {parameter.name for parameter in command.params}
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from tests.engine.feed import session, update
+from tests.engine.feed import session, session_in, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,24 +25,26 @@ class Lane:
     """What was sent to one partition.
 
     Attributes:
+        partition: Its number.
         values: All messages, in order.
         turns: (end offset, wall time) after each turn.
     """
 
+    partition: int
     values: list[bytes] = field(default_factory=list)
     turns: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def messages(self) -> list[tuple[int, str, bytes]]:
         """As the plain fold takes them."""
-        return [(offset, "s", value) for offset, value in enumerate(self.values)]
+        return [(offset, session_in(self.partition), value) for offset, value in enumerate(self.values)]
 
 
 class PacedFeed:
     """Sends to all partitions in turn, on a thread of its own, until closed."""
 
     def __init__(self, feed: Feed, partitions: Iterable[Partition]) -> None:
-        self.lanes = {partition: Lane() for partition in partitions}
+        self.lanes = {partition: Lane(partition[1]) for partition in partitions}
         self._feed, self._over = feed, threading.Event()
         self._thread = threading.Thread(target=self._send, name="paced-feed")
 

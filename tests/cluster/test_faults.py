@@ -16,7 +16,7 @@ from lockstep.table.ledger import read_ledger
 from tests.cluster.cluster_runs import wait_until
 from tests.cluster.paced_feed import PacedFeed
 from tests.cluster.streams import CATCH
-from tests.engine.feed import folded, session, update
+from tests.engine.feed import folded, session, session_in, update
 from tests.engine.plain_reader import first_difference, named_files, read_until
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothin
     assert not late & set(named_files(runs.folders.table))
     for partition in range(PARTITIONS):
         values = [*session(50), update(52, a=CATCH), *([update(53, a=1)] if partition == 0 else [])]
-        assert folded([(offset, "s", value) for offset, value in enumerate(values)]) == runs.rows(topic, partition)
+        assert folded([(offset, session_in(partition), value) for offset, value in enumerate(values)]) == runs.rows(
+            topic, partition
+        )
 
 
 def kill_an_executor(runs: ClusterRuns) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.cluster_runs import wait_until
-from tests.engine.feed import folded, session
+from tests.engine.feed import folded, session, session_in
 
 if TYPE_CHECKING:
     from lockstep.rehearsal.spark_cluster import SparkCluster
@@ -35,7 +35,7 @@ def test_a_stream_runs_on_two_machines_without_dagster_and_without_its_jars(runs
     assert not any(secret in command for command in command_lines())
     driver.stop()
     for partition, values in held.items():
-        expected = folded([(offset, "s", value) for offset, value in enumerate(values)])
+        expected = folded([(offset, session_in(partition), value) for offset, value in enumerate(values)])
         assert expected == runs.rows(topic, partition)
     assert len(list(runs.proofs.iterdir())) >= len(runs.cluster.workers)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Decoder, Function, Halt, Json, MessagePack, Sequence, Stream, Strict
-from lockstep.errors import DeclarationError, NotYet
+from lockstep.errors import DeclarationError
 from tests.declare import wrong_transforms as wrong
 from tests.declare.panels import Panel, PanelTransform, Reading, Snapshot, Update, panels
 
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     import msgspec
 
 TOP_LEVEL = "put messages, transform and stream at the top level of a module, for example assets/sensors.py"
-HOOKS = {
-    "watermark": wrong.Watermarked,
-    "on_timer": wrong.Timed,
-    "on_late": wrong.Late,
-    "on_end": wrong.Ending,
-}
 
 
 def refusal(**changed: object) -> str:
@@ -67,19 +61,26 @@ def test_a_policy_that_is_none_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_that_does_not_run_yet_is_refused_when_overridden(hook: str) -> None:
-    transform = HOOKS[hook]
-    with pytest.raises(NotYet) as refused:
-        panels(transform=transform())
-    assert str(refused.value) == (
-        f"Stream.transform = '{transform.__name__}.{hook}': is declared but does not run yet\n"
-        f"  next: remove {hook} for now"
+def test_a_timer_without_a_deadline_is_refused() -> None:
+    assert refusal(transform=wrong.Timed()) == (
+        "Stream.transform = 'Timed': has on_timer without deadline\n  next: override deadline too, or neither"
     )
 
 
-def test_all_overridden_hooks_are_named_at_once() -> None:
-    assert refusal(transform=wrong.TimedAndEnding()).endswith("next: remove on_timer, on_end for now")
+def test_a_deadline_without_a_timer_is_refused() -> None:
+    assert refusal(transform=wrong.Due()).startswith("Stream.transform = 'Due': has deadline without on_timer")
+
+
+def test_a_hook_for_late_messages_is_refused_where_none_is_late() -> None:
+    assert refusal(transform=wrong.Late()) == (
+        "Stream.transform = 'Late.on_late': is never called under Strict: no message is late\n"
+        "  next: use FuzzyWindow(lateness=...), or remove on_late"
+    )
+
+
+def test_hooks_that_run_are_accepted() -> None:
+    panels(transform=wrong.Watermarked())
+    panels(transform=wrong.Ending())
 
 
 def test_a_transform_inside_a_function_is_refused() -> None:

@@ -11,10 +11,8 @@ from lockstep import (
     Adopt,
     Every,
     FileSize,
-    FuzzyWindow,
     Limits,
     NotNull,
-    Once,
     Strict,
     Topics,
 )
@@ -129,20 +127,6 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 NOT_YET: dict[str, tuple[Callable[[], object], str]] = {
-    "Once": (
-        lambda: Once(keep_ids=1000),
-        (
-            "Stream.integrity = 'Once': is declared but does not run yet\n"
-            "  next: use Strict(evidence=...) or NoIntegrity()"
-        ),
-    ),
-    "FuzzyWindow": (
-        lambda: FuzzyWindow(lateness=timedelta(seconds=10)),
-        (
-            "Stream.integrity = 'FuzzyWindow': is declared but does not run yet\n"
-            "  next: use Strict(evidence=...) or NoIntegrity()"
-        ),
-    ),
     "Adopt.LIVE": (
         lambda: Topics(pattern="s.+", adopt=Adopt.LIVE),
         (

@@ -51,8 +51,9 @@ class Ending(PanelTransform):
         raise NotImplementedError
 
 
-class TimedAndEnding(Timed, Ending):
-    """Two hooks that do not run yet, from two bases."""
+class Due(PanelTransform):
+    def deadline(self, state: Panel) -> int | None:
+        raise NotImplementedError
 
 
 class Holding(PanelTransform):

@@ -48,6 +48,11 @@ def folded(messages: Sequence[tuple[int, str, bytes]]) -> list[tuple[object, ...
     return rows
 
 
+def session_in(partition: int) -> str:
+    """The session of values that are sent without key."""
+    return f"s{partition}" if partition else "s"
+
+
 @dataclass(frozen=True)
 class Feed:
     """A producer's side of one test.
@@ -107,11 +112,11 @@ class Feed:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
 
-    def send(self, topic: str, values: Iterable[bytes | None], *, key: str = "s", partition: int = 0) -> None:
-        """Append values to one partition, in order."""
+    def send(self, topic: str, values: Iterable[bytes | None], *, key: str | None = None, partition: int = 0) -> None:
+        """Append values to one partition, in order; a session belongs to one partition."""
         producer = Producer(self._settings())
         for value in values:
-            producer.produce(topic, value=value, key=key, partition=partition)
+            producer.produce(topic, value=value, key=key or session_in(partition), partition=partition)
         assert producer.flush(ANSWER_SECONDS) == 0
 
     def transactional(self) -> Producer:

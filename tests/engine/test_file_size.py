@@ -21,7 +21,7 @@ from lockstep.engine.plan import FileGoal, Learned, PlanInput, Position, plan_ba
 from lockstep.engine.spill import Spill
 from lockstep.engine.waits import Waits
 from lockstep.kafka.discovery import Ends
-from tests.engine.feed import folded, snapshot, update
+from tests.engine.feed import folded, session_in, snapshot, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +140,9 @@ def test_a_small_bound_of_memory_changes_no_row(feed: Feed, runs: LocalRuns, mon
     monkeypatch.setattr(Spill.__init__, "__kwdefaults__", {"bound_bytes": 20_000})
     assert runs.run() is Outcome.ENDED
     for partition, values in held.items():
-        assert folded([(n, "s", value) for n, value in enumerate(values)]) == runs.rows(topic, partition)
+        assert folded([(n, session_in(partition), value) for n, value in enumerate(values)]) == runs.rows(
+            topic, partition
+        )
 
 
 def grown(chance: random.Random, updates: int, first: int = 1) -> list[bytes]:

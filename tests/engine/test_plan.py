@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
 
+from lockstep.engine.packing import MOVE_FOR_SECONDS_RATIO
 from lockstep.engine.plan import (
-    MOVE_FOR_SECONDS_RATIO,
     SMALL_BATCH_MESSAGES,
     BatchPlan,
     Learned,

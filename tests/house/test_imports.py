@@ -34,6 +34,17 @@ LAYERS = (
 )
 ON_TOP = ("compaction", "quality", "operations", "orchestration")
 
+# The proof shares nothing with what it proves: neither reader nor gates nor fold. Of the rest it may know what a
+# user declared, the readers of stored files, and where the cluster's secrets are.
+PROVER = "operations/verify"
+FOREIGN_TO_THE_PROVER = (
+    *("lockstep.engine", "lockstep.integrity", "lockstep.folds", "lockstep.spark", "lockstep.compaction"),
+    *("lockstep.quality", "lockstep.orchestration", "lockstep.testing", "pyspark", "dagster"),
+    *(f"lockstep.kafka.{name}" for name in ("audit", "client", "discovery", "group", "holes", "reader")),
+    *(f"lockstep.state.{name}" for name in ("difference", "healing", "hot", "recover", "store")),
+    *(f"lockstep.table.{name}" for name in ("columns", "ledger", "quarantine", "rows", "statistics", "values")),
+)
+
 # Only these may import dagster, in the library; the rest reaches executors, which have none.
 KNOWS_DAGSTER = ("orchestration",)
 
@@ -99,6 +110,18 @@ def test_a_package_imports_nothing_that_is_forbidden_to_it(package: str) -> None
         for each in imports_of(path)
         if any(each.is_of(name) for name in FORBIDDEN[package])
     ]
+    assert wrong == []
+
+
+def test_the_proof_shares_nothing_with_what_it_proves() -> None:
+    """What it imports of lockstep: the declaration, the readers of logs and state files, settings, and its own."""
+    wrong = [
+        str(each)
+        for path in sources(PROVER)
+        for each in imports_of(path)
+        if any(each.is_of(name) for name in FOREIGN_TO_THE_PROVER)
+    ]
+    assert sources(PROVER) != []
     assert wrong == []
 
 

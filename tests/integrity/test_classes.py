@@ -7,6 +7,7 @@ import pytest
 from lockstep import Checksum, Halt, Linked, LogOnly, NoIntegrity, Sequence, Strict
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.evidence import Evidence
+from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Judgement
 
 PROMISES = [
@@ -42,7 +43,7 @@ def test_no_integrity_counts_it_and_goes_on() -> None:
 
 def test_the_gate_of_strict_is_its_evidence() -> None:
     evidence = Sequence()
-    assert Strict(evidence=evidence).gate() is evidence
+    assert Strict(evidence=evidence).gate(PartitionTime()) is evidence
 
 
 def test_evidence_that_judges_nothing_cannot_be_made() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockstep import NoIntegrity, Place
-from lockstep.integrity.evidence import LARGEST
+from lockstep.integrity.numbers import LARGEST
+from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, noticed
 from tests.integrity.places import RECORD, end, snapshot, update
 
@@ -35,9 +36,9 @@ CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
 @pytest.mark.parametrize("cell", CELLS)
 def test_what_is_remarked_on_and_remembered(cell: str) -> None:
     before, place, after, verdict = CELLS[cell]
-    assert NoIntegrity().gate().check(before, place, RECORD) == (after, verdict)
+    assert NoIntegrity().gate(PartitionTime()).check(before, place, RECORD) == (after, verdict)
 
 
 def test_the_usual_verdict_is_the_very_object_that_the_fold_compares_with() -> None:
-    _, verdict = NoIntegrity().gate().check(41, update(42), RECORD)
+    _, verdict = NoIntegrity().gate(PartitionTime()).check(41, update(42), RECORD)
     assert verdict is ACCEPT

@@ -22,6 +22,7 @@ from lockstep.operations.status import status
 from lockstep.operations.topics import Life, TopicStatus, life, topics_of
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
+from tests.engine import bad_inputs
 from tests.engine.feed import folded, session, update
 from tests.engine.streams import adding
 
@@ -218,3 +219,14 @@ def _rows(runs: LocalRuns) -> list[LedgerRow]:
 
 def _topic(runs: LocalRuns, name: str) -> Topic:
     return view_of(runs.settings.kafka, frozenset({name})).topics[name]
+
+
+def test_a_time_beyond_the_calendar_is_a_row_like_any_other(feed: Feed, runs: LocalRuns) -> None:
+    """One producer's absurd clock does not take everybody's queries away."""
+    runs = runs.of(bad_inputs.tolerant(feed.pattern))
+    absurd = bad_inputs.update(3, time_us=10**18)
+    feed.send(feed.create("values"), [bad_inputs.snapshot(1), bad_inputs.update(2), absurd])
+    runs.run()
+    found = query_stream("tolerant", runs.folders.root, AsOf(), limit=None)
+    at = found.columns.index("_event_time")
+    assert [row[at] for row in found.rows] == [None, None, 10**18]

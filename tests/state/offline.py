@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -113,7 +114,11 @@ class Offline:
         ]
         hour = hour_of(clock_hour(), head.hour, head.closed_hour)
         task = BinTask(
-            generation=claimed.writer.generation, number=head.batch + 1, commit_hour=hour, ranges=tuple(ranges)
+            generation=claimed.writer.generation,
+            number=head.batch + 1,
+            commit_hour=hour,
+            planned_at_us=time.time_ns() // 1_000,
+            ranges=tuple(ranges),
         )
         with self.log.instead_of_kafka():
             facts = run_bin(self.job(), task)
@@ -135,6 +140,7 @@ class Offline:
             kafka={},
             table=folders.table,
             quarantine=folders.quarantine,
+            late=folders.late,
             state=folders.state,
             hot=self.root / "local" / "state",
         )

@@ -71,14 +71,26 @@ app = typer.Typer(
 )
 
 
-def command(example: str, panel: Panel) -> Callable[[F], F]:
+def command(
+    example: str, panel: Panel, *, name: str | None = None, within: typer.Typer | None = None
+) -> Callable[[F], F]:
     """Add a command to the application.
 
     Args:
         example: A whole command line after `lockstep`, shown by --help; a test parses it.
         panel: Its group in `lockstep --help`.
+        name: Its name, where it is not that of the function.
+        within: The group of commands that it belongs to, where there is one.
     """
-    return app.command(epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+    to = within if within is not None else app
+    return to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+
+
+def group(name: str, panel: Panel, summary: str) -> typer.Typer:
+    """A group of commands, `lockstep NAME ...`, with its place in `lockstep --help`."""
+    made = typer.Typer(no_args_is_help=True)
+    app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
+    return made
 
 
 def all_streams() -> dict[str, AnyStream]:

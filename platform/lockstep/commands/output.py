@@ -57,7 +57,7 @@ def print_out(shown: RenderableType) -> None:
 def tell(line: str, style: str = "") -> None:
     """One line beside the answer, on the error stream: never part of what a pipe gets."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text(line, style=style))
+    console.print(Text(_harmless(line), style=style))
 
 
 def out() -> Console:
@@ -100,7 +100,17 @@ def lines(*parts: RenderableType | None) -> Group:
 
 def styled(line: str, style: str = "") -> Text:
     """A line of text as it is: what looks like markup in a name stays."""
-    return Text(line, style=style)
+    return Text(_harmless(line), style=style)
+
+
+def escaped(text: str) -> str:
+    """A name or value of strangers in one line: what a terminal would obey is shown as an escape."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _harmless(text: str) -> str:
+    """Text that may hold lines, without anything that a terminal obeys."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def duration(seconds: float | None) -> str | None:
@@ -116,5 +126,5 @@ _UNITS = ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_
 
 
 def _cell(value: object) -> Text:
-    text = "-" if value is None else str(value)
+    text = "-" if value is None else _harmless(str(value))
     return Text(text, style=STYLES.get(text, ""))

@@ -69,7 +69,15 @@ class CompactionRefused(TableError):
 
 
 class InputsGone(TableError):
-    """Inputs are not live any more, or the generation is another: this work came too late."""
+    """Inputs are not live any more, or the generation is another: this work came too late.
+
+    Attributes:
+        hour: The commit hour of the bin.
+    """
+
+    def __init__(self, hour: str, gone: str) -> None:
+        super().__init__(f"hour {hour}: {gone}", next_step="nothing: another was faster")
+        self.hour = hour
 
 
 def compact_stream(
@@ -140,7 +148,7 @@ class _Compaction:
 
         def next_head(base: Base) -> Head:
             if gone := self._gone(part, base):
-                raise InputsGone(f"hour {part.commit_hour}: {gone}", next_step="nothing: another was faster")
+                raise InputsGone(part.commit_hour, gone)
             return base.head
 
         try:

@@ -18,6 +18,9 @@ class Kind(Enum):
     """Closes the session: its state is removed."""
     SKIP = "skip"
     """Known and not wanted: counted, no row, no evidence read."""
+    PART = "part"
+    """Part of a snapshot that goes on in the next messages; the one of kind SNAPSHOT completes it. Nothing of it
+    is seen before: then the first goes to `Transform.open`, the others to `Transform.apply`, in order."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -44,6 +47,10 @@ class Place(msgspec.Struct, frozen=True, gc=False):
         sequence: The producer's number of the message in its session (evidence `Sequence`).
         link: The producer's ids of the message (evidence `Linked`).
         event_time_us: When it happened, in microseconds since 1970 (UTC).
+        id: What makes the message unique in its session, whatever its order (class `Once`).
+        count: Of an END: how many messages the session had, the snapshot and this one included. Compared by
+            `Once`, `Checksum` and `LogOnly`; where messages are numbered, the numbers prove more.
+        resets: The snapshot begins the numbering anew, and the producer says so: what it was before is void.
     """
 
     session: str
@@ -51,3 +58,6 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     sequence: int | None = None
     link: Link | None = None
     event_time_us: int | None = None
+    id: str | int | None = None
+    count: int | None = None
+    resets: bool = False

@@ -12,11 +12,12 @@ from typing import Generic
 
 from lockstep.declare.decoders.contract import Decoder
 from lockstep.declare.decoders.plain import Function, Json
+from lockstep.declare.event_time import EventTime
 from lockstep.declare.generics import TransformTypes, transform_types
 from lockstep.declare.limits import Limits
 from lockstep.declare.rules import Rule
 from lockstep.declare.topics import Topics
-from lockstep.declare.transform import M, R, S, Transform, overridden_hooks
+from lockstep.declare.transform import M, R, S, Transform, overrides
 from lockstep.declare.triggers import Every, Trigger
 from lockstep.errors import DeclarationError, NotYet
 from lockstep.integrity.contract import IntegrityClass, Policy
@@ -37,6 +38,7 @@ class Stream(Generic[M, S, R]):
         decoder: How a value becomes a message.
         trigger: When a batch begins.
         limits: Bounds; the defaults suit most streams.
+        event_time: Whose clock is believed, and what silence means.
         rules: Data-quality rules of the rows.
         description: A sentence for people, shown in the asset catalog.
 
@@ -51,6 +53,7 @@ class Stream(Generic[M, S, R]):
     decoder: Decoder = field(default_factory=Json)
     trigger: Trigger = field(default_factory=Every)
     limits: Limits = field(default_factory=Limits)
+    event_time: EventTime = field(default_factory=EventTime)
     rules: tuple[Rule, ...] = ()
     description: str = ""
 
@@ -61,7 +64,7 @@ class Stream(Generic[M, S, R]):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
         if self.rules:
             raise NotYet("Stream.rules", self.rules, "leave rules out; the built-in checks run for every stream")
-        _check_hooks(self.transform)
+        _check_timers(self.transform, self.integrity)
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
@@ -88,6 +91,7 @@ _PARTS: Mapping[str, tuple[type, str]] = {
     "decoder": (Decoder, "for example Json()"),
     "trigger": (Trigger, "for example Every(seconds=5)"),
     "limits": (Limits, "for example Limits(batch_messages=100_000)"),
+    "event_time": (EventTime, "for example EventTime(session_idle=timedelta(minutes=30))"),
 }
 
 
@@ -102,10 +106,20 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
         raise DeclarationError("Stream.integrity.on_violation", policy, "is not a policy", "for example Halt()")
 
 
-def _check_hooks(transform: Transform[M, S, R]) -> None:
-    hooks = overridden_hooks(type(transform))
-    if hooks:
-        raise NotYet("Stream.transform", f"{type(transform).__name__}.{hooks[0]}", f"remove {', '.join(hooks)} for now")
+def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> None:
+    """Refuse hooks that would never be called."""
+    kind = type(transform)
+    for hook, other in (("deadline", "on_timer"), ("on_timer", "deadline")):
+        if overrides(kind, hook) and not overrides(kind, other):
+            problem = f"has {hook} without {other}"
+            raise DeclarationError("Stream.transform", kind.__name__, problem, f"override {other} too, or neither")
+    if overrides(kind, "on_late") and not integrity.keeps_late:
+        raise DeclarationError(
+            "Stream.transform",
+            f"{kind.__name__}.on_late",
+            f"is never called under {type(integrity).__name__}: no message is late",
+            "use FuzzyWindow(lateness=...), or remove on_late",
+        )
 
 
 def _check_importable(stream: Stream[M, S, R]) -> None:

@@ -67,19 +67,35 @@ class Transform(ABC, Generic[M, S, R]):
         """
 
     def watermark(self, message: M, record: Record) -> int | None:
-        """Event time in microseconds up to which the partition is complete. Not run yet."""
+        """Event time in microseconds up to which the partition is complete; None to leave it where it is.
+
+        By default the largest event time that the partition has seen (`Place.event_time_us`, else Kafka's
+        timestamp).
+        """
         raise _not_overridden("watermark")
 
+    def deadline(self, state: S) -> int | None:
+        """When the session's timer is due, in event time (microseconds since 1970 UTC); None without a timer.
+
+        Asked after every message of the session, and after `on_timer`, which must move it on: the state says
+        when it is due, so a timer is saved, recovered and undone with it.
+        """
+        raise _not_overridden("deadline")
+
     def on_timer(self, state: S, deadline_us: int) -> Iterable[R]:
-        """Rows when the partition's watermark passes a timer of the session. Not run yet."""
+        """Change `state` and give rows: the partition's watermark has passed the session's timer.
+
+        Runs before the message that moved the watermark, in the order of (deadline, session). An error stops
+        the stream under every class: there is no message that could be put aside.
+        """
         raise _not_overridden("on_timer")
 
     def on_late(self, state: S, message: M, record: Record) -> Iterable[R]:
-        """Rows for a message beyond the bound of lateness. Not run yet."""
+        """Rows for a message beyond the bound of lateness, beside its place in the late table."""
         raise _not_overridden("on_late")
 
     def on_end(self, state: S) -> Iterable[R]:
-        """Rows when a session ends. Not run yet."""
+        """Rows when a session ends: by a message of kind END, or because it fell silent."""
         raise _not_overridden("on_end")
 
     def migrate(self, old: Mapping[str, object]) -> S:
@@ -101,18 +117,14 @@ class Transform(ABC, Generic[M, S, R]):
         raise _not_overridden("migrate")
 
 
-LATER_HOOKS = ("watermark", "on_timer", "on_late", "on_end")
-"""Part of the contract, not run yet: a stream whose transform overrides one is refused."""
-
-
-def overridden_hooks(transform: type) -> tuple[str, ...]:
-    """Names of the later hooks that this class of transform overrides."""
-    return tuple(name for name in LATER_HOOKS if getattr(transform, name) is not getattr(Transform, name))
+def overrides(transform: type, hook: str) -> bool:
+    """Whether a class of transform has a hook of its own."""
+    return getattr(transform, hook) is not getattr(Transform, hook)
 
 
 def migration_of(transform: Transform[M, S, R]) -> Callable[[Mapping[str, object]], S] | None:
     """The transform's `migrate`; None where it is not overridden."""
-    return transform.migrate if type(transform).migrate is not Transform.migrate else None
+    return transform.migrate if overrides(type(transform), "migrate") else None
 
 
 def _not_overridden(hook: str) -> TypeError:

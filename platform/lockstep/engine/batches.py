@@ -16,11 +16,13 @@ from lockstep.engine.committer import Committer, Reached
 from lockstep.engine.deadline import BatchOverdue
 from lockstep.engine.facts import BinFacts
 from lockstep.engine.hands import Hands
+from lockstep.engine.homes import Homes
 from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.engine.isolation import Isolation
 from lockstep.engine.plan import BatchPlan, FileGoal, PlanInput, plan_batch
 from lockstep.engine.progress import batch_report
 from lockstep.engine.publish import Publisher
+from lockstep.engine.silence import Silence
 from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.subscription import Subscription
 from lockstep.engine.waits import IDLE_SECONDS, Waits
@@ -62,6 +64,7 @@ class Batches:
         self._publisher = Publisher(hands.group, courier)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, Isolation(), Waits()
+        self._silence, self._homes = Silence(hands.stream.event_time), Homes()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -100,15 +103,19 @@ class Batches:
         burst, accepted = quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
             self._halt((burst,))
+        if moved := self._homes.moved(bins, self._hands.stream.integrity):
+            self._halt(moved)
         findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
         reached = Reached(
             number=plan.number,
             commit_hour=plan.commit_hour,
             files=tuple(file for group in bins for file in group.files),
             quarantine=tuple(file for group in bins for file in group.quarantine),
+            late=tuple(file for group in bins for file in group.late),
             findings=findings,
             batch_seconds=time.monotonic() - began,
             full=self._partitions.is_unsaved,
+            planned_at_us=plan.planned_at_us,
             accepts_burst=accepted and (burst is not None or not any_message(bins)),
         )
         try:
@@ -167,8 +174,18 @@ class Batches:
 
     def _worth_committing(self, bins: Sequence[BinFacts]) -> bool:
         facts = [item for group in bins for item in group.ranges]
+<<<<<<< HEAD
         moved = any(item.until > item.range.position.next_offset or item.finding is not None for item in facts)
         return moved or self._committer.first or self._partitions.is_unsaved
+=======
+        moved = any(
+            item.until > item.range.position.next_offset
+            or item.finding is not None
+            or item.watermark_us != item.range.position.watermark_us
+            for item in facts
+        )
+        return moved or self._committer.first
+>>>>>>> main
 
     def _commit(self, reached: Reached, bins: Sequence[BinFacts]) -> float:
         """Commit, move the positions; gives the seconds of the commit alone."""
@@ -230,6 +247,8 @@ class Batches:
             cores=self._hands.cores(),
             learned=self._partitions.learned,
             goal=self._goal(),
+            planned_at_us=time.time_ns() // 1_000,
+            silent=self._silence.moved_on(self._partitions.positions, self._watch.view.ends, time.time_ns() // 1_000),
         )
 
     def _goal(self) -> FileGoal | None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 
 from lockstep.engine.facts import RangeFacts, event_time
 from lockstep.engine.plan import Position
 from lockstep.integrity.finding import Hole
+from lockstep.integrity.time import EPOCH, microseconds
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import ClusterView, Ends, Topic
 from lockstep.state.address import SectionRef
-from lockstep.table.ledger import LedgerRow
+from lockstep.table.ledger import Accepted, LedgerRow
 
+_NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
+        *("dropped", "quarantined", "state_bytes"),
+    ),
+    0,
+)
 NO_ENDS = Ends(start=-1, stable_end=-1, high_watermark=-1)
 
 
@@ -27,6 +36,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     committed_at: datetime
     batch_seconds: float
     restart_cause: str | None
+    planned_at_us: int | None = None
 
 
 def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) -> LedgerRow:
@@ -44,6 +54,14 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         gaps=counts.gaps,
         dropped=counts.dropped,
         quarantined=counts.quarantined,
+        with_rows=counts.with_rows,
+        buffered=counts.buffered,
+        released=counts.released,
+        late=counts.late,
+        timer_rows=counts.timer_rows,
+        watermark=event_time(facts.watermark_us),
+        rows_emitted=facts.rows_emitted,
+        accepted=_accepted(facts),
         suspended_from=facts.suspended_from,
         suspended_sessions=list(facts.suspended_sessions),
         catching_up=quiet.catching_up and facts.until == quiet.start,
@@ -91,15 +109,11 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         until=position.next_offset,
         stable_end=seen.stable_end,
         high_watermark=seen.high_watermark,
-        messages=0,
-        rows=0,
-        accepted_without_row=0,
-        skipped=0,
-        repeats=0,
-        gaps=0,
-        dropped=0,
-        quarantined=0,
+        **_NOTHING_READ,
         suspended_from=position.suspended_from,
+        watermark=event_time(position.watermark_us),
+        rows_emitted=position.rows_emitted,
+        planned_at=event_time(identity.planned_at_us),
         suspended_sessions=list(position.suspended_sessions),
         catching_up=position.catching_up,
         holes=[],
@@ -109,7 +123,6 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         newest_timestamp=None,
         batch_seconds=identity.batch_seconds,
         cpu_seconds=0.0,
-        state_bytes=0,
         restart_cause=identity.restart_cause,
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
@@ -125,6 +138,8 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
         state=facts.state,
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
         suspended_from=facts.suspended_from,
+        watermark_us=facts.watermark_us,
+        rows_emitted=facts.rows_emitted,
         suspended_sessions=facts.suspended_sessions,
         catching_up=position.catching_up and facts.until == position.next_offset,
     )
@@ -144,6 +159,8 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
         state=section,
         deletes_only=deletes_only,
         suspended_from=row.suspended_from,
+        watermark_us=None if row.watermark is None else microseconds(row.watermark - EPOCH),
+        rows_emitted=row.rows_emitted,
         suspended_sessions=tuple(row.suspended_sessions),
         catching_up=row.catching_up,
     )
@@ -163,7 +180,8 @@ def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, P
         whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
-                found[key] = position_of(known[key], deletes_only=topic.deletes_only)
+                position = position_of(known[key], deletes_only=topic.deletes_only)
+                found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
             elif whole:
                 found[key] = first_position(topic, key, view.ends[key])
     return found
@@ -178,7 +196,25 @@ def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
         partition=partition,
         next_offset=ends.start,
         deletes_only=topic.deletes_only,
+        is_only=topic.partitions == 1,
     )
+
+
+def _accepted(facts: RangeFacts) -> list[Accepted]:
+    """The losses that the declaration accepts, as the ledger tells them."""
+    who, why = "the declaration", "Suspend(accept_loss=True)"
+    return [
+        Accepted(
+            kind="accept-loss",
+            cause="suspended",
+            start=each.start,
+            until=each.until,
+            session=each.session,
+            who=who,
+            why=why,
+        )
+        for each in facts.accepted
+    ]
 
 
 def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:

@@ -37,9 +37,11 @@ class Reached(msgspec.Struct, frozen=True):
         commit_hour: The hour fixed when it was planned.
         files: Data files of all bins, synced.
         quarantine: Files of the quarantine of all bins, synced.
+        late: Files of the late table of all bins, synced.
         findings: Evidence; not empty makes the commit the halt.
         batch_seconds: Wall time so far.
         full: The ledger file is to hold the positions of all partitions.
+        planned_at_us: The time of the plan.
         accepts_burst: An operator accepted a burst of quarantine that is not over yet.
     """
 
@@ -47,9 +49,11 @@ class Reached(msgspec.Struct, frozen=True):
     commit_hour: str
     files: tuple[DataFile, ...] = ()
     quarantine: tuple[SideFile, ...] = ()
+    late: tuple[SideFile, ...] = ()
     findings: tuple[Finding, ...] = ()
     batch_seconds: float = 0.0
     full: bool = False
+    planned_at_us: int | None = None
     accepts_burst: bool = False
 
 
@@ -93,6 +97,7 @@ class Committer:
             committed_at=now,
             batch_seconds=reached.batch_seconds,
             restart_cause=self._cause if self.first else None,
+            planned_at_us=reached.planned_at_us,
         )
         batch = demands.Batch(
             number=reached.number,
@@ -100,6 +105,7 @@ class Committer:
             files=reached.files,
             ledger=ledger.write_ledger(self._folders.ledger, rows_of(identity, full)),  # 2
             quarantine=reached.quarantine,
+            late=reached.late,
             full_ledger_at=now.timestamp() if full else None,
             findings=reached.findings,
             accepts_burst=reached.accepts_burst,

@@ -24,6 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         kafka: Settings of the reading consumer.
         table: Folder of the output table.
         quarantine: Folder of the quarantine.
+        late: Folder of the late table.
         state: Folder of the durable state files.
         hot: Folder on the executor for the hot copy of state.
         registry: The installation's schema registry, where it has one.
@@ -33,6 +34,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     kafka: dict[str, str | int | float | bool]
     table: Path
     quarantine: Path
+    late: Path
     state: Path
     hot: Path
     registry: Registry | None = None
@@ -44,11 +46,12 @@ class BinTask(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     number: int
     commit_hour: str
+    planned_at_us: int
     ranges: tuple[PlannedRange, ...]
 
 
 class Counts(msgspec.Struct):
-    """Messages of a range by what became of them; they add up to `messages`.
+    """Messages of a range by what became of them; they add up to `messages` and `released`.
 
     Attributes:
         messages: Read.
@@ -60,6 +63,10 @@ class Counts(msgspec.Struct):
         repeats: Noticed as repeated or going back, accepted or dropped.
         gaps: Of the accepted: noticed as following a gap.
         refused: Of the quarantined: undecodable, or the transform raised.
+        late: Kept in the late table, not applied.
+        buffered: Held back, for a later range to apply.
+        released: Held back by an earlier range, and no longer: they are counted under what became of them, too.
+        timer_rows: Times that a timer, or the end of a silent session, emitted rows.
     """
 
     messages: int = 0
@@ -71,6 +78,24 @@ class Counts(msgspec.Struct):
     repeats: int = 0
     gaps: int = 0
     refused: int = 0
+    late: int = 0
+    buffered: int = 0
+    released: int = 0
+    timer_rows: int = 0
+
+
+class AcceptedLoss(msgspec.Struct, frozen=True):
+    """Messages of a session that are lost, as the declaration accepts (`Suspend(accept_loss=True)`).
+
+    Attributes:
+        session: The session.
+        start: The first offset at which one was lost.
+        until: Offset of the snapshot that began the session anew.
+    """
+
+    session: str
+    start: int
+    until: int
 
 
 class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +115,10 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
         state_bytes: Bytes written for its state.
         cpu_seconds: CPU time of fold and state, its share of the reading left out.
         suspended_from: Sessions that began before this offset are suspended.
+        watermark_us: Event time that the partition has come to.
+        rows_emitted: Rows that timers emitted at `until`.
+        opened: Digests of the sessions that began in the range and did not end.
+        accepted: Losses that the declaration accepts.
         suspended_sessions: Those that an operator skips, and that no snapshot has begun anew yet.
         finding: The violation at `until`, where the range stopped for one.
         trouble: Why the range ended early without a violation.
@@ -108,6 +137,10 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     cpu_seconds: float
     suspended_from: int = 0
+    watermark_us: int | None = None
+    rows_emitted: int = 0
+    opened: tuple[bytes, ...] = ()
+    accepted: tuple[AcceptedLoss, ...] = ()
     suspended_sessions: tuple[SuspendedSession, ...] = ()
     finding: Finding | None = None
     trouble: str | None = None
@@ -120,6 +153,7 @@ class BinFacts(msgspec.Struct, frozen=True, tag=True):
     files: tuple[DataFile, ...]
     cpu_seconds: float
     quarantine: tuple[SideFile, ...] = ()
+    late: tuple[SideFile, ...] = ()
 
 
 class NoState(msgspec.Struct, frozen=True, tag=True):

@@ -37,11 +37,13 @@ class Without(msgspec.Struct, frozen=True):
 
     Attributes:
         refused: Messages that the transform cannot take, by offset.
+        held_refused: Those of them that it could not take when they were released from being held back.
         suspend_at: Offsets before which all sessions are suspended, rising: ends of holes.
         killing: Offsets of messages that end their worker; not even decoded.
     """
 
     refused: Mapping[int, Finding] = {}
+    held_refused: Mapping[int, Finding] = {}
     suspend_at: tuple[int, ...] = ()
     killing: tuple[int, ...] = ()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 import msgspec
 
+from lockstep.engine.packing import even, pack
 from lockstep.integrity.suspending import SuspendedSession
 from lockstep.kafka.audit import Key
 from lockstep.kafka.discovery import Ends
@@ -17,13 +18,7 @@ SMALL_BATCH_MESSAGES = 20_000
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 """A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
 fetches far beyond its end): some 2,000 messages each keep that at half a microsecond a message."""
-MOVE_FOR_SECONDS_RATIO = 0.25
-"""A partition leaves its bin only when that bin would take this much longer than the average:
-its hot state lies where it was last worked."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
-UNEVEN_FILE_RATIO = 0.15
-"""Several files at once are planned only when each is so close to the target: it leaves room for what
-the sizes of the batches before do not tell."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +33,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         state: The section that holds the newest change of its state; None while it has none.
         deletes_only: The topic never had a cleanup policy that removes messages in the middle.
         suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        watermark_us: Event time that the partition has come to; None while it has seen none.
+        rows_emitted: Rows that timers emitted at `next_offset` already, while nothing had come.
+        is_only: The topic has no other partition.
         suspended_sessions: Those that an operator skips until their next snapshot.
         catching_up: The log was cut below this position, and an operator accepted that: what is appended below it
             is passed over.
@@ -51,6 +49,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     state: SectionRef | None = None
     deletes_only: bool = True
     suspended_from: int = 0
+    watermark_us: int | None = None
+    rows_emitted: int = 0
+    is_only: bool = True
     suspended_sessions: tuple[SuspendedSession, ...] = ()
     catching_up: bool = False
 
@@ -101,6 +102,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         cores: Bins at most.
         learned: What the batches before have shown.
         goal: When and how large, where the trigger is the size of files.
+        planned_at_us: The time of the plan, microseconds since 1970 (UTC); event times are judged by it.
+        silent: Watermarks to which partitions without messages move on.
     """
 
     generation: int
@@ -114,6 +117,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     learned: Learned = Learned()
     goal: FileGoal | None = None
+    planned_at_us: int = 0
+    silent: Mapping[Key, int] = {}
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
@@ -122,11 +127,13 @@ class PlannedRange(msgspec.Struct, frozen=True):
     Attributes:
         position: Where it begins.
         until: First offset after it.
+        watermark_us: Event time to which a partition without messages moves on; None for one with messages.
         killing: Offsets in it that ended their worker each time; they are handled as undecodable.
     """
 
     position: Position
     until: int
+    watermark_us: int | None = None
     killing: tuple[int, ...] = ()
 
     @property
@@ -150,6 +157,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         bins: The ranges of each task; none is empty.
         unavailable: Partitions without a leader, left out of this batch.
         backlog: Messages that are there and not in the plan.
+        planned_at_us: The time of the plan, microseconds since 1970 (UTC).
     """
 
     generation: int
@@ -159,6 +167,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     bins: Bins
     unavailable: tuple[Key, ...]
     backlog: int
+    planned_at_us: int = 0
 
     @property
     def messages(self) -> int:
@@ -177,6 +186,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
     bins = _filling(lagging, given) if given.goal is not None else _shared(lagging, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
+    bins = _with_silent(bins, lagging, given)
     return BatchPlan(
         generation=given.generation,
         epoch=given.epoch,
@@ -185,7 +195,21 @@ def plan_batch(given: PlanInput) -> BatchPlan:
         bins=bins,
         unavailable=tuple(sorted(p.key for p in given.positions if p.key not in given.ends)),
         backlog=left if given.goal is None or bins else 0,
+        planned_at_us=given.planned_at_us,
     )
+
+
+def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """The bins with the partitions whose time goes on without messages: each costs next to nothing."""
+    silent = [
+        PlannedRange(position, position.next_offset, given.silent[position.key])
+        for position in given.positions
+        if position.key in given.silent and position.key in given.ends and position.key not in lagging
+    ]
+    if not silent:
+        return bins
+    first, *rest = bins or ((),)
+    return (tuple(sorted((*first, *silent), key=lambda item: item.position.key)), *rest)
 
 
 def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
@@ -202,7 +226,7 @@ def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     ranges = _ranges(admit(_in_turn(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
-    return pack(ranges, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+    return pack(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
 
 
 def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
@@ -239,8 +263,8 @@ def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
         most = int(sum(lagging.values()) * count * goal.target_bytes / waiting_bytes)
         ranges = _ranges(admit(lagging, most), given)
         sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
-        bins = pack(ranges, sizes, count, given.learned.bins_before)
-        if count == 1 or _even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
+        bins = pack(ranges, _key, sizes, count, given.learned.bins_before)
+        if count == 1 or even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
     ranges = _ranges(lagging if each else admit(lagging, given.messages_max), given)
     enough_to_learn = not each and sum(lagging.values()) >= given.messages_max
@@ -248,26 +272,8 @@ def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     return (tuple(ranges),) if ranges and (due or enough_to_learn) else ()
 
 
-def _even(bins: Bins, sizes: Mapping[PlannedRange, float], target_bytes: int) -> bool:
-    loads = [sum(sizes[item] for item in group) for group in bins]
-    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
-
-
-def pack(ranges: list[PlannedRange], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]) -> Bins:
-    """Put ranges, in order of their keys, into at most `count` bins, each of which keeps that order."""
-    if not ranges:
-        return ()
-    target = sum(costs) / count
-    bins: list[list[PlannedRange]] = [[] for _ in range(count)]
-    load = [0.0] * count
-    for cost, item in sorted(zip(costs, ranges, strict=True), key=lambda each: (-each[0], each[1].position.key)):
-        lightest = load.index(min(load))
-        before = bins_before.get(item.position.key, lightest)
-        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
-        chosen = before if stays else lightest
-        bins[chosen].append(item)
-        load[chosen] += cost
-    return tuple(tuple(sorted(group, key=lambda item: item.position.key)) for group in bins if group)
+def _key(item: PlannedRange) -> Key:
+    return item.position.key
 
 
 def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:

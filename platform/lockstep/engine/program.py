@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import cast
 
 import msgspec
 
 from lockstep.declare.decoders.registry import Registry
+from lockstep.declare.event_time import EventTime
 from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
-from lockstep.declare.transform import migration_of
+from lockstep.declare.transform import Transform, migration_of, overrides
 from lockstep.integrity.contract import IntegrityClass
-from lockstep.integrity.suspending import SuspendedSession
-from lockstep.integrity.verdict import Verdict
+from lockstep.integrity.verdict import Gate
 from lockstep.state.schema import StateSchema
 from lockstep.table.rows import RowsBuilder
 
-Check = Callable[[object, Place, Record], tuple[object, Verdict]]
-"""What a gate does: see `Gate.check`."""
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What a transform does beside opening and applying; None for what it does not.
+
+    Attributes:
+        watermark: See `Transform.watermark`, and so on.
+    """
+
+    watermark: Callable[[object, Record], int | None] | None = None
+    deadline: Callable[[object], int | None] | None = None
+    on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None = None
+    on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None = None
+    on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
+
+
+def hooks_of(transform: Transform[object, object, msgspec.Struct]) -> Hooks:
+    """The hooks that a transform overrides."""
+    names = [name for name in Hooks.__struct_fields__ if overrides(type(transform), name)]
+    return Hooks(**{name: getattr(transform, name) for name in names})
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -32,8 +49,9 @@ class Program(msgspec.Struct, frozen=True):
         place: The message's place.
         open: A new state from a snapshot.
         apply: A state and an update to rows.
-        gate_from: The gate of a partition whose sessions are suspended where they began before an offset, and of
-            the sessions that an operator skips.
+        gate_for: The gate of a partition; see `IntegrityClass.gate_for`.
+        hooks: What the transform does beside, where it does.
+        event_time: How event time is treated.
         integrity: The class, for its verdicts on what the gate never sees.
         state: How states are encoded.
         rows: How rows become Arrow.
@@ -46,13 +64,26 @@ class Program(msgspec.Struct, frozen=True):
     place: Callable[[object, Record], Place]
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
-    gate_from: Callable[[int, Collection[SuspendedSession]], Check]
+    gate_for: Callable[..., Gate]
+    hooks: Hooks
+    event_time: EventTime
     integrity: IntegrityClass
     state: StateSchema[object]
     rows: RowsBuilder
     row_type: type[msgspec.Struct]
     message_bytes_max: int
     holes_max: int
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether every message may move the watermark past something: else it is enough to see it by the chunk."""
+        return self.integrity.is_timed or self.arms_timers or self.hooks.watermark is not None
+
+    @property
+    def arms_timers(self) -> bool:
+        """Whether something may become due for a session."""
+        idle = self.event_time.session_idle is not None
+        return self.integrity.holds_back or self.hooks.deadline is not None or idle
 
 
 @lru_cache(maxsize=8)
@@ -70,7 +101,9 @@ def program(stream: Stream[object, object, msgspec.Struct], registry: Registry |
         place=transform.place,
         open=transform.open,
         apply=transform.apply,
-        gate_from=lambda before, skipped: cast("Check", stream.integrity.check_from(before, skipped).check),
+        gate_for=stream.integrity.gate_for,
+        hooks=hooks_of(transform),
+        event_time=stream.event_time,
         integrity=stream.integrity,
         state=StateSchema(types.state, migration_of(transform)),
         rows=RowsBuilder(types.row),

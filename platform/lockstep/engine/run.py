@@ -106,6 +106,7 @@ def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job
         kafka=reader_configuration(settings.kafka),
         table=folders.table,
         quarantine=folders.quarantine,
+        late=folders.late,
         state=folders.state,
         hot=settings.local_root / "state",
         registry=registry_for(stream, settings.registry),

@@ -90,6 +90,12 @@ _OUTCOMES: msgspec.msgpack.Decoder[BinFacts | NoSchemas | NoState] = msgspec.msg
 def bin_tasks(plan: BatchPlan) -> list[BinTask]:
     """The tasks of a plan."""
     return [
-        BinTask(generation=plan.generation, number=plan.number, commit_hour=plan.commit_hour, ranges=ranges)
+        BinTask(
+            generation=plan.generation,
+            number=plan.number,
+            commit_hour=plan.commit_hour,
+            planned_at_us=plan.planned_at_us,
+            ranges=ranges,
+        )
         for ranges in plan.bins
     ]

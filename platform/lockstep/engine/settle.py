@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from lockstep.engine.kept import Without
@@ -57,25 +59,27 @@ def settle(work: Work, opener: Opener) -> Work:
 
 def _narrower(work: Work, holes: list[Hole], bounds: _Bounds, program: Program) -> _Bounds | None:
     """The bounds of the next fold; None when the last one found nothing new."""
-    stop, refused, kept = _first_stop(work, holes, bounds.until, program), work.fold.refused, work.fold.kept
+    stop, judge = _first_stop(work, holes, bounds.until, program), work.fold.judge
+    refused, kept = judge.refused, judge.fullest
     if refused is not None and (stop is None or refused.offset < stop.offset):
-        return _leaving_out(bounds, refused)
+        return _leaving_out(bounds, refused, held=judge.refused_held)
     if stop is not None:
         if stop.offset >= bounds.until:
             raise AssertionError(f"the fold is not deterministic: {stop}")
         return msgspec.structs.replace(bounds, until=stop.offset, finding=stop, trouble=None)
     if kept.full and bounds.until > kept.rows[-1].offset + 1:
-        problem = "quarantine holds as much as one range may"
+        problem = "quarantine or late table hold as much as one range may"
         return msgspec.structs.replace(bounds, until=kept.rows[-1].offset + 1, trouble=problem)
     return None
 
 
-def _leaving_out(bounds: _Bounds, refused: Finding) -> _Bounds:
-    known = bounds.without.refused
+def _leaving_out(bounds: _Bounds, refused: Finding, *, held: bool) -> _Bounds:
+    field = "held_refused" if held else "refused"
+    known: Mapping[int, Finding] = getattr(bounds.without, field)
     if refused.offset in known or refused.offset >= bounds.until:
         raise AssertionError(f"the fold is not deterministic: {refused}")
     if len(known) < REFUSED_MAX:
-        without = msgspec.structs.replace(bounds.without, refused={**known, refused.offset: refused})
+        without = msgspec.structs.replace(bounds.without, **{field: {**known, refused.offset: refused}})
         return msgspec.structs.replace(bounds, without=without)
     problem = f"{REFUSED_MAX} messages that the transform cannot take"
     return msgspec.structs.replace(bounds, until=refused.offset, finding=None, trouble=problem)
@@ -90,7 +94,7 @@ def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
 
 def _first_stop(work: Work, holes: list[Hole], until: int, program: Program) -> Finding | None:
     """The earlier of the fold's stop and the first hole that nothing explains."""
-    stopped = work.fold.stopped
+    stopped = work.fold.judge.stopped
     if program.integrity.answer(Fault.HOLE) is not Judgement.VIOLATION:
         return stopped
     for hole in holes:

@@ -54,7 +54,8 @@ class Approach:
     def __init__(self, stream: AnyStream, folders: StreamFolders, cluster_id: str) -> None:
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
         self._schema, self._defaulted = table_schema(stream.types.row), defaulted_columns(stream.types.row)
-        self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted)
+        keeps_late = stream.integrity.keeps_late
+        self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
         self.head = self.output.base().head
         refuse_halted(self.head)
         refuse_changed_state(stream, folders, positions(folders.ledger, self.head).values())

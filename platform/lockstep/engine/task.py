@@ -11,16 +11,19 @@ import pickle
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
 from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, NoState, RangeFacts
+from lockstep.engine.kept import Kept
 from lockstep.engine.program import Program, shipped_program
 from lockstep.engine.settle import settle
 from lockstep.engine.work import Opener, Work, read_and_fold
 from lockstep.errors import RegistryUnreachable
 from lockstep.integrity.suspending import SuspendedSession, still_skipped
+from lockstep.integrity.time import microseconds
 from lockstep.state.address import SectionRef
 from lockstep.state.durable import StateFileWriter
 from lockstep.state.hotfolder import HotFolder
@@ -65,17 +68,20 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
     gc.disable()  # would walk over all state again and again
     try:
         with ExitStack() as stack:
-            opener = Opener(job, task.generation, program, HotFolder(job.hot, job.state), stack)
+            latest_us = task.planned_at_us + microseconds(program.event_time.max_skew)
+            opener = Opener(job, task.generation, program, HotFolder(job.hot, job.state), stack, latest_us)
             works = [opener.open(planned) for planned in task.ranges]
             read_and_fold(job, works)
             works = [settle(work, opener) for work in works]
             files = _write_rows(job, task, works, program)
-            quarantine = _write_quarantine(job, task, works)
+            quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
+            late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
             facts = _save_states(job, works)
     finally:
         gc.enable()
         gc.unfreeze()
-    return BinFacts(ranges=facts, files=files, cpu_seconds=time.process_time() - started, quarantine=quarantine)
+    cpu_seconds = time.process_time() - started
+    return BinFacts(ranges=facts, files=files, cpu_seconds=cpu_seconds, quarantine=quarantine, late=late)
 
 
 def _write_rows(job: Job, task: BinTask, works: list[Work], program: Program) -> tuple[DataFile, ...]:
@@ -88,11 +94,11 @@ def _write_rows(job: Job, task: BinTask, works: list[Work], program: Program) ->
         return (writer.finish(),)
 
 
-def _write_quarantine(job: Job, task: BinTask, works: list[Work]) -> tuple[SideFile, ...]:
-    """One file for the bin; none when all was applied."""
+def _write_aside(folder: Path, task: BinTask, kept: list[Kept]) -> tuple[SideFile, ...]:
+    """One file of a side table for the bin; none when nothing was kept aside."""
     identity = {"generation": task.generation, "batch": task.number}
-    rows = [msgspec.structs.replace(row, **identity) for work in works for row in work.fold.kept.rows]
-    return (write_quarantine(job.quarantine, rows),) if rows else ()
+    rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
+    return (write_quarantine(folder, rows),) if rows else ()
 
 
 def _save_states(job: Job, works: list[Work]) -> tuple[RangeFacts, ...]:
@@ -111,12 +117,12 @@ def _save_states(job: Job, works: list[Work]) -> tuple[RangeFacts, ...]:
 
 def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
     fold, changed = work.fold, section != work.planned.position.state
-    low, high = fold.event_time_us or (None, None)
+    low, high = fold.emission.event_time_us or (None, None)
     return RangeFacts(
         range=work.planned,
         until=work.reached,
         counts=fold.counts,
-        rows=fold.rows_written,
+        rows=fold.emission.rows_written,
         holes=tuple(work.holes),
         leader_epoch=work.leader_epoch,
         first_event_time_us=low,
@@ -125,7 +131,11 @@ def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
         state=section,
         state_bytes=section.length if section is not None and changed else 0,
         cpu_seconds=work.cpu_seconds,
-        suspended_from=fold.suspended_from,
+        suspended_from=fold.sessions.suspended_from,
+        watermark_us=fold.time.known,
+        rows_emitted=fold.emission.emitted_at(work.reached),
+        opened=() if work.planned.position.is_only else fold.sessions.opened_digests(),
+        accepted=tuple(fold.judge.accepted),
         suspended_sessions=_still_skipped(work),
         finding=work.finding,
         trouble=work.trouble,

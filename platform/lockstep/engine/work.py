@@ -47,13 +47,14 @@ def _kept_consumer(configuration: bytes) -> RangeConsumer:
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens the state and the fold of a range; closed with the task."""
+    """Opens the state and the fold of a range; closed with the task. `latest_us`: later event times are absurd."""
 
     job: Job
     generation: int
     program: Program
     hot: HotFolder
     stack: ExitStack
+    latest_us: int
 
     def open(self, planned: PlannedRange, without: Without | None = None) -> Work:
         """A range, ready to fold; a second time with what the first fold found out."""
@@ -67,20 +68,24 @@ class Opener:
         )
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
         state = self.stack.enter_context(opened)
-        fold = RangeFold(self.program, position, state, without or Without(killing=planned.killing))
+        without = without or Without(killing=planned.killing)
+        fold = RangeFold(self.program, position, state, without, self.latest_us)
         return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
 
 
 def read_and_fold(job: Job, works: list[Work]) -> None:
     """Read all ranges at once and fold what comes, range by range in offset order."""
     reader, spill = _kept_consumer(msgspec.msgpack.encode(job.kafka)), Spill(job.hot)
-    for run in read(reader, [_range(work) for work in works]):
-        work = works[run.index]
+    moving = [work for work in works if work.planned.messages]
+    for run in read(reader, [_range(work) for work in moving]):
+        work = moving[run.index]
         if isinstance(run, Run):
             _fold_run(work, run, spill)
         else:
             work.trouble = run.reason
     for work in works:
+        if work.planned.watermark_us is not None:
+            work.fold.advance(work.planned.watermark_us)
         work.fold.finish()
 
 

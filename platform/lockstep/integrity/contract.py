@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from lockstep.integrity.spread import Spread
 from lockstep.integrity.suspending import SuspendedSession, Suspending, adapted
+from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
 
@@ -23,6 +25,12 @@ class Fault(Enum):
     RECREATED = "topic re-created"
     GONE = "topic gone"
     GREW = "partitions grew"
+    MOVED = "session in two partitions"
+
+
+_OF_NO_SESSION = (Fault.GONE, Fault.MOVED)
+"""Violations for which nothing can be suspended: the messages are gone, or nobody knows in which partition they
+belong to their session."""
 
 
 class Policy:
@@ -36,7 +44,13 @@ class Halt(Policy):
 
 @dataclass(frozen=True)
 class Suspend(Policy):
-    """Send the session's messages to quarantine until its next snapshot; the rest of the stream goes on."""
+    """Send the session's messages to quarantine until its next snapshot; the rest of the stream goes on.
+
+    Attributes:
+        accept_loss: When the snapshot has come, write in the ledger that what was lost is accepted.
+    """
+
+    accept_loss: bool = False
 
 
 class OnGrowth(Enum):
@@ -61,13 +75,15 @@ class IntegrityClass(ABC):
     """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
+    keeps_late: ClassVar[bool] = False
+    """Whether late messages go to the late table instead of being dropped."""
 
     def answer(self, fault: Fault) -> Judgement:
         """The verdict on a fault, with the policy applied."""
         verdict = self.answers[fault]
         if fault is Fault.GREW and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
             return Judgement.SUSPEND
-        if verdict is Judgement.VIOLATION and isinstance(self.on_violation, Suspend) and fault is not Fault.GONE:
+        if verdict is Judgement.VIOLATION and isinstance(self.on_violation, Suspend) and fault not in _OF_NO_SESSION:
             return Judgement.SUSPEND
         return verdict
 
@@ -76,23 +92,57 @@ class IntegrityClass(ABC):
         """Whether sessions of this stream may be suspended."""
         return Judgement.SUSPEND in {self.answer(fault) for fault in Fault}
 
-    def check_from(self, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> Gate:
-        """The gate of a partition whose sessions are suspended where they began before an offset.
+    @property
+    def is_timed(self) -> bool:
+        """Whether the gate compares messages with the watermark."""
+        return False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the numbers of a session only rise in the table."""
+        return False
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether messages are held back until the watermark passes."""
+        return False
+
+    def gate_for(
+        self,
+        suspended_from: int,
+        time: PartitionTime,
+        skipped: Collection[SuspendedSession] = (),
+        *,
+        spread: bool = False,
+    ) -> Gate:
+        """The gate of one partition.
 
         A class that halts has suspended sessions too, after an operator decided so.
+
+        Args:
+            suspended_from: Sessions that began before this offset are suspended.
+            time: The partition's.
+            skipped: Sessions that an operator skips.
+            spread: Snapshots may lie over several messages.
         """
-        if not (self.suspends or suspended_from or skipped):
-            return self.gate()
-        bears = isinstance(self.on_violation, Suspend)
-        return Suspending(self.gate(), suspended_from, skipped, bears_violations=bears)
+        gate = Spread(self.gate(time)) if spread else self.gate(time)
+        if not self._wraps(suspended_from, skipped):
+            return gate
+        policy = self.on_violation
+        bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
+        return Suspending(gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts)
 
     def adapted(self, state: GateState, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> GateState:
-        """A stored state as the policy of today keeps it: policies may change between two runs."""
-        return adapted(state, suspended_from, suspends=self.suspends or bool(suspended_from or skipped))
+        """A stored state as the declaration of today keeps it: class and policy may change between two runs."""
+        suspends = self._wraps(suspended_from, skipped)
+        return adapted(state, suspended_from, suspends=suspends, inner=Spread(self.gate(PartitionTime())))
+
+    def _wraps(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
+        return self.suspends or bool(suspended_from or skipped)
 
     @abstractmethod
-    def gate(self) -> Gate:
-        """The gate that judges the messages of this class."""
+    def gate(self, time: PartitionTime) -> Gate:
+        """The gate that judges the messages of this class in one partition."""
 
     @abstractmethod
     def promise(self) -> str:

@@ -6,25 +6,20 @@ violation, because its state cannot be known. Each opens with what it proves.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import cast
 
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
+from lockstep.integrity.numbers import LARGEST, check_wrap, out_of_range, unwrapped
+from lockstep.integrity.repeats import without_repeats
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, unknown_session, violation
 
-SNAPSHOT = Kind.SNAPSHOT
-LARGEST = 2**63 - 1
-"""What a state file and a table can hold; decoders let larger numbers pass."""
+SNAPSHOT, END = Kind.SNAPSHOT, Kind.END
 
 
-class Evidence(ABC):
+class Evidence(Gate):
     """Base of the evidences: a pure gate over the messages of one session."""
-
-    @abstractmethod
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +27,40 @@ class Sequence(Evidence):
     """Numbers that rise by one within a session, from any start.
 
     Proves order, completeness and no repeats. The state is the last number seen. A snapshot in
-    the middle of a session may carry the next number, or repeat the last one, as real feeds do.
+    the middle of a session may carry the next number, or repeat the last one, as real feeds do; one
+    that `resets` may carry any.
+
+    Attributes:
+        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits. A loss of that many
+            messages in a row cannot be seen then.
     """
+
+    wraps_at: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a wrap-around that is none."""
+        check_wrap("Sequence.wraps_at", self.wraps_at)
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number = place.sequence
         if number is None:
             return state, _no_evidence("sequence", place)
-        if state is None:
+        if state is None or (place.resets and place.kind is SNAPSHOT):
             return _opened(place, number, number)
-        if number == state + 1 or (number == state and place.kind is SNAPSHOT):  # type: ignore[operator]  # an int here
+        last: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the comparison
+        if number == last + 1 or (number == last and place.kind is SNAPSHOT):
             return number, ACCEPT
-        return state, _sequence_broken(int(state), number)  # type: ignore[arg-type]  # an int here
+        if self.wraps_at is not None:
+            number = unwrapped(number, last, self.wraps_at)
+            if number == last + 1 or (number == last and place.kind is SNAPSHOT):
+                return number, ACCEPT
+        return state, _sequence_broken(last, number, self.wraps_at)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        number = without_repeats(state)
+        return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ class Linked(Evidence):
         link = place.link
         if link is None:
             return state, _no_evidence("link", place)
-        if state is None:
+        if state is None or (place.resets and place.kind is SNAPSHOT):
             return _opened(place, link.last, [link.last, 1])
         last, fresh = cast("list[int]", state)
         if place.kind is SNAPSHOT:
@@ -74,43 +90,52 @@ class Linked(Evidence):
             return [link.last, fresh if place.kind is SNAPSHOT else 0], ACCEPT
         return state, violation("broken link", f"predecessor {last}", _shown(link))
 
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        link = without_repeats(state)
+        return link if isinstance(link, list) else None
+
 
 @dataclass(frozen=True)
 class Checksum(Evidence):
     """The fold verifies each result and raises `Violation` where it does not hold.
 
-    Proves the state after each message that carries a checksum. The state is True once the
-    session is known.
+    Proves the state after each message that carries a checksum, and the number of messages where
+    an END gives it. The state is that number; True for a session of which it is not known.
     """
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        if state or place.kind is SNAPSHOT:
+        if state is None:
+            return (1, ACCEPT) if place.kind is SNAPSHOT else (None, unknown_session(place, Judgement.VIOLATION))
+        if state is True:
             return True, ACCEPT
-        return None, _unknown(place)
+        seen: int = state + 1  # type: ignore[operator]  # an int here; a cast costs as much as the sum
+        if place.kind is END and place.count is not None and place.count != seen:
+            return state, violation("count", f"{place.count} messages in the session", seen)
+        return seen, ACCEPT
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`: any session that another evidence knew is known."""
+        known = without_repeats(state)
+        return known if isinstance(known, int) else True
 
 
 @dataclass(frozen=True)
 class LogOnly(Checksum):
-    """Nothing from the producer: proves that the log was read whole and in order, no more.
+    """Nothing from the producer but, where it sends them, the counts of its sessions.
 
-    Always shown as such: a message that the producer lost or swapped before Kafka is not seen.
+    Proves that the log was read whole and in order, no more. Always shown as such: a message that the producer
+    lost or swapped before Kafka is not seen.
     """
 
 
 def _opened(place: Place, number: int, state: GateState) -> tuple[GateState, Verdict]:
     """The first message of a session: a snapshot, whose number can be kept."""
     if place.kind is not SNAPSHOT:
-        return None, _unknown(place)
+        return None, unknown_session(place, Judgement.VIOLATION)
     refused = out_of_range(number)
     return (None, refused) if refused is not None else (state, ACCEPT)
-
-
-def out_of_range(number: int) -> Verdict | None:
-    """The verdict on a number that neither state nor table can hold."""
-    if -LARGEST <= number <= LARGEST:
-        return None
-    return violation("number out of range", "a number of 64 bits", number)
 
 
 def _continues(link: Link, last: int) -> bool:
@@ -140,15 +165,12 @@ def _shown(link: Link) -> str:
     return f"ids {link.first} to {link.last}"
 
 
-def _sequence_broken(last: int, number: int) -> Verdict:
+def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
+    shown = [value if wraps_at is None else value % wraps_at for value in (last + 1, number - 1, number)]
     if number > last + 1:
-        missing = str(last + 1) if number == last + 2 else f"{last + 1} to {number - 1}"
-        return violation("gap", last + 1, f"{number}, missing {missing}")
-    return violation("repeat" if number == last else "sequence goes back", last + 1, number)
-
-
-def _unknown(place: Place) -> Verdict:
-    return violation("unknown session", "a snapshot first", f"{place.kind.value} of a session without snapshot")
+        missing = str(shown[0]) if number == last + 2 else f"{shown[0]} to {shown[1]}"
+        return violation("gap", shown[0], f"{shown[2]}, missing {missing}")
+    return violation("repeat" if number == last else "sequence goes back", shown[0], shown[2])
 
 
 def _no_evidence(name: str, place: Place) -> Verdict:

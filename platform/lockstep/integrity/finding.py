@@ -33,6 +33,11 @@ class Finding(msgspec.Struct, frozen=True):
     found: str | None = None
     detail: str = ""
 
+    @property
+    def last_good_offset(self) -> int | None:
+        """The offset before it: all up to there is in the table or accounted for. None where nothing precedes."""
+        return self.offset - 1 if self.offset else None
+
     def __str__(self) -> str:
         where = f"{self.topic}/{self.partition} offset {self.offset}"
         if self.until > self.offset + 1:

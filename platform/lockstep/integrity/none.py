@@ -14,11 +14,12 @@ from typing import ClassVar
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.integrity.contract import Fault, IntegrityClass
-from lockstep.integrity.evidence import LARGEST
+from lockstep.integrity.numbers import LARGEST
+from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
 
 
-class _Counting:
+class _Counting(Gate):
     """Accepts everything; compares numbers where there are any of 64 bits.
 
     The state is the newest number of the session, True while none came. A snapshot begins anew:
@@ -38,6 +39,10 @@ class _Counting:
         cause = "repeat" if number == last else "sequence goes back"
         return (number if snapshot else last), noticed(cause, last + 1, number)
 
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`: any session that another class knew is known."""
+        return state if isinstance(state, int) else True
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoIntegrity(IntegrityClass):
@@ -49,8 +54,14 @@ class NoIntegrity(IntegrityClass):
     }
     passes_unknown_sessions: ClassVar[bool] = True
 
-    def gate(self) -> Gate:
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`: where they do not, that was noticed and is taken off."""
+        return True
+
+    def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
+        del time
         return _Counting()
 
     def promise(self) -> str:

@@ -1,12 +1,82 @@
-"""Once: every message exactly once, in any order. Declared; does not run yet."""
+"""Once: every message exactly once, in any order.
+
+Promises: no message of the log is missing, and none that the producer sent twice is applied twice, as far
+back as its id is remembered.
+Refuses: holes and losses of the log, one id with two contents, a session that ends with messages missing.
+Costs: 28 bytes for each remembered id, written again with each batch that touches the session: ids are kept
+for the newest `keep_ids` messages of a session, and an older repeat is not seen.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import ClassVar, TypedDict, cast
 
-from lockstep.errors import NotYet
-from lockstep.integrity.contract import IntegrityClass
-from lockstep.integrity.verdict import Gate
+from lockstep.declare.place import Kind, Place
+from lockstep.declare.record import Record
+from lockstep.errors import DeclarationError
+from lockstep.integrity.contract import Fault, IntegrityClass
+from lockstep.integrity.numbers import digest
+from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
+
+IDS_MAX = 100_000
+"""More would make the state of one session larger than most messages of it ever were."""
+
+
+class _Met(TypedDict):
+    """What is remembered of a session: the messages it had, and the content of the newest by id."""
+
+    n: int
+    ids: dict[bytes, bytes]
+
+
+class _Once(Gate):
+    """Messages by id; by number where they have no id; all pass that have neither."""
+
+    def __init__(self, keep_ids: int) -> None:
+        self._keep = keep_ids
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        met = cast("_Met", state) if state is not None else _Met(n=0, ids={})
+        identity = _identity(place)
+        if identity is not None and (known := met["ids"].get(identity)) is not None:
+            return state, _met_again(place, same=known == digest(record))
+        if place.kind is Kind.END and place.count is not None and met["n"] + 1 != place.count:
+            expected, found = f"{place.count} messages in the session", f"{met['n'] + 1}"
+            return state, violation("ids missing", expected, found)
+        if identity is not None:
+            self._remember(met["ids"], identity, digest(record))
+        return cast("GateState", _Met(n=met["n"] + 1, ids=met["ids"])), ACCEPT
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`: of a session that another class knew nothing is remembered."""
+        if isinstance(state, dict) and "ids" in state:
+            return state
+        return cast("GateState", _Met(n=0, ids={}))
+
+    def _remember(self, ids: dict[bytes, bytes], identity: bytes, content: bytes) -> None:
+        ids[identity] = content
+        while len(ids) > self._keep:
+            del ids[next(iter(ids))]
+
+
+def _identity(place: Place) -> bytes | None:
+    key = place.sequence if place.id is None else place.id
+    return None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _met_again(place: Place, *, same: bool) -> Verdict:
+    """A message known by its id is dropped; a number alone does not say that it is the same message."""
+    shown = str(place.sequence if place.id is None else place.id)
+    if not same:
+        return violation("same id, other content", "the content it had before", shown)
+    if place.id is None:
+        return violation("repeat", "each number once", shown)
+    return Verdict(Judgement.DUPLICATE, "repeat", "each id once", shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +89,27 @@ class Once(IntegrityClass):
 
     keep_ids: int
 
-    def __post_init__(self) -> None:
-        """Refused until it runs."""
-        raise NotYet("Stream.integrity", "Once", "use Strict(evidence=...) or NoIntegrity()")
+    answers: ClassVar[Mapping[Fault, Judgement]] = {
+        **dict.fromkeys(Fault, Judgement.VIOLATION),
+        Fault.UNDECODABLE: Judgement.QUARANTINE,
+        Fault.RAISED: Judgement.QUARANTINE,
+        Fault.GREW: Judgement.GAP,
+        Fault.MOVED: Judgement.GAP,
+    }
+    passes_unknown_sessions: ClassVar[bool] = True
 
-    def gate(self) -> Gate:
+    def __post_init__(self) -> None:
+        """Refuse a memory that holds nothing, or more than a session's state can carry."""
+        kept: object = self.keep_ids
+        if isinstance(kept, bool) or not isinstance(kept, int) or not 0 < kept <= IDS_MAX:
+            problem = f"is not a number of ids between 1 and {IDS_MAX}"
+            raise DeclarationError("Once.keep_ids", kept, problem, "for example Once(keep_ids=1_000)")
+
+    def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
-        raise NotYet("Stream.integrity", "Once", "use Strict(evidence=...) or NoIntegrity()")
+        del time
+        return _Once(self.keep_ids)
 
     def promise(self) -> str:
         """See `IntegrityClass.promise`."""
-        return "once: every message exactly once, in any order"
+        return f"once: every message exactly once, in any order; repeats seen among the last {self.keep_ids} ids"

@@ -15,12 +15,16 @@ from typing import ClassVar
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.integrity.contract import Fault, IntegrityClass, OnGrowth, Policy, Suspend
-from lockstep.integrity.evidence import out_of_range
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
+from lockstep.integrity.numbers import check_wrap, out_of_range, unwrapped
+from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed, unknown_session
 
 
-class _Rising:
+class _Rising(Gate):
     """Numbers that rise; offsets where the producer gives none. The state is the last number."""
+
+    def __init__(self, wraps_at: int | None) -> None:
+        self._wraps_at = wraps_at
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
@@ -30,14 +34,19 @@ class _Rising:
         if place.kind is Kind.SNAPSHOT:
             return number, ACCEPT
         if state is None:
-            found = f"{place.kind.value} of a session without snapshot"
-            return None, Verdict(Judgement.SUSPEND, "unknown session", "a snapshot first", found)
-        last = int(state)  # type: ignore[arg-type]  # an int here
+            return None, unknown_session(place, Judgement.SUSPEND)
+        last: int = state  # type: ignore[assignment]  # an int here
+        if place.sequence is not None:
+            number = unwrapped(number, last, self._wraps_at)
         if number > last:
             skips = place.sequence is not None and number > last + 1
             return number, noticed("gap", last + 1, number) if skips else ACCEPT
         judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
         return state, Verdict(judgement, cause, str(last + 1), str(number))
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        return state if isinstance(state, int) and not isinstance(state, bool) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +56,13 @@ class Ordered(IntegrityClass):
     Attributes:
         on_violation: What happens on what even this class cannot bear: a topic that is gone.
         on_growth: What the growth of a topic by partitions does.
+        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers
+            that do not wrap.
     """
 
     on_violation: Policy = field(default_factory=Suspend)
     on_growth: OnGrowth = OnGrowth.VIOLATION
+    wraps_at: int | None = None
 
     answers: ClassVar[Mapping[Fault, Judgement]] = {
         Fault.UNDECODABLE: Judgement.SUSPEND,
@@ -61,11 +73,22 @@ class Ordered(IntegrityClass):
         Fault.RECREATED: Judgement.GAP,
         Fault.GONE: Judgement.GAP,
         Fault.GREW: Judgement.VIOLATION,
+        Fault.MOVED: Judgement.VIOLATION,
     }
 
-    def gate(self) -> Gate:
+    def __post_init__(self) -> None:
+        """Refuse a wrap-around that is none."""
+        check_wrap("Ordered.wraps_at", self.wraps_at)
+
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`."""
+        return self.wraps_at is None
+
+    def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
-        return _Rising()
+        del time
+        return _Rising(self.wraps_at)
 
     def promise(self) -> str:
         """See `IntegrityClass.promise`."""

@@ -9,19 +9,27 @@ each session that an operator skips. An operator may set it past messages that a
 quarantine, whatever they are.
 
 The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
-remembers}; "g" False means suspended.
+remembers}; "g" False means suspended, since the offset "s".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 import msgspec
 
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
+from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+
+LOSS_ACCEPTED = "loss accepted"
+"""The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected was the first offset
+that was lost."""
+
+_BEGINS = (Kind.SNAPSHOT, Kind.PART)
+_KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
+_DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE)
 
 
 class SuspendedSession(msgspec.Struct, frozen=True):
@@ -41,9 +49,10 @@ class Opened(TypedDict):
 
     o: int
     g: GateState
+    s: NotRequired[int]
 
 
-class Suspending:
+class Suspending(Gate):
     """See the module.
 
     Attributes:
@@ -51,26 +60,65 @@ class Suspending:
     """
 
     def __init__(
-        self, inner: Gate, suspended_from: int, skipped: Iterable[SuspendedSession] = (), *, bears_violations: bool
+        self,
+        inner: Gate,
+        suspended_from: int,
+        skipped: Iterable[SuspendedSession] = (),
+        *,
+        bears_violations: bool,
+        accepts_loss: bool = False,
     ) -> None:
-        self._inner, self.suspended_from, self._bears_violations = inner, suspended_from, bears_violations
+        self._inner, self.suspended_from = inner, suspended_from
         self._skipped = {each.session: each.before for each in skipped}
+        self._bears_violations, self._accepts_loss = bears_violations, accepts_loss
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
         known = cast("Opened | None", state)  # adapted when it was loaded
-        before = max(self.suspended_from, self._skipped.get(place.session, 0))
+        before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
         suspended = known is not None and (known["g"] is False or known["o"] < before)
-        if place.kind is Kind.SNAPSHOT and record.offset >= before:
+        if place.kind in _BEGINS and record.offset >= before:
             return self._snapshot(known, place, record, suspended=suspended)
         if suspended or record.offset < before or (known is None and place.session in self._skipped):
-            return state, Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+            return self._waiting(known, place, before, suspended=suspended)
         inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
-        if verdict.judgement is Judgement.ACCEPT:
+        if verdict.judgement in _KEPT:
             return _opened(record.offset if known is None else known["o"], inner), verdict
         if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
-            return None, _as(Judgement.QUARANTINE, verdict)  # it may have begun before: it waits like the others
-        return self._refused(known, verdict)
+            # It may have begun before: it waits like the others.
+            return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
+        return self._refused(known, verdict, record)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        return adapted(state, self.suspended_from, suspends=True, inner=self._inner)
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """See `Gate.held`."""
+        known = cast("Opened | None", state)
+        return () if known is None or known["g"] is False else self._inner.held(known["g"])
+
+    def due_us(self, state: GateState) -> int | None:
+        """See `Gate.due_us`; asked of sessions that are not suspended."""
+        known = cast("Opened | None", state)
+        return None if known is None or known["g"] is False else self._inner.due_us(known["g"])
+
+    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+        """See `Gate.due`."""
+        known = cast("Opened", state)
+        inner, verdict = self._inner.due(known["g"])
+        return _opened(known["o"], inner), verdict
+
+    def _waiting(
+        self, known: Opened | None, place: Place, before: int, *, suspended: bool
+    ) -> tuple[GateState, Verdict]:
+        """A message of a suspended session; what the session held back is freed with the first."""
+        gate = cast("GateState", known)
+        told = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+        if known is None or not suspended or known["g"] is False:
+            return gate, told
+        told = msgspec.structs.replace(told, judgement=Judgement.SUSPEND, freed=self.held(gate))
+        return suspended_state(gate, before), told
 
     def _snapshot(
         self, known: Opened | None, place: Place, record: Record, *, suspended: bool
@@ -78,47 +126,60 @@ class Suspending:
         """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
         before = None if known is None or suspended else known["g"]
         inner, verdict = self._inner.check(before, place, record)
-        if verdict.judgement is Judgement.ACCEPT:
-            return _opened(record.offset, inner), verdict
-        if before is None or not self._bears_violations:
-            return self._refused(known, verdict)
+        if verdict.judgement in _KEPT:
+            return _opened(record.offset, inner), self._ending(known, verdict, record, suspended=suspended)
+        if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
+            return self._refused(known, verdict, record)
         inner, anew = self._inner.check(None, place, record)
-        if anew is not ACCEPT:
-            return self._refused(known, anew)
-        return _opened(record.offset, inner), noticed(verdict.cause, verdict.expected, verdict.found)
+        if anew.judgement not in _KEPT:
+            return self._refused(known, anew, record)
+        told = msgspec.structs.replace(verdict, judgement=anew.judgement, freed=self._inner.held(before))
+        return _opened(record.offset, inner), told
 
-    def _refused(self, known: Opened | None, verdict: Verdict) -> tuple[GateState, Verdict]:
+    def _ending(self, known: Opened | None, verdict: Verdict, record: Record, *, suspended: bool) -> Verdict:
+        """The verdict on a snapshot that may end a suspension."""
+        if known is None or not suspended:
+            return verdict
+        verdict = msgspec.structs.replace(verdict, freed=self.held(cast("GateState", known)))
+        if not self._accepts_loss:
+            return verdict
+        since = known.get("s", known["o"]) if known["g"] is False else max(known["o"], self.suspended_from)
+        return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=str(since), found=str(record.offset))
+
+    def _refused(self, known: Opened | None, verdict: Verdict, record: Record) -> tuple[GateState, Verdict]:
         """A message that is not applied: dropped, or the end of its session until the next snapshot."""
         if verdict.judgement in _DROPPED:
             return cast("GateState", known), verdict
         if verdict.judgement is Judgement.VIOLATION and not self._bears_violations:
             return cast("GateState", known), verdict
         if known is None:
-            return None, _as(Judgement.QUARANTINE, verdict)
-        return suspended_state(cast("GateState", known)), _as(Judgement.SUSPEND, verdict)
+            return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
+        freed = self._inner.held(known["g"])
+        told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
+        return suspended_state(cast("GateState", known), record.offset), told
 
 
-_DROPPED = (Judgement.DUPLICATE, Judgement.LATE)
-
-
-def adapted(state: GateState, suspended_from: int, *, suspends: bool) -> GateState:
+def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
     """See `IntegrityClass.adapted`.
 
     A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
-    that is suspended when the policy becomes to halt is unknown until its next snapshot.
+    that is suspended when the policy becomes to halt is unknown until its next snapshot; so is one of which the
+    class of then left nothing that today's can use.
     """
-    wrapped = isinstance(state, dict)
-    if state is None or wrapped is suspends:
-        return state
-    if suspends:
-        return _opened(0, state)
-    known = cast("Opened", state)
-    return None if known["g"] is False or known["o"] < suspended_from else known["g"]
+    if state is None:
+        return None
+    known = cast("Opened", state) if isinstance(state, dict) and "o" in state else Opened(o=0, g=state)
+    if not suspends:
+        return None if known["g"] is False or known["o"] < suspended_from else inner.adapt(known["g"])
+    if known["g"] is False:
+        return cast("GateState", known)
+    kept = inner.adapt(known["g"])
+    return suspended_state(cast("GateState", known), suspended_from) if kept is None else _opened(known["o"], kept)
 
 
-def suspended_state(state: GateState) -> GateState:
+def suspended_state(state: GateState, since: int) -> GateState:
     """The state of a session from now on until its next snapshot; an unknown session stays unknown."""
-    return cast("GateState", {**cast("Opened", state), "g": False}) if state is not None else None
+    return cast("GateState", {**cast("Opened", state), "g": False, "s": since}) if state is not None else None
 
 
 def still_skipped(
@@ -133,8 +194,4 @@ def _begun(state: object, before: int) -> bool:
 
 
 def _opened(offset: int, inner: GateState) -> GateState:
-    return cast("GateState", Opened(o=offset, g=inner))
-
-
-def _as(judgement: Judgement, verdict: Verdict) -> Verdict:
-    return msgspec.structs.replace(verdict, judgement=judgement)
+    return {"o": offset, "g": inner}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 
@@ -33,24 +33,35 @@ class Verdict(msgspec.Struct, frozen=True):
         cause: Why, in a few words; also the name under which it is counted.
         expected: What would have been accepted without remark.
         found: What came.
+        before: Offsets of messages held back, to be applied before this one, in order.
+        after: Offsets of messages held back, to be applied after this one, in order.
+        freed: Offsets of messages held back that will not be applied: they go to quarantine.
     """
 
     judgement: Judgement
     cause: str = ""
     expected: str | None = None
     found: str | None = None
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 ACCEPT = Verdict(judgement=Judgement.ACCEPT)
 """The usual verdict. Compared by identity on the hot path."""
 
-GateState = int | bool | list[int] | Mapping[str, object] | None
+GateState = int | bool | Sequence[int] | Mapping[str, object] | None
 """What a gate remembers of a session, saved with its state. None: the session is unknown."""
 
 
-class Gate(Protocol):
-    """Judges the messages of a session in order. Pure: no clock, no Kafka, no Spark."""
+class Gate(ABC):
+    """Judges the messages of a session in order. Pure: no clock, no Kafka, no Spark.
 
+    A gate that compares times is made for one partition (`IntegrityClass.gate`) and reads its watermark.
+    The state given to `check` is used up: it may be part of the one that comes back.
+    """
+
+    @abstractmethod
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """Judge one message.
 
@@ -60,9 +71,24 @@ class Gate(Protocol):
             record: The Kafka record.
 
         Returns:
-            What to remember if the message is accepted (or suspends its session), and the verdict.
+            What to remember if the message is accepted, held back, or suspends its session, and the verdict.
         """
-        ...
+
+    def adapt(self, state: GateState) -> GateState:
+        """A stored state as this gate keeps it; None when another class or evidence left nothing that it can use."""
+        return state
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """Offsets of the session's messages that are held back."""
+        return ()
+
+    def due_us(self, state: GateState) -> int | None:
+        """The watermark at which messages held back are not waited for any longer; None without any."""
+        return None
+
+    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+        """What is released now that the watermark has passed `due_us`: the verdict's `after`."""
+        return state, ACCEPT
 
 
 def violation(cause: str, expected: object, found: object) -> Verdict:
@@ -73,3 +99,9 @@ def violation(cause: str, expected: object, found: object) -> Verdict:
 def noticed(cause: str, expected: object, found: object) -> Verdict:
     """Accepted, but counted under a cause: nobody gets silence."""
     return Verdict(judgement=Judgement.ACCEPT, cause=cause, expected=str(expected), found=str(found))
+
+
+def unknown_session(place: Place, judgement: Judgement) -> Verdict:
+    """The verdict on an update of a session without snapshot."""
+    found = f"{place.kind.value} of a session without snapshot"
+    return Verdict(judgement, "unknown session", "a snapshot first", found)

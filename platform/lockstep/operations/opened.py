@@ -15,7 +15,12 @@ from lockstep.table.layout import StreamFolders
 
 
 class NoTable(LockstepError):
-    """The stream has never run into this table root."""
+    """The stream has never run into this table root.
+
+    Attributes:
+        stream: The stream.
+        root: The table root.
+    """
 
     def __init__(self, stream: str, root: Path) -> None:
         super().__init__(

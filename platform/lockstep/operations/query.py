@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -50,7 +52,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
-    """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`.
+    """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
     Args:
         sql: A query that reads.
@@ -93,7 +95,7 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
     found = run_sql(tables, sql)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
-    columns = [column.to_pylist() for column in shown.columns]
+    columns = [_values(column) for column in shown.columns]
     return QueryResult(
         sql=sql,
         versions={name: table.version() for name, table in tables.items()},
@@ -104,13 +106,28 @@ def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> Query
     )
 
 
+def _values(column: pa.ChunkedArray[Any]) -> list[object]:
+    """The values; a time that Python's calendar does not hold (a producer's year 33658) as its number since 1970."""
+    try:
+        return list(column.to_pylist())
+    except OverflowError:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: Any) -> object:
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        return scalar.value
+
+
 def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
     """The output table and its side tables; of a version of the first, the others as of that commit's time."""
     if not log.exists(folders.table):
         return {}
     output = _opened(folders.table, as_of)
     time = as_of.time if as_of.version is None else _committed_at(output)
-    side = {"ledger": folders.ledger, "quarantine": folders.quarantine}
+    side = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
     beside = {f"{folders.stream}_{name}": _opened(at, AsOf(time=time)) for name, at in side.items() if log.exists(at)}
     return {folders.stream: output, **beside}
 

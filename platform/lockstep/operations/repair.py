@@ -66,7 +66,20 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 class WriterLives(LockstepError):
-    """Nothing is mended under a writer that works."""
+    """Nothing is mended under a writer that works.
+
+    Attributes:
+        stream: The stream.
+        epoch: The writer's epoch.
+    """
+
+    def __init__(self, stream: str, epoch: int) -> None:
+        super().__init__(
+            f"epoch {epoch} of {stream} is writing: nothing is mended beside it",
+            next_step=f"lockstep repair {stream} only looks; to mend, first: lockstep stop {stream}",
+        )
+        self.stream = stream
+        self.epoch = epoch
 
 
 def repair(folders: StreamFolders, *, apply: bool) -> Repair:
@@ -235,10 +248,7 @@ def _refuse_beside_a_writer(folders: StreamFolders) -> None:
     epochs = [int(path.stem.partition("-")[2]) for path in folders.control.glob("liveness-*.json")]
     newest = max(epochs, default=0)
     if pulse(folders.control, newest) is not None and writer_lives(folders.control, newest):
-        raise WriterLives(
-            f"epoch {newest} of {folders.stream} is writing: nothing is mended beside it",
-            next_step=f"lockstep repair {folders.stream} only looks; to mend, first: lockstep stop {folders.stream}",
-        )
+        raise WriterLives(folders.stream, newest)
 
 
 def _some(items: list[str]) -> str:

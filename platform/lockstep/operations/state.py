@@ -79,11 +79,37 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class NoSuchSession(LockstepError):
-    """No session of that key has a state."""
+    """No session of that key has a state.
+
+    Attributes:
+        topic: The topic that was wanted; None for any.
+        partition: The partition that was wanted; None for any.
+        session: The session that was wanted; None for any.
+    """
+
+    def __init__(self, stream: str, wanted: Wanted, places: str) -> None:
+        super().__init__(
+            f"no session {wanted.session or ''!r} with a state in {places} partitions",
+            next_step=f"lockstep state {stream} lists the sessions that there are",
+        )
+        self.topic, self.partition, self.session = wanted.topic, wanted.partition, wanted.session
 
 
 class NotRetained(LockstepError):
-    """The state as of a batch is not kept any more, or there is no such batch yet."""
+    """The state as of a batch is not kept any more, or there is no such batch yet.
+
+    Attributes:
+        batch: The batch.
+        oldest: The oldest batch whose state is kept.
+        newest: The newest batch.
+    """
+
+    def __init__(self, stream: str, batch: int, oldest: int, newest: int) -> None:
+        super().__init__(
+            f"{stream} has no state as of batch {batch}: those of {oldest} to {newest} are kept",
+            next_step=f"lockstep state {stream} --at BATCH, with one of these",
+        )
+        self.batch, self.oldest, self.newest = batch, oldest, newest
 
 
 def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = None) -> SessionStates:
@@ -110,10 +136,7 @@ def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = 
     schema: StateSchema[object] = StateSchema(stream.types.state, migration_of(stream.transform))
     found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
     if not found and wanted != Wanted():
-        raise NoSuchSession(
-            f"no session {wanted.session or ''!r} with a state in {len(read)} of {len(rows)} partitions",
-            next_step=f"lockstep state {stream.name} lists the sessions that there are",
-        )
+        raise NoSuchSession(stream.name, wanted, f"{len(read)} of {len(rows)}")
     return SessionStates(stream.name, head.generation, batch, tuple(found))
 
 
@@ -153,10 +176,7 @@ def plain(value: object) -> object:
 def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerRow]:
     """The newest ledger row of every partition as of a batch."""
     if not max(0, head.rewind_floor) <= batch <= head.batch:
-        raise NotRetained(
-            f"{head.stream} has no state as of batch {batch}: those of {head.rewind_floor} to {head.batch} are kept",
-            next_step=f"lockstep state {head.stream} --at BATCH, with one of these",
-        )
+        raise NotRetained(head.stream, batch, head.rewind_floor, head.batch)
     if batch == head.batch:
         return ledger.positions(folders.ledger, head).values()
     return ledger.positions_at(folders.ledger, batch).values()

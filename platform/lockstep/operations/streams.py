@@ -44,7 +44,11 @@ class DeclaredStream(msgspec.Struct, frozen=True):
 
 
 class UnknownStream(LockstepError):
-    """No such stream is declared."""
+    """No such stream is declared.
+
+    Attributes:
+        name: The name that was given.
+    """
 
     def __init__(self, name: str, known: Mapping[str, AnyStream]) -> None:
         listed = ", ".join(sorted(known)) or "none is declared"

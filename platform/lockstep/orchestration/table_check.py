@@ -64,7 +64,9 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "
         from lockstep.quality.check import check_stream
 
         session = spark.session(f"{stream.name} check")
-        return check_stream(session, folders, snapshots_emit=type(stream.transform).open is not TableFold.open)
+        snapshots_emit = type(stream.transform).open is not TableFold.open
+        in_order = stream.integrity.in_order
+        return check_stream(session, folders, snapshots_emit=snapshots_emit, in_order=in_order)
 
     try:
         return run_beside(work, Stopping(), patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel)

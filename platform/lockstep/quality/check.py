@@ -52,7 +52,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return Outcome.PASSED in outcomes and outcomes <= {Outcome.PASSED, Outcome.NOTHING}
 
 
-def check_stream(spark: SparkSession, folders: StreamFolders, *, snapshots_emit: bool = True) -> Checked:
+def check_stream(
+    spark: SparkSession, folders: StreamFolders, *, snapshots_emit: bool = True, in_order: bool = True
+) -> Checked:
     """Check all that a stream has committed, beside a running writer too, and keep the result.
 
     1. Find a moment that table and ledger both hold.
@@ -66,13 +68,14 @@ def check_stream(spark: SparkSession, folders: StreamFolders, *, snapshots_emit:
         folders: The stream.
         snapshots_emit: Whether the transform's snapshots may emit rows (those of `TableFold` never
             do); only without them is a repeated sequence a break.
+        in_order: Whether the class promises that the numbers of a session only rise.
 
     Raises:
         TableError: The tables do not belong together, or somebody else wrote them.
     """
     versions = matching_versions(folders)  # 1
     files = summarize_files(folders.table, versions.table)  # 2
-    rules = partition_rules(snapshots_emit=snapshots_emit)
+    rules = partition_rules(snapshots_emit=snapshots_emit, in_order=in_order)
     broken = sum(file.nulls for file in files)
     partitions = () if broken else summarize(spark, folders, versions)  # 3
     judged = (  # 4

@@ -41,6 +41,11 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         skipped: Messages of kind SKIP.
         dropped: Messages neither applied nor kept.
         quarantined: Messages kept in quarantine, not applied.
+        released: Messages held back by an earlier batch, and applied or put aside by this one.
+        buffered: Messages held back for a later batch.
+        late: Messages in the late table.
+        timer_rows: Times that a timer, or the end of a silent session, emitted rows.
+        silent_rows: Rows that timers emitted while the partition was silent.
         repeats: Messages that the gate let pass although they repeated or went back.
         holes: Offsets that held no message.
         unproven_holes: Those of them without a proven cause.
@@ -78,6 +83,11 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     dropped: int
     quarantined: int
+    released: int
+    buffered: int
+    late: int
+    timer_rows: int
+    silent_rows: int
     repeats: int
     holes: int
     unproven_holes: int
@@ -183,7 +193,8 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def _incomplete(place: PartitionSummary) -> int:
     ranges = place.gap_offsets + place.overlap_offsets
-    return ranges + place.unexplained_offsets + place.unexplained_messages + place.rows_outside
+    outside = max(0, place.rows_outside - place.silent_rows)  # the range that covers them may still come
+    return ranges + place.unexplained_offsets + place.unexplained_messages + outside
 
 
 PARTITION: Final = ("topic", "topic_id", "partition")
@@ -222,10 +233,11 @@ _NO_DUPLICATES: Final = Rule[PartitionSummary](
 )
 
 
-def partition_rules(*, snapshots_emit: bool) -> tuple[Rule[PartitionSummary], ...]:
+def partition_rules(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Rule[PartitionSummary], ...]:
     """The rules about partitions.
 
     Args:
+        in_order: The class promises that the numbers of a session only rise.
         snapshots_emit: The transform's snapshots may emit rows. A snapshot inside a session may
             repeat the number before it, so only where this is False is a repeated number a break.
     """
@@ -233,9 +245,9 @@ def partition_rules(*, snapshots_emit: bool) -> tuple[Rule[PartitionSummary], ..
     sequence = Rule[PartitionSummary](
         id="sequence",
         sentence=f"{falls}." if snapshots_emit else f"{falls}, and none is used by two messages.",
-        breaks=_out_of_sequence if snapshots_emit else _not_rising,
-        evidence=lambda place: place.numbered_rows,
-        missing="no row carries a sequence",
+        breaks=(_out_of_sequence if snapshots_emit else _not_rising) if in_order else lambda _: 0,
+        evidence=lambda place: place.numbered_rows if in_order else 0,
+        missing="no row carries a sequence" if in_order else "the class lets the numbers of a session fall",
         shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),
     )
     return (_COMPLETENESS, _ROWS_MATCH_LEDGER, _NO_DUPLICATES, sequence)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lockstep.quality.rules import FileSummary, PartitionSummary
+from lockstep.table.ledger import LedgerRow
 from lockstep.table.schema import proof_schema
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ with ranges as (
 )
 select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
        struct(batch, until, until > greatest(start, reached) as covers, until - start as offsets_read, messages,
-              rows as ledger_rows, accepted_without_row, skipped, dropped, quarantined, repeats,
+              if(until > start, rows, 0) as ledger_rows, if(until > start, 0, rows) as silent_rows, with_rows,
+              released, buffered, late, timer_rows, accepted_without_row, skipped, dropped, quarantined, repeats,
               hole_offsets as holes, unproven_offsets as unproven_holes,
               if(accepted_loss is null, 0L, until - start - messages - hole_offsets) as accepted_losses,
               greatest(start - reached, 0) as gap_offsets,
@@ -101,6 +103,7 @@ with placed as (
            count_if(sequence < previous.sequence and not may_restart) as sequence_falls,
            count_if(sequence = previous.sequence and at > previous.at and not may_restart) as sequence_repeats,
            count_if(sequence <= previous.sequence and may_restart) as sequence_restarts,
+           max(ledger.with_rows) as with_rows,
            {sums},
            unix_micros(min(event_time)) as first_event_time_us,
            unix_micros(max(event_time)) as last_event_time_us
@@ -108,15 +111,21 @@ with placed as (
     group by topic_id, partition, if(is_row, if(inside, cover.batch, null), ledger.batch)
 )
 select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
-       sum(abs(ledger_rows - rows_inside)) as row_differences,
+       if(sum(silent_rows) = 0, sum(abs(ledger_rows - rows_inside)),
+          abs(sum(ledger_rows) + sum(silent_rows) - sum(rows))) as row_differences,
        sum(abs(offsets_read - messages - holes - accepted_losses)) as unexplained_offsets,
-       sum(abs(messages - messages_with_rows - accepted_without_row - skipped - dropped - quarantined))
+       sum(abs(messages + released - coalesce(with_rows, messages_with_rows) - accepted_without_row - skipped
+               - dropped - quarantined - late - buffered))
+           + if(sum(timer_rows) = 0, sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)), 0)
            as unexplained_messages,
        {totals},
        min(first_event_time_us) as first_event_time_us, max(last_event_time_us) as last_event_time_us
 from by_batch group by topic_id, partition
 """
-"""A sequence may fall where a session ends and begins anew, but its END emits no row: only where
+"""Rows that timers emitted while a partition was silent belong to an empty range; a later range covers their
+offset. So where there are any, rows are compared by partition, not by batch.
+
+A sequence may fall where a session ends and begins anew, but its END emits no row: only where
 every offset between the two rows has rows of its own it cannot have begun anew."""
 
 _LEDGER_SUMS: Final = (
@@ -127,6 +136,11 @@ _LEDGER_SUMS: Final = (
     "skipped",
     "dropped",
     "quarantined",
+    "released",
+    "buffered",
+    "late",
+    "timer_rows",
+    "silent_rows",
     "repeats",
     "holes",
     "unproven_holes",
@@ -160,7 +174,7 @@ def summarize(spark: SparkSession, folders: StreamFolders, versions: Versions) -
     """
     with _own_session(spark, folders) as session:
         rows = _load(session, folders.table, versions.table)
-        ledger = _load(session, folders.ledger, versions.ledger)
+        ledger = _load_ledger(session, folders.ledger, versions.ledger)
         ranges = session.sql(_RANGES, ledger=ledger, batch=versions.batch)
         events = session.sql(_ROWS, rows=rows).unionByName(ranges, allowMissingColumns=True)
         found = session.sql(_summary_text(), events=events).collect()
@@ -199,6 +213,15 @@ def _summary_text() -> str:
 
 def _load(session: SparkSession, table: Path, version: int) -> DataFrame:
     return session.read.format("delta").option("versionAsOf", version).load(str(table))
+
+
+def _load_ledger(session: SparkSession, ledger: Path, version: int) -> DataFrame:
+    """The ledger with all columns of today; an older release wrote fewer."""
+    from pyspark.sql.functions import lit
+
+    frame = _load(session, ledger, version)
+    missing = [name for name in LedgerRow.__struct_fields__ if name not in frame.columns]
+    return frame.withColumns({name: lit(None).cast("long") for name in missing})
 
 
 @contextmanager

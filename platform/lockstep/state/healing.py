@@ -22,6 +22,9 @@ class LocalStateUnusable(EnvironmentProblem):
     """The local disk holds neither the hot copy nor a rebuilt one; usually it is full.
 
     Attributes:
+        topic_id: Kafka's id of the topic's life.
+        partition: Partition number.
+        next_offset: The state is that of all offsets before this one, which are committed.
         reason: What lmdb or the system says.
     """
 
@@ -30,6 +33,7 @@ class LocalStateUnusable(EnvironmentProblem):
             f"no local copy of the {address} can be made: {reason}",
             next_step="free space on the local disk or set another `local_root`; nothing committed is lost",
         )
+        self.topic_id, self.partition, self.next_offset = address.topic_id, address.partition, address.next_offset
         self.reason = reason
 
 

@@ -75,6 +75,18 @@ class HotCopy:
                 if key not in skipped:
                     yield unseal(bytes(key), bytes(cursor.value()))
 
+    def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Entries whose keys begin with some bytes and come after others, in order, at most so many."""
+        found: list[tuple[bytes, bytes]] = []
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            more = cursor.set_range(hot_key(after))
+            while more and len(found) < most and bytes(cursor.key()).startswith(hot_key(prefix)):
+                key, value = unseal(bytes(cursor.key()), bytes(cursor.value()))
+                if key > after:
+                    found.append((key, value))
+                more = cursor.next()
+        return found
+
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
         """Put and remove entries and set the stamp (None: take it away), in one transaction."""
         self._end_reading()

@@ -93,7 +93,8 @@ class StateSchema(Generic[S]):
         self.migrate = migrate
         self._differences: dict[str, tuple[Difference, ...]] = {self.hash: ()}
         self._encoder = msgspec.msgpack.Encoder()
-        stored = tuple[object, state_type]  # type: ignore[valid-type]  # a type made at run time
+        # None: the snapshot that opens the session is on its way, in several messages.
+        stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
         self._decoder = msgspec.msgpack.Decoder(stored)
 
     def encode(self, session: str, gate: object, state: S) -> bytes:

@@ -16,6 +16,7 @@ from lockstep.state.healing import HealingCopy
 from lockstep.state.hot import HotCopy
 from lockstep.state.hotfolder import HotFolder
 from lockstep.state.recover import Recovered, Stamp
+from lockstep.state.reserved import Reserved
 from lockstep.state.schema import S, StateSchema
 from lockstep.state.section import Change, Packed, SectionHeader, change_bytes
 from lockstep.state.translation import Translation
@@ -55,6 +56,7 @@ class PartitionState(Generic[S]):
     Attributes:
         address: The state this was opened with.
         entries: The sessions touched so far.
+        reserved: Entries beside those of sessions: what is held back, and what is due.
     """
 
     def __init__(self, address: StateAddress, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> None:
@@ -64,6 +66,7 @@ class PartitionState(Generic[S]):
         self._schema = schema
         self._copy = HealingCopy(address, durable, hot, schema)
         self._written: _Written | None = None
+        self.reserved = Reserved(self._stored_value, self._scan)
         self._translation: Translation[S] | None = None
 
     @classmethod
@@ -107,6 +110,7 @@ class PartitionState(Generic[S]):
         """Undo everything since the state was opened, to fold the range again up to a violation."""
         self.entries.clear()
         self._removed.clear()
+        self.reserved.forget()
 
     def changed(self) -> list[Change]:
         """Sessions whose encoded state differs from what was stored, and removed ones with None.
@@ -121,7 +125,7 @@ class PartitionState(Generic[S]):
             if value != entry.stored:
                 changes.append((_key(session), value))
         gone = sorted(self._removed - self.entries.keys())
-        return [*changes, *((_key(session), None) for session in gone)]
+        return [*changes, *((_key(session), None) for session in gone), *self.reserved.changes()]
 
     def write(self, writer: StateFileWriter, next_offset: int) -> StateAddress:
         """Add what changed to the batch's state file and give the address of the new state.
@@ -161,7 +165,12 @@ class PartitionState(Generic[S]):
         self.close()
 
     def _stored(self, session: str) -> bytes | None:
-        key = _key(session)
+        return self._stored_value(_key(session))
+
+    def _scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        return [] if self.address.section is None else self._copy.use(lambda copy: copy.scan(prefix, after, most))
+
+    def _stored_value(self, key: bytes) -> bytes | None:
         return None if self.address.section is None else self._copy.use(lambda copy: copy.get(key))
 
     def _section(

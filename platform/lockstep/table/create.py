@@ -28,7 +28,12 @@ PROPERTIES = {
 
 
 def open_tables(
-    folders: StreamFolders, schema: pa.Schema, cluster_id: str, *, defaulted: frozenset[str] = frozenset()
+    folders: StreamFolders,
+    schema: pa.Schema,
+    cluster_id: str,
+    *,
+    defaulted: frozenset[str] = frozenset(),
+    keeps_late: bool = False,
 ) -> OutputLog:
     """The output table's log; all tables are created when they are not there.
 
@@ -37,14 +42,16 @@ def open_tables(
         schema: Of the output table.
         cluster_id: Id of the Kafka cluster.
         defaulted: Columns whose fields have a default.
+        keeps_late: There is to be a late table.
 
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
     """
     head = Head(stream=folders.stream, cluster_id=cluster_id)
     metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
-    _create(folders.ledger, ledger.SCHEMA, None, {})
-    _create(folders.quarantine, quarantine.SCHEMA, None, {})
+    sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
+    for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():
+        _create(side, side_schema, None, {})
     _create(folders.table, schema, ["commit_hour"], metadata)
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
@@ -106,6 +113,8 @@ def grow_tables(
         output.commit(demands.schema(writer, partial(_loosen, name)))
     grow_side(folders.ledger, ledger.SCHEMA)
     grow_side(folders.quarantine, quarantine.SCHEMA)
+    if log.exists(folders.late):
+        grow_side(folders.late, quarantine.SCHEMA)
     return str(found)
 
 

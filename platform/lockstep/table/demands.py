@@ -34,6 +34,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         files: Data files, already synced.
         ledger: Its ledger file, already synced.
         quarantine: Its files of the quarantine, already synced.
+        late: Its files of the late table, already synced.
         full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
         findings: Evidence; not empty makes this commit the halt.
         accepts_burst: An operator accepted a burst of quarantine that is not over yet.
@@ -44,6 +45,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[DataFile, ...]
     ledger: SideFile
     quarantine: tuple[SideFile, ...] = ()
+    late: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
     accepts_burst: bool = False
@@ -104,6 +106,7 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> 
             accepts_burst=planned.accepts_burst,
             ledger=planned.ledger,
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
+            late=_added(head.late, planned.late, planned.number),
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
             full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
         )

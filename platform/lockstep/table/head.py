@@ -77,6 +77,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         findings: The evidence, while halted.
         ledger: The ledger file of the last batch.
         quarantine: The newest addition to the quarantine.
+        late: The newest addition to the late table.
         full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
         full_ledger_at: When that was, in seconds since 1970 (UTC).
         accepts_burst: An operator accepted a burst of quarantine that is not over yet.
@@ -98,6 +99,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     findings: tuple[Finding, ...] = ()
     ledger: SideFile | None = None
     quarantine: SideBatch | None = None
+    late: SideBatch | None = None
     full_ledger_batch: int = 0
     full_ledger_at: float = 0.0
     accepts_burst: bool = False

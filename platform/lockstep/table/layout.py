@@ -34,6 +34,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         return self.root / self.stream / "quarantine"
 
     @property
+    def late(self) -> Path:
+        """The side table of messages beyond the bound of lateness, where the class has one."""
+        return self.root / self.stream / "late"
+
+    @property
     def state(self) -> Path:
         """Durable state files, referenced by ledger rows."""
         return self.root / self.stream / "state"

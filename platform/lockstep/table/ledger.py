@@ -52,6 +52,13 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     operator skips. `catching_up`: the log was cut, which an operator accepted. `retired`: the topic is gone or was
     made anew, which an operator accepted. `accepted_loss` says which offsets of this row were passed over. Times are
     UTC. `state_*` names the section of the durable state file that holds the newest change of the partition's state.
+
+    `buffered` messages are held back in the state for a later batch; `released` ones were held back by an
+    earlier one and are counted under what became of them, too; `late` ones are in the late table; so messages
+    + released = with rows + accepted without row + skipped + dropped + quarantined + late + buffered.
+    `timer_rows` counts timers, and sessions fallen silent, that emitted rows. `watermark` is the event time
+    that the partition has come to, `rows_emitted` the number of rows that timers emitted at `until`, and
+    `planned_at` the time by which absurd event times are told.
     """
 
     generation: int
@@ -87,6 +94,14 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     restart_cause: str | None = None
     accepted_loss: str | None = None
+    with_rows: int | None = None
+    buffered: int = 0
+    released: int = 0
+    late: int = 0
+    timer_rows: int = 0
+    watermark: datetime | None = None
+    rows_emitted: int = 0
+    planned_at: datetime | None = None
     accepted: list[Accepted] = []
     suspended_sessions: list[SuspendedSession] = []
     catching_up: bool = False

@@ -129,7 +129,9 @@ class RowRefused(LockstepError):
 
     Attributes:
         origin: The row.
-        offset: Offset of its source message.
+        topic: Topic of its source message.
+        partition: Its partition.
+        offset: Its offset.
         column: Name of the column, or "*" for the row as a whole.
         value: The value.
     """
@@ -139,7 +141,8 @@ class RowRefused(LockstepError):
             f"{origin}: column {column} = {value!r}: {problem}",
             next_step="correct the transform that emits the row, or the column's type in the row type",
         )
-        self.origin, self.offset = origin, origin.offset
+        self.origin = origin
+        self.topic, self.partition, self.offset = origin.topic, origin.partition, origin.offset
         self.column, self.value, self._problem = column, value, problem
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -63,14 +63,15 @@ class SideLogs:
 
     def __init__(self, folders: StreamFolders) -> None:
         self._ledger, self._quarantine = SideLog(folders.ledger), SideLog(folders.quarantine)
+        self._late = SideLog(folders.late)
 
     def forward(self, head: Head) -> bool:
         """Bring all of them up to a head; True when something was missing. Raises as `SideLog.forward` does."""
         missing = head.ledger is not None and self._ledger.forward((head.ledger,), head.batch, after=head.batch - 1)
-        added = head.quarantine
-        if added is None:
-            return missing
-        return self._quarantine.forward(added.files, added.batch, after=added.after) or missing
+        for side, added in ((self._quarantine, head.quarantine), (self._late, head.late)):
+            if added is not None:
+                missing = side.forward(added.files, added.batch, after=added.after) or missing
+        return missing
 
 
 def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int) -> Exception | None:

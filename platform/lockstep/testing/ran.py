@@ -37,6 +37,7 @@ class Ran(Generic[S, R]):
     Attributes:
         stream: Name of the stream.
         folded: The messages that were read, in order.
+        emitted: All rows, in the order of the table: messages held back emit theirs when they are released.
         states: The state of each open session, as it would be saved and recovered.
         finding: The violation, as it would be committed with the halt; None without one.
     """
@@ -45,11 +46,12 @@ class Ran(Generic[S, R]):
     folded: tuple[Folded[R], ...]
     states: Mapping[str, S]
     finding: Finding | None
+    emitted: tuple[R, ...] = ()
 
     @property
     def rows(self) -> list[R]:
         """All rows, in the order of the table."""
-        return [row for message in self.folded for row in message.rows]
+        return list(self.emitted)
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, cast
 
@@ -16,11 +16,12 @@ from lockstep.declare.transform import M, Opened, R, S
 from lockstep.engine.fold import RangeFold
 from lockstep.engine.kept import Without
 from lockstep.engine.plan import Position
-from lockstep.engine.program import Check, Program, program
+from lockstep.engine.program import Hooks, Program, program
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.suspending import SuspendedSession
-from lockstep.integrity.verdict import Judgement, Verdict
+from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.state.address import empty_state
 from lockstep.state.hotfolder import HotFolder
 from lockstep.state.store import PartitionState
@@ -63,7 +64,7 @@ def run(
     folded = [kept.folded(message.at) for message in kept.log]
     if first.finding is not None:
         folded.append(first.violation(first.finding))
-    return Ran(stream.name, tuple(folded), kept.states(), first.finding)
+    return Ran(stream.name, tuple(folded), kept.states(), first.finding, kept.emitted())
 
 
 class _Pass(Generic[S, R]):
@@ -78,19 +79,27 @@ class _Pass(Generic[S, R]):
         address = empty_state(0, TOPIC_ID, 0, 0)
         hot = HotFolder(_NOWHERE, _NOWHERE)
         self._state = PartitionState[object].open(address, durable=_NOWHERE, hot=hot, schema=made.state)
-        noted = replace(made, place=self._place, gate_from=self._gate_from, open=self._open, apply=self._apply)
+        self._emitted: list[R] = []
+        noted = replace(
+            made, place=self._place, gate_for=self._gate_for, open=self._open, apply=self._apply, hooks=self._hooks()
+        )
         where = Position(topic=topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
         fold = RangeFold(noted, where, self._state, self.without)
         fold.fold(log)
         fold.finish()
-        self.finding, self.refused = fold.stopped, fold.refused
+        self.finding, self.refused, self._refused_held = fold.judge.stopped, fold.judge.refused, fold.judge.refused_held
 
     def without_refused(self) -> Without:
         """What the next pass leaves out."""
-        found = cast("Finding", self.refused)
-        if found.offset in self.without.refused:
+        found, field = cast("Finding", self.refused), "held_refused" if self._refused_held else "refused"
+        known = getattr(self.without, field)
+        if found.offset in known:
             raise AssertionError(f"the fold is not deterministic: {found}")
-        return replace(self.without, refused={**self.without.refused, found.offset: found})
+        return replace(self.without, **{field: {**known, found.offset: found}})
+
+    def emitted(self) -> tuple[R, ...]:
+        """All rows, in order."""
+        return tuple(self._emitted)
 
     def folded(self, offset: int) -> Folded[R]:
         """What became of a message that was not refused."""
@@ -99,6 +108,8 @@ class _Pass(Generic[S, R]):
         if offset in self.without.refused:
             answer = self._program.integrity.answer(Fault.RAISED)
             return self._told(self.without.refused[offset], answer)
+        if offset in self.without.held_refused:
+            return self._told(self.without.held_refused[offset], self._program.integrity.answer(Fault.RAISED))
         if verdict is None:  # the gate was never asked
             undecodable = Verdict(judgement=self._program.integrity.answer(Fault.UNDECODABLE), cause="undecodable")
             verdict = SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
@@ -122,6 +133,8 @@ class _Pass(Generic[S, R]):
         schema = self._program.state
         states = {}
         for session, entry in self._state.entries.items():
+            if entry.state is None:
+                continue  # its snapshot is on its way, in several messages
             _, states[session] = schema.decode(session, schema.encode(session, entry.gate, entry.state))
         return cast("dict[str, S]", states)
 
@@ -129,15 +142,28 @@ class _Pass(Generic[S, R]):
         place = self._places[record.offset] = self._program.place(message, record)
         return place
 
-    def _gate_from(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> Check:
-        asked = self._program.gate_from(suspended_from, skipped)
+    def _gate_for(
+        self, before: int, time: PartitionTime, skipped: Collection[SuspendedSession] = (), *, spread: bool = False
+    ) -> Gate:
+        return _Noting(self._program.gate_for(before, time, skipped, spread=spread), self._verdicts)
 
-        def check(gate: object, place: Place, record: Record) -> tuple[object, Verdict]:
-            after, verdict = asked(gate, place, record)
-            self._verdicts[record.offset] = verdict
-            return after, verdict
+    def _hooks(self) -> Hooks:
+        """The hooks that emit rows, noted."""
+        hooks = self._program.hooks
+        noted = {
+            name: self._noting(getattr(hooks, name))
+            for name in ("on_timer", "on_late", "on_end")
+            if getattr(hooks, name) is not None
+        }
+        return replace(hooks, **noted)
 
-        return check
+    def _noting(self, hook: Callable[..., Iterable[msgspec.Struct]]) -> Callable[..., list[msgspec.Struct]]:
+        def noted(*given: object) -> list[msgspec.Struct]:
+            rows = list(hook(*given))
+            self._emitted.extend(cast("list[R]", rows))
+            return rows
+
+        return noted
 
     def _open(self, message: object, record: Record) -> object:
         opened = self._program.open(message, record)
@@ -152,4 +178,19 @@ class _Pass(Generic[S, R]):
     def _noted(self, record: Record, emitted: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
         rows = list(emitted)
         self._rows[record.offset] = cast("tuple[R, ...]", tuple(rows))
+        self._emitted.extend(cast("list[R]", rows))
         return rows
+
+
+class _Noting(Gate):
+    """A gate whose verdicts are written down, by offset."""
+
+    def __init__(self, asked: Gate, verdicts: dict[int, Verdict]) -> None:
+        self._asked, self._verdicts = asked, verdicts
+        self.adapt, self.held, self.due_us, self.due = asked.adapt, asked.held, asked.due_us, asked.due  # type: ignore[method-assign]  # as they are
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        after, verdict = self._asked.check(state, place, record)
+        self._verdicts[record.offset] = verdict
+        return after, verdict

@@ -1,0 +1,145 @@
+"""What becomes of messages that are remarked on: counted, dropped, kept aside, or the end of the range."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lockstep.declare.decoders.causes import Cause, cause_of
+from lockstep.declare.record import Record
+from lockstep.engine.facts import AcceptedLoss, Counts
+from lockstep.engine.kept import Kept
+from lockstep.engine.plan import Position
+from lockstep.integrity.contract import Fault, IntegrityClass
+from lockstep.integrity.finding import Finding
+from lockstep.integrity.suspending import LOSS_ACCEPTED
+from lockstep.integrity.verdict import Judgement, Verdict
+
+_REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
+_NOT_KEPT = (Judgement.GAP, Judgement.DUPLICATE, Judgement.LATE)
+
+
+class Ended(Exception):
+    """The fold of the range goes no further; why is noted."""
+
+
+class Judging:
+    """The verdicts of one range that are more than "accept".
+
+    Attributes:
+        counts: Messages by what became of them.
+        kept: What goes to quarantine.
+        late: What goes to the late table.
+        accepted: Losses that the declaration accepts.
+        stopped: The violation that ended the fold.
+        refused: A message that the transform cannot take; the range is to be folded again without it.
+        refused_held: It was held back, and is to be refused when it is released.
+    """
+
+    def __init__(self, integrity: IntegrityClass, position: Position) -> None:
+        self._integrity, self._position = integrity, position
+        self.counts = Counts()
+        self.kept, self.late = Kept(), Kept()
+        self.accepted: list[AcceptedLoss] = []
+        self.stopped: Finding | None = None
+        self.refused: Finding | None = None
+        self.refused_held = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fold goes no further."""
+        return self.stopped is not None or self.refused is not None or self.kept.full or self.late.full
+
+    @property
+    def fullest(self) -> Kept:
+        """What is kept aside, of the kind that can take no more; else the quarantine."""
+        return self.late if self.late.full else self.kept
+
+    def answer(self, fault: Fault, offset: int) -> Judgement:
+        """The class's verdict; what an operator has given up is kept in quarantine, whatever it is."""
+        given_up = offset < self._position.suspended_from
+        return Judgement.QUARANTINE if given_up else self._integrity.answer(fault)
+
+    def remarked(self, verdict: Verdict, record: Record, session: str) -> bool:
+        """Count a message that was remarked on; whether it is applied all the same.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        judgement = verdict.judgement
+        if judgement is Judgement.BUFFER:
+            self.counts.buffered += 1
+            return False
+        if verdict.cause == "gap":
+            self.counts.gaps += 1
+        elif verdict.cause == LOSS_ACCEPTED:
+            self.accepted.append(AcceptedLoss(session, int(verdict.expected or 0), record.offset))
+        elif verdict.cause and judgement in _REPEATED and not self._keeps(judgement):
+            self.counts.repeats += 1
+        if judgement is not Judgement.ACCEPT:
+            self.judged(judgement, record, self._found(verdict, record, session))
+        return judgement is Judgement.ACCEPT
+
+    def judged(self, judgement: Judgement, record: Record, found: Finding) -> None:
+        """A message that is not applied: the end of the fold, kept aside, or just counted.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        if judgement is Judgement.VIOLATION:
+            self.stopped = found
+            raise Ended
+        if self._keeps(judgement):
+            self.counts.late += 1
+            self.late.add(record, found)
+        elif judgement in _NOT_KEPT:
+            self.counts.dropped += 1
+        else:
+            self.counts.quarantined += 1
+            self.kept.add(record, found)
+        if self.kept.full or self.late.full:
+            raise Ended
+
+    def undecodable(self, record: Record, error: Exception) -> Judgement:
+        """Judge a message that cannot be decoded.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        problem = "no value (null)" if record.value is None else str(error)
+        cause = Cause.NO_VALUE if record.value is None else cause_of(error)
+        answer = self.answer(Fault.UNDECODABLE, record.offset)
+        self.counts.refused += answer is not Judgement.GAP  # a class that only counts them fills no quarantine
+        found = self.finding("undecodable", record.offset, session=key_text(record))
+        self.judged(
+            answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))
+        )
+        return answer
+
+    def freed(self, record: Record, session: str) -> None:
+        """A message that was held back, and whose session is suspended now.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        found = self.finding("suspended", record.offset, session=session)
+        self.counts.released += 1
+        told = replace(found, expected="a snapshot of the session", found="a message held back")
+        self.judged(Judgement.QUARANTINE, record, told)
+
+    def finding(self, cause: str, offset: int, *, session: str | None = None) -> Finding:
+        """A finding about one message of this partition."""
+        where = self._position
+        return Finding(cause, where.topic, where.topic_id, where.partition, offset, offset + 1, session)
+
+    def _keeps(self, judgement: Judgement) -> bool:
+        """Whether a message goes to the late table."""
+        return judgement is Judgement.LATE and self._integrity.keeps_late
+
+    def _found(self, verdict: Verdict, record: Record, session: str) -> Finding:
+        found = self.finding(verdict.cause, record.offset, session=session)
+        return replace(found, expected=verdict.expected, found=verdict.found)
+
+
+def key_text(record: Record) -> str | None:
+    """The key of a record, for people."""
+    return record.key.decode(errors="replace") if record.key is not None else None

@@ -1,0 +1,236 @@
+"""Reads the quarantine: what is in it by cause, one message whole, and all of it as a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import reduce
+from operator import and_
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from lockstep.errors import LockstepError
+from lockstep.operations.opened import opened
+from lockstep.table.layout import StreamFolders
+from lockstep.table.quarantine import SCHEMA, QuarantineRow
+
+GROUPED = ("topic", "partition", "cause", "session")
+BATCH_ROWS = 1_000
+"""Rows of an export in memory at once: each may hold a megabyte."""
+PLACE = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)@(?P<offset>\d+)")
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which messages; None for all.
+
+    Attributes:
+        cause: Only of this cause.
+        topic: Only of this topic.
+        session: Only of this session.
+        since: Only of this batch and later ones.
+    """
+
+    cause: str | None = None
+    topic: str | None = None
+    session: str | None = None
+    since: int | None = None
+
+
+class QuarantineGroup(msgspec.Struct, frozen=True):
+    """Messages of one session (None where it could not be told) in a partition, with one cause.
+
+    Attributes:
+        topic: Their topic.
+        partition: Its partition.
+        cause: Why they are there.
+        session: The session.
+        messages: How many.
+        first_offset: The smallest offset.
+        last_offset: The largest offset.
+        last_batch: The newest batch that added one.
+    """
+
+    topic: str
+    partition: int
+    cause: str
+    session: str | None
+    messages: int
+    first_offset: int
+    last_offset: int
+    last_batch: int
+
+
+class QuarantineList(msgspec.Struct, frozen=True):
+    """What is in the quarantine of a stream.
+
+    Attributes:
+        stream: Name of the stream.
+        messages: How many are wanted, those of groups left out by the limit too.
+        groups: The largest groups first.
+        more: How many groups the limit left out.
+    """
+
+    stream: str
+    messages: int
+    groups: tuple[QuarantineGroup, ...]
+    more: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a message stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @staticmethod
+    def parse(text: str) -> Place:
+        """From TOPIC/PARTITION@OFFSET. Raises ValueError with the right form."""
+        found = PLACE.fullmatch(text)
+        if found is None:
+            raise ValueError("TOPIC/PARTITION@OFFSET, for example books.eth/0@120")
+        return Place(found["topic"], int(found["partition"]), int(found["offset"]))
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """A file of messages from quarantine.
+
+    Attributes:
+        stream: Name of the stream.
+        file: The file.
+        messages: How many it holds.
+    """
+
+    stream: str
+    file: Path
+    messages: int
+
+
+class NotInQuarantine(LockstepError):
+    """No message of that place is in quarantine.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its offset.
+    """
+
+    def __init__(self, stream: str, place: Place) -> None:
+        super().__init__(
+            f"{place.topic}/{place.partition}@{place.offset} is not in quarantine",
+            next_step=f"lockstep quarantine list {stream} --topic {place.topic}",
+        )
+        self.topic, self.partition, self.offset = place.topic, place.partition, place.offset
+
+
+class ExportRefused(LockstepError):
+    """A file cannot be written, or is there already.
+
+    Attributes:
+        file: The file.
+    """
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"{file} is not written: {reason}", next_step="choose another file; nothing is overwritten")
+        self.file = file
+
+
+def quarantine_list(folders: StreamFolders, wanted: Wanted, *, limit: int | None = None) -> QuarantineList:
+    """Group what is in quarantine. Values are not read.
+
+    Raises:
+        NoTable: The stream has never run.
+    """
+    columns = [*GROUPED, "offset", "batch"]
+    held = _table(folders).to_table(columns=columns, filter=_filter(wanted))
+    sums = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("batch", "max")]
+    grouped = held.group_by(list(GROUPED)).aggregate(sums).to_pylist()  # type: ignore[arg-type]  # of its literals
+    found = [
+        QuarantineGroup(
+            topic=row["topic"],
+            partition=row["partition"],
+            cause=row["cause"],
+            session=row["session"],
+            messages=row["offset_count"],
+            first_offset=row["offset_min"],
+            last_offset=row["offset_max"],
+            last_batch=row["batch_max"],
+        )
+        for row in grouped
+    ]
+    found.sort(key=lambda group: (-group.messages, group.topic, group.partition, group.first_offset, group.cause))
+    shown = found if limit is None else found[:limit]
+    return QuarantineList(folders.stream, held.num_rows, tuple(shown), len(found) - len(shown))
+
+
+def quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRow, ...]:
+    """The message of a place: one, or one for each life of its topic and each generation.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotInQuarantine: There is none.
+    """
+    here = [pc.field(name) == value for name, value in msgspec.structs.asdict(place).items()]
+    rows = _table(folders).to_table(filter=reduce(and_, here)).sort_by("batch").to_pylist()
+    if not rows:
+        raise NotInQuarantine(folders.stream, place)
+    return tuple(msgspec.convert(rows, list[QuarantineRow]))
+
+
+def export(folders: StreamFolders, wanted: Wanted, file: Path) -> Exported:
+    """Write messages with all their bytes: JSON lines (bytes as base64) or Parquet, by the file's ending.
+
+    Raises:
+        NoTable: The stream has never run.
+        ExportRefused: The file is there, or cannot be written.
+    """
+    batches = _table(folders).to_batches(filter=_filter(wanted), batch_size=BATCH_ROWS)
+    write = _write_parquet if file.suffix == ".parquet" else _write_lines
+    try:
+        with file.open("xb") as out:
+            try:
+                messages = write(out, batches)
+            except BaseException:
+                file.unlink()
+                raise
+    except FileExistsError:
+        raise ExportRefused(file, "it is there already") from None
+    except OSError as error:
+        raise ExportRefused(file, error.strerror or str(error)) from error
+    return Exported(folders.stream, file, messages)
+
+
+def _write_lines(out: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+    messages = 0
+    for batch in batches:
+        out.writelines(msgspec.json.encode(row) + b"\n" for row in batch.to_pylist())
+        messages += batch.num_rows
+    return messages
+
+
+def _write_parquet(out: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+    messages = 0
+    with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch.cast(SCHEMA))
+            messages += batch.num_rows
+    return messages
+
+
+def _table(folders: StreamFolders) -> ds.Dataset:
+    opened(folders)
+    return DeltaTable(folders.quarantine).to_pyarrow_dataset()
+
+
+def _filter(wanted: Wanted) -> pc.Expression | None:
+    given = {"cause": wanted.cause, "topic": wanted.topic, "session": wanted.session}
+    parts = [pc.field(name) == value for name, value in given.items() if value is not None]
+    parts += [pc.field("batch") >= wanted.since] if wanted.since is not None else []
+    return reduce(and_, parts) if parts else None

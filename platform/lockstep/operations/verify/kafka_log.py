@@ -1,0 +1,203 @@
+"""Reads Kafka again with a plain consumer of the proof's own: nothing here is shared with the engine's reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka.admin import AdminClient
+
+from lockstep.errors import KafkaError
+from lockstep.kafka.secrets import with_secrets
+from lockstep.settings import KafkaSettings
+
+TOGETHER_MAX = 64
+"""Partitions that are read at once: each holds the states of its sessions in memory."""
+MESSAGES_A_CALL = 1_000
+POLL_SECONDS = 0.05
+"""The client waits so long for a whole call's messages; shorter waits only turn the loop more often."""
+SILENCE_SECONDS_MAX = 30.0
+_UNKNOWN_TOPIC = 3
+_NEXT_STEP = "lockstep doctor looks at Kafka; then verify again"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What Kafka still has of a partition: offsets [first, end)."""
+
+    first: int
+    end: int
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Offsets [start, until) to read again."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+
+class Piece(msgspec.Struct):
+    """The next messages of one partition.
+
+    Attributes:
+        index: Which of the wanted ones.
+        messages: In offset order; all before `until`.
+        reached: Every offset before this one was seen, or holds no message.
+    """
+
+    index: int
+    messages: list[Message]
+    reached: int
+
+
+class KafkaLog:
+    """One cluster, as the settings name it."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._last_error = ""
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Kafka's ids of the topics that are there now.
+
+        Raises:
+            KafkaError: Kafka does not answer; that is never "no topics".
+        """
+        wanted = sorted(topics)
+        if not wanted:
+            return {}
+        admin, timeout = AdminClient(self._configuration()), self._settings.timeout_seconds
+        answers = admin.describe_topics(TopicCollection(wanted), request_timeout=timeout)
+        found: dict[str, str] = {}
+        for name, future in answers.items():
+            try:
+                found[name] = str(future.result().topic_id)
+            except KafkaException as error:
+                if _error(error).code() != _UNKNOWN_TOPIC:
+                    raise self._unread(f"topic {name}", _error(error)) from error
+        return found
+
+    def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Kept]:
+        """First offset and high watermark of each partition."""
+        consumer, found = self._consumer(committed=True), {}
+        try:
+            for topic, partition in partitions:
+                asked = TopicPartition(topic, partition)
+                first, end = consumer.get_watermark_offsets(asked, timeout=self._settings.timeout_seconds)
+                found[topic, partition] = Kept(first, end)
+        except KafkaException as error:
+            raise self._unread("offsets", _error(error)) from error
+        except TypeError as error:  # the client gives None when time is up
+            raise self._silent("offsets") from error
+        finally:
+            consumer.close()
+        return found
+
+    def read(self, wanted: Sequence[Wanted], *, committed: bool = True) -> Iterator[Piece]:
+        """Read all of it; the pieces of a partition come in order, and its last one reaches `until`.
+
+        Raises:
+            KafkaError: Kafka fell silent, or an offset is gone by now.
+        """
+        consumer = self._consumer(committed=committed)
+        try:
+            reading = _Reading(consumer, wanted)
+            silent_since = time.monotonic()
+            while reading.unfinished:
+                pieces = reading.pieces(consumer.consume(MESSAGES_A_CALL, POLL_SECONDS))
+                if pieces:
+                    silent_since = time.monotonic()
+                elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
+                    raise self._silent("messages")
+                yield from pieces
+        except KafkaException as error:
+            raise self._unread("messages", _error(error)) from error
+        finally:
+            consumer.close()
+
+    def _consumer(self, *, committed: bool) -> Consumer:
+        isolation = "read_committed" if committed else "read_uncommitted"
+        return Consumer(
+            self._configuration()
+            | {
+                "group.id": "lockstep-verify",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": isolation,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "check.crcs": True,
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def _configuration(self) -> dict[str, Any]:
+        settings = self._settings
+        reach = {**settings.options, **settings.secrets, "bootstrap.servers": settings.bootstrap_servers}
+        return {**with_secrets(reach), "client.id": "lockstep-verify", "error_cb": self._heard, "log_level": 2}
+
+    def _heard(self, error: ClientError) -> None:
+        self._last_error = error.str()
+
+    def _unread(self, what: str, error: ClientError) -> KafkaError:
+        return KafkaError(f"{what} could not be read from Kafka: {error.str()}", next_step=_NEXT_STEP)
+
+    def _silent(self, what: str) -> KafkaError:
+        why = f": {self._last_error}" if self._last_error else ""
+        return KafkaError(f"{what} could not be read from Kafka: no answer in time{why}", next_step=_NEXT_STEP)
+
+
+class _Reading:
+    """Which partitions are unfinished, and what is still wanted of each."""
+
+    def __init__(self, consumer: Consumer, wanted: Sequence[Wanted]) -> None:
+        self._consumer, self._wanted = consumer, wanted
+        self._at = [item.start for item in wanted]
+        self.unfinished = {(w.topic, w.partition): n for n, w in enumerate(wanted) if w.start < w.until}
+        consumer.assign([TopicPartition(w.topic, w.partition, w.start) for w in wanted if w.start < w.until])
+
+    def pieces(self, polled: list[Message]) -> list[Piece]:
+        """What one call to the client gave, by partition."""
+        messages: dict[int, list[Message]] = {}
+        ends: dict[int, int] = {}
+        for message in polled:
+            index = self.unfinished.get((cast("str", message.topic()), cast("int", message.partition())))
+            if index is None:
+                continue  # fetched beyond what was wanted of it
+            error = message.error()
+            if error is None:
+                messages.setdefault(index, []).append(message)
+            elif error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
+                ends[index] = cast("int", message.offset())
+            elif not error.retriable():
+                raise KafkaException(error)
+        return [self._piece(n, messages.get(n, []), ends.get(n, 0)) for n in sorted(messages.keys() | ends.keys())]
+
+    def _piece(self, index: int, messages: list[Message], end: int) -> Piece:
+        wanted = self._wanted[index]
+        reached = max(self._at[index], end, offset_of(messages[-1]) + 1 if messages else 0)
+        self._at[index] = min(reached, wanted.until)
+        if reached >= wanted.until:
+            messages = [message for message in messages if offset_of(message) < wanted.until]
+            self._finish(wanted)
+        return Piece(index, messages, self._at[index])
+
+    def _finish(self, wanted: Wanted) -> None:
+        del self.unfinished[wanted.topic, wanted.partition]
+        if self.unfinished:
+            self._consumer.incremental_unassign([TopicPartition(wanted.topic, wanted.partition)])
+
+
+def offset_of(message: Message) -> int:
+    """The offset of a consumed message, which always has one."""
+    return cast("int", message.offset())
+
+
+def _error(error: KafkaException) -> ClientError:
+    return cast("ClientError", error.args[0])

@@ -1,0 +1,216 @@
+"""What a proof says: invariants, the violations of each, and how far each partition could be proven."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+import msgspec
+
+KEPT_VIOLATIONS_MAX = 1_000
+"""So many are kept word by word; the rest is counted. One cause often breaks every row behind it."""
+
+
+class Invariant(Enum):
+    """What is proven. The names are those of docs/verify.md."""
+
+    ACCOUNTED = "I1"
+    ORDER = "I2"
+    FOLD = "I3"
+    SIDE_TABLES = "I8"
+
+
+MEANING = {
+    Invariant.ACCOUNTED: "every offset is in exactly one place",
+    Invariant.ORDER: "rows are in order",
+    Invariant.FOLD: "rows, state and counts are the fold of the log",
+    Invariant.SIDE_TABLES: "side tables are what the commits name",
+}
+
+
+class ViolationKind(Enum):
+    """What is wrong. The value is the kind's name for people; `invariant` says what it breaks."""
+
+    RANGE_GAP = "offsets skipped between batches"
+    RANGE_OVERLAP = "offsets read by two batches"
+    NEVER_READ = "messages never read"
+    HOLE_UNEXPLAINED = "hole not in the ledger"
+    HOLE_FALSE = "hole where there is a message"
+    HOLE_CAUSE = "wrong cause of a hole"
+    QUARANTINE_MISSING = "missing from quarantine"
+    QUARANTINE_EXTRA = "wrongly in quarantine"
+    QUARANTINE_AND_ROWS = "in quarantine and in rows"
+    QUARANTINE_DOUBLED = "twice in quarantine"
+    QUARANTINE_CHANGED = "quarantine row changed"
+    ROW_UNCLAIMED = "row of offsets that the ledger never read"
+    ROW_ORDER = "rows out of order"
+    ROW_DOUBLED = "row doubled"
+    SESSION_IN_TWO_PARTITIONS = "session in two partitions"
+    ROW_MISSING = "row missing"
+    ROW_EXTRA = "row that the fold does not give"
+    ROW_CHANGED = "row changed"
+    STATE_DIFFERS = "stored state is not the fold"
+    STATE_DAMAGED = "stored state unreadable"
+    COUNT_DIFFERS = "wrong count in the ledger"
+    SUSPENSION_DIFFERS = "wrong suspension in the ledger"
+    PAST_VIOLATION = "read past a violation"
+    SIDE_FILE_MISSING = "side table lacks a file"
+    SIDE_FILE_FOREIGN = "side table has a file that no commit names"
+    SIDE_FILE_CHANGED = "side table file changed"
+    LEDGER_ROW_DOUBLED = "two ledger rows of a partition in one batch"
+    LEDGER_ROW_FOREIGN = "ledger row of another batch"
+    DATA_FILE_DAMAGED = "data file missing or changed"
+
+    @property
+    def invariant(self) -> Invariant:
+        """The invariant that it breaks."""
+        return _INVARIANTS[self]
+
+
+_K = ViolationKind
+_INVARIANTS = {
+    **dict.fromkeys(ViolationKind, Invariant.ACCOUNTED),
+    **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED, _K.SESSION_IN_TWO_PARTITIONS), Invariant.ORDER),
+    **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED), Invariant.FOLD),
+    **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS), Invariant.FOLD),
+    **dict.fromkeys((_K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
+    **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),
+    **dict.fromkeys((_K.LEDGER_ROW_DOUBLED, _K.LEDGER_ROW_FOREIGN, _K.DATA_FILE_DAMAGED), Invariant.SIDE_TABLES),
+}
+
+
+class Status(Enum):
+    """The end of an invariant, or of the whole proof."""
+
+    PROVEN = "proven"
+    VIOLATED = "violated"
+    NOT_PROVEN = "not proven"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A partition of one life of a topic."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong.
+
+    Attributes:
+        kind: What.
+        topic: Name of the topic; empty where a file is concerned.
+        partition: Partition number.
+        offset: First offset concerned.
+        expected: What the proof says should be there.
+        found: What is there.
+    """
+
+    kind: ViolationKind
+    topic: str = ""
+    partition: int | None = None
+    offset: int | None = None
+    expected: str = ""
+    found: str = ""
+
+
+class Violations:
+    """Collects violations.
+
+    Attributes:
+        kept: The first ones, word by word.
+        counts: All, by kind.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Violation] = []
+        self.counts: Counter[ViolationKind] = Counter()
+
+    def add(
+        self, kind: ViolationKind, where: Place | None, offset: int | None, expected: object, found: object
+    ) -> None:
+        """Note one."""
+        self.counts[kind] += 1
+        if len(self.kept) < KEPT_VIOLATIONS_MAX:
+            topic, partition = (where.topic, where.partition) if where is not None else ("", None)
+            place = {"topic": topic, "partition": partition, "offset": offset}
+            self.kept.append(Violation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
+
+    def of(self, invariant: Invariant) -> int:
+        """How many break an invariant."""
+        return sum(count for kind, count in self.counts.items() if kind.invariant is invariant)
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one partition could be proven.
+
+    Attributes:
+        topic: Name of the topic.
+        topic_id: Kafka's id of its life.
+        partition: Partition number.
+        proven_from: First offset that was read again; None where none was.
+        until: First offset not committed.
+        note: Why less than all was proven; empty where all was.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    proven_from: int | None
+    until: int
+    note: str = ""
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """The end of one invariant.
+
+    Attributes:
+        invariant: Its name.
+        meaning: Its meaning in a few words.
+        status: Proven, violated, or not proven.
+        checked: What was compared, with counts.
+        violations: How many were found.
+    """
+
+    invariant: Invariant
+    meaning: str
+    status: Status
+    checked: str
+    violations: int
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole proof.
+
+    Attributes:
+        stream: Name of the stream.
+        status: Proven where every invariant is; violated where one is.
+        version: Version of the output table that was proven.
+        generation: The lineage of batches.
+        batch: Its last batch: the proof ends there, whatever was committed meanwhile.
+        messages: How many messages were read again.
+        invariants: One by one.
+        counts: Messages by what became of them, as the proof's own fold says.
+        violation_count: All violations.
+        violations: The first of them.
+        scopes: Every partition.
+        notes: What limits the proof.
+        cpu_seconds: What the proof cost.
+        next_step: What to do.
+    """
+
+    stream: str
+    status: Status
+    version: int
+    generation: int
+    batch: int
+    messages: int
+    invariants: tuple[Proven, ...]
+    counts: dict[str, int]
+    violation_count: int
+    violations: tuple[Violation, ...]
+    scopes: tuple[Scope, ...]
+    notes: tuple[str, ...]
+    cpu_seconds: float
+    next_step: str

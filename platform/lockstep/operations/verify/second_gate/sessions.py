@@ -1,0 +1,146 @@
+"""What the proof remembers of each session, and how a broken promise suspends it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeGuard
+
+from lockstep.declare.place import Kind, Place
+from lockstep.declare.record import Record
+from lockstep.operations.verify.second_gate.contract import Memory, Rules, What
+
+
+class Known(NamedTuple):
+    """A session.
+
+    Attributes:
+        opened_at: Offset of the snapshot that began it.
+        memory: What the class remembers of it.
+        waits: Its messages go to quarantine until its next snapshot.
+    """
+
+    opened_at: int
+    memory: Memory
+    waits: bool = False
+
+
+class Fate(NamedTuple):
+    """What becomes of one message.
+
+    Attributes:
+        what: Applied, dropped, kept in quarantine (WAIT), or the end of the stream (REFUSE).
+        known: The session from now on.
+        cause: Why; empty where nothing was remarked.
+    """
+
+    what: What
+    known: Known | None
+    cause: str = ""
+
+
+class Suspension(NamedTuple):
+    """Who waits for a snapshot without having done anything.
+
+    Attributes:
+        before: Sessions that began before this offset; an operator may set it past messages that are not read yet.
+        skipped: Sessions that an operator skips, each with such an offset of its own.
+    """
+
+    before: int = 0
+    skipped: Mapping[str, int] = {}
+
+    def of(self, session: str) -> int:
+        """The offset from which on a session may begin again."""
+        return max(self.before, self.skipped.get(session, 0))
+
+
+def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspension: Suspension) -> Fate:
+    """What becomes of a message of a session.
+
+    Args:
+        rules: The class.
+        known: The session; None where it is not known.
+        place: The message's place.
+        record: Its record.
+        suspension: Who waits.
+    """
+    offset, from_offset = record.offset, suspension.of(place.session)
+    if rules.passes_unknown and not rules.suspends:
+        from_offset = 0  # best effort: nothing waits
+    waits = known is not None and (known.waits or known.opened_at < from_offset)
+    is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
+    skipped = known is None and place.session in suspension.skipped
+    if not is_snapshot and (waits or skipped or offset < from_offset):
+        return Fate(What.WAIT, known._replace(waits=True) if known is not None and waits else known, "suspended")
+    before = None if known is None or waits else known.memory
+    what, memory, cause = rules.rule(before, place, record)
+    if what is What.ACCEPT:
+        opened_at = offset if known is None or is_snapshot else known.opened_at
+        return Fate(what, Known(opened_at, memory), cause)
+    if is_snapshot and before is not None and rules.bears:
+        again, fresh, why = rules.rule(None, place, record)
+        if again is What.ACCEPT and not why:
+            return Fate(What.ACCEPT, Known(offset, fresh), cause)
+        what, cause = again, why
+    may_have_begun_before = known is None and not is_snapshot and suspension.before > 0
+    if what is What.DROP or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
+        return Fate(what, known, cause)
+    return Fate(What.WAIT, known._replace(waits=True) if known is not None else None, cause)
+
+
+def stored_form(known: Known, *, suspends: bool) -> object:
+    """A session as a state file holds it."""
+    if not suspends:
+        return known.memory
+    return {"o": known.opened_at, "g": False if known.waits else known.memory}
+
+
+def from_stored(gate: object, suspended_from: int, *, suspends: bool) -> Known | None:
+    """A session out of a state file, where a proof begins in the middle of a log.
+
+    What was stored under a policy that suspended is unknown to one that does not, where it was suspended then.
+    """
+    if not is_wrapped(gate):
+        return Known(0, _memory(gate))
+    opened_at, memory = int(gate["o"]), gate["g"]
+    waits = memory is False
+    if not suspends and (waits or opened_at < suspended_from):
+        return None
+    return Known(opened_at, None if waits else _memory(memory), waits)
+
+
+def agree(gate: object, known: Known, before: int) -> bool:
+    """Whether a stored gate says the same of a session as the proof does, under whatever policy it was stored.
+
+    Args:
+        gate: What is stored.
+        known: What the proof remembers.
+        before: Sessions that began before this offset wait, whether that is noted of each or not.
+    """
+    waits = known.waits or known.opened_at < before
+    if not is_wrapped(gate):
+        return not waits and _same(gate, known.memory)
+    opened_at, memory = gate["o"], gate["g"]
+    began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy kept it
+    if waits:
+        return began_alike and (memory is False or opened_at < before)
+    return began_alike and _same(memory, known.memory)
+
+
+def is_wrapped(gate: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a stored gate is that of a session that may be suspended."""
+    return isinstance(gate, dict) and "o" in gate
+
+
+def _same(stored: object, memory: Memory) -> bool:
+    if stored is True and isinstance(memory, int):
+        return True  # a session is known, and no more: how many messages it had was not counted then
+    return type(stored) is type(memory) and stored == memory
+
+
+def _memory(gate: object) -> Memory:
+    if gate is None or isinstance(gate, (int, bool, dict)):
+        return gate
+    if isinstance(gate, list):
+        return [int(number) for number in gate]
+    raise TypeError(f"not what a class remembers of a session: {gate!r}")

@@ -1,0 +1,151 @@
+"""Strict, said again: in order, none missing, none repeated, by the producer's own evidence."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from lockstep.declare.place import Kind, Link, Place
+from lockstep.declare.record import Record
+from lockstep.operations.verify.second_gate.contract import (
+    Answer,
+    Memory,
+    Rule,
+    Rules,
+    Ruling,
+    What,
+    not_provable,
+    refuse,
+)
+from lockstep.operations.verify.second_gate.numbers import LARGEST, content_of, counted_on, fits_64_bits
+
+REMEMBERED = 64
+"""So many contents of a session are kept where repeats are dropped."""
+
+
+def rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
+    """The rules of a declared `Strict`."""
+    answer = Answer.SUSPEND if bears else Answer.STOP
+    return Rules(
+        rule=_rule(integrity),
+        undecodable=answer,
+        raised=answer,
+        hole=answer,
+        expired=answer,
+        grew=Answer.SUSPEND if restarts_on_growth else answer,
+        bears=bears,
+    )
+
+
+def _rule(integrity: Any) -> Rule:
+    evidence, repeats = integrity.evidence, getattr(integrity, "repeats", None)
+    name = type(evidence).__name__
+    if name not in _RULES:
+        not_provable(f"Strict by {name}")
+    rule = _RULES[name]
+    if name == "Sequence":
+        rule = partial(by_sequence, wraps_at=getattr(evidence, "wraps_at", None))
+    if getattr(repeats, "name", "VIOLATION") == "DROP":
+        return partial(without_repeats, rule)
+    return rule
+
+
+def by_sequence(memory: Memory, place: Place, record: Record, wraps_at: int | None = None) -> Ruling:
+    """Each number is one more than the last; a snapshot may carry the last one again, or begin to count anew."""
+    del record
+    number, is_snapshot = place.sequence, place.kind is Kind.SNAPSHOT
+    if number is None:
+        return refuse("no evidence")
+    if memory is None or (is_snapshot and _resets(place)):
+        return _begun(place, number, number)
+    last = _number(memory)
+    if number != last + 1:
+        number = counted_on(number, last, wraps_at)
+    if number - last == 1 or (is_snapshot and number == last):
+        return Ruling(What.ACCEPT, number)
+    if number > last:
+        return refuse("gap")
+    return refuse("repeat" if number == last else "sequence goes back")
+
+
+def by_link(memory: Memory, place: Place, record: Record) -> Ruling:
+    """Each message names the one before it, or ids that follow on; memory is [last id, 1 before any update]."""
+    del record
+    link, is_snapshot = place.link, place.kind is Kind.SNAPSHOT
+    if link is None:
+        return refuse("no evidence")
+    if not isinstance(memory, list) or (is_snapshot and _resets(place)):
+        return _begun(place, link.last, [link.last, 1])
+    last, untouched = memory
+    if is_snapshot:
+        return Ruling(What.ACCEPT, [last, untouched]) if link.last == last else refuse("broken link")
+    fits = _follows(link, last) or (untouched == 1 and _reaches_over(link, last))
+    return Ruling(What.ACCEPT, [link.last, 0]) if fits and _runs_forward(link) else refuse("broken link")
+
+
+def by_count(memory: Memory, place: Place, record: Record) -> Ruling:
+    """The fold checks what it can; here that a session begins with a snapshot, and how many messages it had.
+
+    Memory is their number; True where it is not known.
+    """
+    del record
+    if memory is None:
+        return Ruling(What.ACCEPT, 1) if place.kind is Kind.SNAPSHOT else refuse("unknown session")
+    if memory is True or not isinstance(memory, int):
+        return Ruling(What.ACCEPT, memory=True)
+    said = getattr(place, "count", None) if place.kind is Kind.END else None
+    return refuse("count") if said not in {None, memory + 1} else Ruling(What.ACCEPT, memory + 1)
+
+
+def without_repeats(rule: Rule, memory: Memory, place: Place, record: Record) -> Ruling:
+    """A message that came before with the same content is dropped; memory is {"r": contents, "g": the rule's}."""
+    known: dict[str, Any] = memory if isinstance(memory, dict) else {"r": {}, "g": memory}
+    number = place.sequence if place.link is None else place.link.last
+    content = content_of(record)
+    if number is not None and known["r"].get(number) == content:
+        return Ruling(What.DROP, memory, "repeat")
+    what, inner, cause = rule(known["g"], place, record)
+    if what is not What.ACCEPT:
+        return Ruling(what, memory, cause)
+    contents = {} if _resets(place) else {held: each for held, each in known["r"].items() if held != number}
+    if number is not None:
+        contents[number] = content
+    newest = dict(list(contents.items())[-REMEMBERED:])
+    return Ruling(What.ACCEPT, {"r": newest, "g": inner}, cause)
+
+
+_RULES: dict[str, Rule] = {"Sequence": by_sequence, "Linked": by_link, "Checksum": by_count, "LogOnly": by_count}
+
+
+def _resets(place: Place) -> bool:
+    return bool(getattr(place, "resets", False))
+
+
+def _begun(place: Place, number: int, memory: Memory) -> Ruling:
+    if place.kind is not Kind.SNAPSHOT:
+        return refuse("unknown session")
+    return Ruling(What.ACCEPT, memory) if fits_64_bits(number) else refuse("number out of range")
+
+
+def _follows(link: Link, last: int) -> bool:
+    return link.previous == last if link.previous is not None else link.first == last + 1
+
+
+def _reaches_over(link: Link, last: int) -> bool:
+    """A snapshot taken beside the stream: the first update after it may begin before the snapshot's end."""
+    if link.first is None:
+        return False
+    needed = last if link.previous is not None else last + 1
+    return link.first <= needed <= link.last
+
+
+def _runs_forward(link: Link) -> bool:
+    begins = [number for number in (link.first,) if number is not None and number > link.last]
+    behind = link.previous is not None and link.previous >= link.last
+    return not begins and not behind and link.last <= LARGEST
+
+
+def _number(memory: Memory) -> int:
+    if not isinstance(memory, int):
+        raise TypeError(f"a session's last number, not {memory!r}")
+    return memory

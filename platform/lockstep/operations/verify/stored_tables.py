@@ -1,0 +1,241 @@
+"""Reads what the stream's commits and side tables say, as of one head, and compares them with each other (I8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.errors import TableError
+from lockstep.operations.verify.proof import ViolationKind, Violations
+from lockstep.operations.verify.ranges import LedgerRange
+from lockstep.table import log
+from lockstep.table.commit import OutputLog
+from lockstep.table.head import Head, SideFile
+from lockstep.table.layout import StreamFolders
+
+Row = dict[str, object]
+NamedFiles = dict[tuple[int, int], tuple[SideFile, ...]]
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A live file of a table, as its log names it."""
+
+    path: str
+    size: int
+    rows: int
+
+
+class Named(msgspec.Struct):
+    """What the output table's commits name.
+
+    Attributes:
+        ledger: The ledger file of each (generation, batch).
+        quarantine: The quarantine files of each (generation, batch) that has any.
+        first_version: Oldest entry that is still there; older ones were cleaned up.
+    """
+
+    ledger: NamedFiles
+    quarantine: NamedFiles
+    first_version: int
+
+
+class SideTable(msgspec.Struct):
+    """A side table at the version that was read.
+
+    Attributes:
+        name: "ledger" or "quarantine".
+        folder: Where it lies.
+        files: Its live files, by path.
+        held: The newest batch that it says it holds.
+    """
+
+    name: str
+    folder: Path
+    files: dict[str, StoredFile]
+    held: int
+
+
+class Stored(msgspec.Struct):
+    """Everything that was read of a stream's tables.
+
+    Attributes:
+        version: Version of the output table.
+        head: Its head; the proof ends at the head's batch.
+        data_files: Live files of the output table.
+        ledger: Ledger rows up to the head, without those of generations that were rewound.
+        quarantine: Quarantine rows, likewise.
+        checked: How many side files were compared.
+        notes: What limits the comparison.
+    """
+
+    version: int
+    head: Head
+    data_files: list[StoredFile]
+    ledger: list[LedgerRange]
+    quarantine: list[Row]
+    checked: int
+    notes: list[str]
+
+
+def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
+    """Read the tables.
+
+    1. The output table's head: the proof goes up to its batch and no further.
+    2. The side tables, which may hold later batches by now.
+    3. All that the output's commits name, those later batches included.
+    4. Compare 2 with 3; read the rows.
+
+    Raises:
+        TableError: A log cannot be read, or holds entries of somebody else.
+    """
+    try:
+        base = OutputLog(folders.table).base()  # 1
+        data_files = list(_live(DeltaTable(folders.table, version=base.version)).values())
+        sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
+        named = _named(folders.table, base.version)  # 3
+    except DeltaError as error:
+        raise TableError(
+            f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
+            next_step=f"lockstep repair {folders.stream} says what is broken",
+        ) from error
+    head, notes = base.head, []
+    if named.first_version > 0:
+        notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
+    ledger = _compared(sides[0], named.ledger, named.first_version, head, violations)  # 4
+    kept = _compared(sides[1], named.quarantine, named.first_version, head, violations)
+    _check_data_files(folders.table, data_files, violations)
+    return Stored(
+        version=base.version,
+        head=head,
+        data_files=data_files,
+        ledger=[_range(row) for row in _valid(ledger, head)],
+        quarantine=list(_valid(kept, head)),
+        checked=len(sides[0].files) + len(sides[1].files),
+        notes=notes,
+    )
+
+
+def _live(table: DeltaTable) -> dict[str, StoredFile]:
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return {a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0) for a in actions}
+
+
+def _side(folder: Path) -> SideTable:
+    table = DeltaTable(folder)
+    return SideTable(folder.name, folder, _live(table), table.transaction_version(log.BATCH) or 0)
+
+
+def _named(table: Path, version: int) -> Named:
+    """What the commits name; those after `version` too, because the side tables may be ahead of it by now."""
+    found = Named({}, {}, version)
+    for at in range(version, -1, -1):
+        entry = log.read_entry(table, at)
+        if entry is None:
+            break
+        found.first_version = at
+        _name(found, entry)
+    for at in _later(table, version):
+        _name(found, log.read_entry(table, at))
+    return found
+
+
+def _name(found: Named, entry: log.Entry | None) -> None:
+    head = entry.head if entry is not None else None
+    if head is not None and head.ledger is not None:
+        found.ledger.setdefault((head.generation, head.batch), (head.ledger,))
+    if head is not None and head.quarantine is not None:
+        found.quarantine.setdefault((head.generation, head.quarantine.batch), head.quarantine.files)
+
+
+def _later(table: Path, version: int) -> Iterator[int]:
+    at = version + 1
+    while log.entry_path(table, at).exists():
+        yield at
+        at += 1
+
+
+def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head, violations: Violations) -> list[Row]:
+    """The rows of a side table, after its files were compared with those that the commits name."""
+    rows: list[Row] = []
+    wanted: dict[str, tuple[int, SideFile]] = {
+        file.path: (batch, file) for (_, batch), files in named.items() for file in files
+    }
+    # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
+    newest = max((batch for batch, _ in wanted.values() if batch <= head.batch), default=0)
+    for path, (batch, file) in sorted(wanted.items(), key=lambda item: item[1][0]):
+        if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
+            found = "no live file of that name"
+            violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
+        if batch <= head.batch:
+            rows += _rows(side, file, batch, violations)
+    first_known = min((batch for batch, _ in wanted.values()), default=0)
+    for path in sorted(side.files.keys() - wanted.keys()):
+        rows += _foreign_rows(side, path, first_known if first_version > 0 else 0, violations)
+    return rows
+
+
+def _foreign_rows(side: SideTable, path: str, first_known: int, violations: Violations) -> list[Row]:
+    """Rows of a file that no commit names: to be expected only of batches whose commits were cleaned up."""
+    rows = _read(side.folder / path) or []
+    if rows and all(cast("int", row["batch"]) < first_known for row in rows):
+        return rows
+    found = f"{len(rows)} rows in {side.name}/{path}"
+    violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, "only files that commits name", found)
+    return []
+
+
+def _rows(side: SideTable, file: SideFile, batch: int, violations: Violations) -> list[Row]:
+    """The rows of a file that a commit names, whether the side table has it or not."""
+    path = side.folder / file.path
+    rows, live = _read(path), side.files.get(file.path)
+    if rows is None:
+        found = "unreadable" if path.exists() else "no such file"
+        violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
+        return []
+    sizes = {path.stat().st_size} | ({live.size} if live is not None else set())
+    counts = {len(rows)} | ({live.rows} if live is not None else set())
+    if sizes != {file.size} or counts != {file.rows}:
+        found = f"{sorted(sizes)} bytes, {sorted(counts)} rows"
+        expected = f"{side.name}/{file.path}: {file.size} bytes, {file.rows} rows"
+        violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
+    for row in rows:
+        if row["batch"] != batch:
+            found = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
+            violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, f"rows of batch {batch} in {file.path}", found)
+    return rows
+
+
+def _read(path: Path) -> list[Row] | None:
+    """The rows of a file; None when it is missing or no Parquet."""
+    try:
+        return pq.ParquetFile(path).read().to_pylist()
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _valid(rows: Iterable[Row], head: Head) -> Iterator[Row]:
+    """Rows of batches that no rewind took back."""
+    last_batch = {ended.generation: ended.last_batch for ended in head.lineage} | {head.generation: head.batch}
+    for row in rows:
+        if cast("int", row["batch"]) <= last_batch.get(cast("int", row["generation"]), -1):
+            yield row
+
+
+def _range(row: Row) -> LedgerRange:
+    """A ledger row; what is null in it is what its column has by default."""
+    return msgspec.convert({name: value for name, value in row.items() if value is not None}, LedgerRange)
+
+
+def _check_data_files(table: Path, files: Iterable[StoredFile], violations: Violations) -> None:
+    for file in files:
+        path = table / file.path
+        found = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
+        if found != f"{file.size} bytes":
+            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)

@@ -1,0 +1,245 @@
+"""`lockstep verify`: proves a stream's tables against Kafka. Reads everything, writes nothing but a scratch folder."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.decoders.registry import Registry
+from lockstep.errors import LockstepError, StateError
+from lockstep.operations.verify.declared import AnyStream, Declared, declared, without_a_proof
+from lockstep.operations.verify.folding import Folding
+from lockstep.operations.verify.holes import check_causes
+from lockstep.operations.verify.kafka_log import TOGETHER_MAX, KafkaLog, Kept, Wanted
+from lockstep.operations.verify.kept import KeptMessages
+from lockstep.operations.verify.partition_proof import PartitionProof, Parts
+from lockstep.operations.verify.proof import Place, Proof, Scope, ViolationKind, Violations
+from lockstep.operations.verify.ranges import Chain, Key, chains, provable_from
+from lockstep.operations.verify.row_values import RowComparison
+from lockstep.operations.verify.second_gate.classes import rules_of
+from lockstep.operations.verify.second_gate.contract import NotProvable, Rules, not_provable
+from lockstep.operations.verify.stored_state import StoredState
+from lockstep.operations.verify.stored_tables import Row, Stored, read_stored
+from lockstep.operations.verify.summary import Work, summary
+from lockstep.operations.verify.table_rows import TableRows
+from lockstep.operations.verify.without_kafka import check_without_kafka
+from lockstep.settings import KafkaSettings
+from lockstep.table import log
+from lockstep.table.layout import StreamFolders
+
+
+def verify(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None) -> Proof:
+    """Prove a stream, up to the head that its table has now.
+
+    1. Read the tables; compare the side tables with what the commits name (I8).
+    2. Join up the ledger's ranges of each partition (half of I1).
+    3. Put the rows beside each other by partition; check their order (I2).
+    4. Ask Kafka what it still has; from there on read it again, fold it, and compare (I1, I3).
+    5. Ask Kafka why offsets hold no message (the rest of I1).
+
+    Args:
+        stream: The declaration; it must be the one that wrote the table.
+        folders: Where its tables lie.
+        kafka: The cluster.
+        registry: The installation's schema registry, where the decoder needs one.
+
+    Raises:
+        LockstepError: Something could not be read: nothing is proven, and nothing is violated.
+    """
+    began, violations = time.process_time(), Violations()
+    if not log.exists(folders.table):
+        raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
+    stored = read_stored(folders, violations)  # 1
+    found = chains(stored.ledger, violations)  # 2
+    with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
+        rows.load(folders.table, stored.data_files)
+        rows.check_order(violations)  # 3
+        proving = _Proving(stream, folders, stored, rows, violations, declared(stream, registry))
+        with _without_collector():
+            proving.prove(found, KafkaLog(kafka))  # 4, 5
+        work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
+    return summary(stream.name, stored, work, violations, time.process_time() - began)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """The fold makes no cycles, and the collector would walk over all its states again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Proving:
+    """The proof of all partitions.
+
+    Attributes:
+        work: What was done.
+    """
+
+    def __init__(
+        self,
+        stream: AnyStream,
+        folders: StreamFolders,
+        stored: Stored,
+        rows: TableRows,
+        violations: Violations,
+        functions: Declared,
+    ) -> None:
+        self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
+        self._quarantine: dict[Key, list[Row]] = {}
+        for row in stored.quarantine:
+            self._quarantine.setdefault((str(row["topic_id"]), int(str(row["partition"]))), []).append(row)
+        self._homes: dict[tuple[str, str], int] = {}
+        self.work = Work()
+        try:
+            if (what := without_a_proof(stream)) is not None:
+                not_provable(what)
+            self._rules: Rules | None = rules_of(stream.integrity)
+        except NotProvable as reason:
+            self._rules = None
+            self.work.blocked.append(reason.reason)
+
+    def prove(self, found: Mapping[Key, Chain], kafka: KafkaLog) -> None:
+        """Prove each partition as far as that can be done."""
+        self._unclaimed(found)
+        ids = kafka.topic_ids({chain.place.topic for chain in found.values()})
+        alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
+        kept = kafka.kept((chain.place.topic, chain.place.partition) for chain in alive)
+        for chain in found.values():
+            if chain not in alive:
+                gone = "re-created" if chain.place.topic in ids else "gone"
+                self._not_again(chain, f"the topic is {gone}: order and counts only")
+        for at in range(0, len(alive), TOGETHER_MAX):
+            group = alive[at : at + TOGETHER_MAX]
+            self._prove_group([(c, kept[c.place.topic, c.place.partition]) for c in group], kafka)
+
+    def _prove_group(self, group: Iterable[tuple[Chain, Kept]], kafka: KafkaLog) -> None:
+        proofs = list(self._opened(group))
+        wanted = [Wanted(c.place.topic, c.place.partition, each.start, _end(c, kept)) for c, kept, each in proofs]
+        for piece in kafka.read(wanted):
+            self.work.messages += len(piece.messages)
+            proofs[piece.index][2].take(piece.messages, piece.reached)
+        for chain, end, proof in proofs:
+            proof.finish(_end(chain, end))
+            self.work.add(chain, proof)
+            self._check_homes(chain.place, proof)
+        check_causes(kafka, [(chain.place, proof.gaps) for chain, _, proof in proofs], self._violations)
+
+    def _check_homes(self, place: Place, proof: PartitionProof) -> None:
+        """A session that goes on in two partitions has no order, and its class promised one."""
+        if self._rules is None or not self._rules.of_one_partition:
+            return
+        for session in proof.living:
+            home = self._homes.setdefault((place.topic_id, session), place.partition)
+            if home != place.partition:
+                kind, both = ViolationKind.SESSION_IN_TWO_PARTITIONS, sorted((home, place.partition))
+                self._violations.add(kind, place, None, f"session {session!r} in one partition", f"partitions {both}")
+
+    def _opened(self, group: Iterable[tuple[Chain, Kept]]) -> Iterator[tuple[Chain, Kept, PartitionProof]]:
+        """Begin the proof of partitions; of those that cannot be folded again, check what can be."""
+        for chain, kept in group:
+            first = provable_from(chain.ranges, kept.first)
+            self._check_start(chain, kept)
+            if self._rules is None:
+                self._not_again(chain, self.work.blocked[0])
+            elif first == len(chain.ranges):
+                self._not_again(chain, f"Kafka has nothing before offset {kept.first}: order and counts only")
+            else:
+                opened = self._open(chain, first, self._rules)
+                if opened is not None:
+                    self.work.scopes.append(_scope(chain, first, kept))
+                    yield chain, kept, opened
+
+    def _open(self, chain: Chain, first: int, rules: Rules) -> PartitionProof | None:
+        """The proof of a partition from one of its ranges on, with the state that was stored before it."""
+        parts = self._parts(chain, rules)
+        if first > 0:
+            before = chain.ranges[first - 1]
+            try:
+                parts.stored.begin(before, parts.folding, suspends=rules.suspends)
+            except StateError as error:
+                reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
+                self._violations.add(
+                    ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
+                )
+                self.work.blocked.append(reason)
+                self._not_again(chain, "not provable: the state to begin with cannot be read")
+                return None
+            check_without_kafka(chain.ranges[:first], parts.cursor, parts.kept, self._violations)
+        return PartitionProof(parts, first, self._violations)
+
+    def _parts(self, chain: Chain, rules: Rules) -> Parts:
+        key, place = (chain.place.topic_id, chain.place.partition), chain.place
+        kept = KeptMessages(place, self._quarantine.get(key, ()), self._violations)
+        return Parts(
+            chain=chain,
+            rules=rules,
+            folding=Folding(self._declared, rules, place, kept),
+            kept=kept,
+            cursor=self._rows.cursor(key),
+            rows=RowComparison(place, self._violations),
+            stored=StoredState(self._folders.state, self._declared, self._violations),
+        )
+
+    def _not_again(self, chain: Chain, why: str) -> None:
+        """A partition whose messages are not folded again."""
+        key = (chain.place.topic_id, chain.place.partition)
+        kept = KeptMessages(chain.place, self._quarantine.get(key, ()), self._violations)
+        check_without_kafka(chain.ranges, self._rows.cursor(key), kept, self._violations)
+        self.work.scopes.append(_scope_of(chain, None, why))
+
+    def _check_start(self, chain: Chain, kept: Kept) -> None:
+        """What Kafka has before the first offset that was wanted was never read."""
+        if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
+            found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
+            self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
+
+    def _unclaimed(self, found: Mapping[Key, Chain]) -> None:
+        """Rows and quarantine of partitions that the ledger does not know."""
+        for key, place in self._rows.places.items():
+            if key not in found:
+                first, rows = self._rows.slices[key][0].first[0], sum(each.rows for each in self._rows.slices[key])
+                expected = f"no rows of topic id {place.topic_id}"
+                self._violations.add(ViolationKind.ROW_UNCLAIMED, place, first, expected, f"{rows} rows")
+        for key in self._quarantine.keys() - found.keys():
+            found_rows = f"{len(self._quarantine[key])} rows of {key[0]}/{key[1]}"
+            self._violations.add(ViolationKind.QUARANTINE_EXTRA, None, None, "partitions of the ledger", found_rows)
+
+
+def _end(chain: Chain, kept: Kept) -> int:
+    """Where reading again ends: what a log lost at its end cannot be waited for."""
+    return min(chain.until, kept.end)
+
+
+def _scope(chain: Chain, first: int, kept: Kept) -> Scope:
+    row, notes = chain.ranges[first], []
+    if first > 0:
+        state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
+        notes.append(f"Kafka keeps nothing before {kept.first}; {state}, rows before it checked for order and counts")
+    if kept.end < chain.until:
+        notes.append(f"Kafka's log ends at {kept.end}: offsets from there on are not proven")
+    if losses := [each for each in chain.ranges if each.is_loss]:
+        notes.append("; ".join(f"accepted loss: {each.accepted_loss}" for each in losses))
+    return _scope_of(chain, row.read_from, "; ".join(notes))
+
+
+def _scope_of(chain: Chain, proven_from: int | None, note: str) -> Scope:
+    place = chain.place
+    return Scope(
+        topic=place.topic,
+        topic_id=place.topic_id,
+        partition=place.partition,
+        proven_from=proven_from,
+        until=chain.until,
+        note=note,
+    )

@@ -1,0 +1,25 @@
+"""The package as a whole: its error classes are known only when every module of it is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import lockstep
+from lockstep.errors import LockstepError
+
+
+def below(kind: type[LockstepError]) -> list[type[LockstepError]]:
+    own = [each for each in kind.__subclasses__() if not each.__name__.startswith("_")]
+    return [*own, *(deeper for each in own for deeper in below(each))]
+
+
+@pytest.fixture(scope="session")
+def kinds() -> dict[str, type[LockstepError]]:
+    """Every public error class of the package, by name; classes of tests are none of it."""
+    for module in pkgutil.walk_packages(lockstep.__path__, "lockstep."):
+        importlib.import_module(module.name)
+    found: list[type[LockstepError]] = [LockstepError, *below(LockstepError)]
+    return {kind.__name__: kind for kind in found if kind.__module__.startswith("lockstep.")}

@@ -1,0 +1,95 @@
+"""One error of every class, as it is raised; its text is kept in `golden/` and compared exactly.
+
+`pytest tests/errors --write-golden` writes the texts anew: read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep import errors
+from lockstep.compaction.plan import Bin
+from lockstep.compaction.proof import Proof, ProofDiffers
+from lockstep.compaction.rewrite import Refused
+from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
+from lockstep.compaction.segments import OutOfOrder
+from lockstep.engine.deadline import BatchOverdue
+from lockstep.errors import LockstepError
+from lockstep.integrity.acceptance import Loss
+from lockstep.integrity.finding import Finding
+from lockstep.operations.accepting import NotThere
+from lockstep.operations.opened import NoTable
+from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
+from lockstep.operations.repair import WriterLives
+from lockstep.operations.resume import NotCovered, NotHalted
+from lockstep.operations.sql import WrongQuery
+from lockstep.operations.state import NoSuchSession, NotRetained, Wanted
+from lockstep.operations.streams import UnknownStream
+from lockstep.rehearsal.broker import PortTaken
+from lockstep.rehearsal.recordings import RecordingError
+from lockstep.state.address import empty_state
+from lockstep.state.difference import Difference
+from lockstep.state.healing import LocalStateUnusable
+from lockstep.state.schema import MigrationFailed, StateNotOfItsType, StateTypeChanged
+from lockstep.state.section import StateDamaged
+from lockstep.table.demands import Replan
+from lockstep.table.rows import RowOrigin, RowRefused
+
+GAP = Finding(
+    cause="gap",
+    topic="books.eth",
+    topic_id="id",
+    partition=0,
+    offset=120,
+    until=121,
+    session="eth",
+    expected="7",
+    found="9, missing 7 to 8",
+)
+GARBAGE = Finding(
+    "undecodable", "books.eth", "id", 3, 7, 8, expected="a message of the stream", found="Input data was truncated"
+)
+GREW = Finding("partitions grew", "books.btc", "id", 4, 0, 0, expected="4 partitions", found="5 partitions")
+STEP = "start the stream again: it goes on from the ledger"
+
+EVERY: tuple[LockstepError, ...] = (
+    LockstepError("stream books has no batch yet, no hour is open", next_step="lockstep run books"),
+    errors.DeclarationError("Every.seconds", 0.0, "is not above 0", "Every(seconds=5)"),
+    errors.NotYet("Stream.rules", ("x",), "leave it out"),
+    errors.SettingsError("kafka.bootstrap_servers is missing", next_step="set it in lockstep.toml"),
+    errors.EnvironmentProblem("no Java of 17 or 21 was found", next_step="install OpenJDK 17 or 21"),
+    errors.RegistryUnreachable("the schema registry answers HTTP 503", next_step="look after the registry"),
+    errors.KafkaError("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
+    errors.TableError("version 7 was written by somebody else", next_step="end that writer, then restore version 6"),
+    errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
+    errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),
+    errors.Fenced(3, 4),
+    errors.StreamHalted("books", (GAP,)),
+    errors.IntegrityLost("books", (GAP, GARBAGE, GREW)),
+    errors.Violation(1, 2, "checksum of the book"),
+    LocalStateUnusable(empty_state(1, "id", 0, 120), "No space left on device"),
+    PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
+    Replan("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),
+    CompactionRefused([(Bin("2026-01-31T09", ()), Refused("a proof differs", "compact again"))], CompactionResult()),
+    InputsGone("2026-01-31T09", "3 of its files are not live any more"),
+    OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),
+    ProofDiffers(Proof(rows=10), Proof(rows=9), "10 rows became 9"),
+    StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
+    StateTypeChanged("state/5.state (bytes 0 to 90)", (Difference("rows{}.price", "float", "str"),)),
+    StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="mend the fold"),
+    MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
+    BatchOverdue(300),
+    RowRefused(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
+    RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
+    NoTable("books", Path("tables")),
+    UnknownStream("book", {}),
+    WrongQuery("SELECT x", "No field named x", {}),
+    NoSuchSession("books", Wanted("books.eth", 0, "eth"), "1 of 4"),
+    NotRetained("books", 3, 7, 90),
+    NotInQuarantine("books", Place("books.eth", 0, 120)),
+    ExportRefused(Path("refused.jsonl"), "it is there already"),
+    WriterLives("books", 4),
+    NotHalted("books", "running"),
+    NotCovered("books", (GAP,), (), "the producer's disk"),
+    NotThere("books", Loss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
+)

@@ -1,0 +1,108 @@
+"""Meters that send readings with times of their own: windows, alarms, ends. For tests of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import msgspec
+
+from lockstep import EventTime, FuzzyWindow, Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
+
+MINUTE = 60_000_000
+
+
+class Start(msgspec.Struct, tag="start", tag_field="type"):
+    """The snapshot of a meter; `more` says that it goes on in the next message."""
+
+    number: int
+    second: int
+    more: bool = False
+
+
+class Read(msgspec.Struct, tag="read", tag_field="type"):
+    number: int
+    second: int
+    value: int
+
+
+class Close(msgspec.Struct, tag="close", tag_field="type"):
+    number: int
+    second: int
+
+
+Message = Start | Read | Close
+
+
+class Meter(msgspec.Struct):
+    """Readings of the minute that is not over."""
+
+    minute: int | None = None
+    values: list[int] = []
+    started: int = 1
+
+
+class Total(msgspec.Struct, frozen=True):
+    what: str
+    minute: int | None
+    values: str
+
+
+class Meters(Transform[Message, Meter, Total]):
+    """One row a minute, when it is over; a negative value raises."""
+
+    def place(self, message: Message, record: Record) -> Place:
+        session = (record.key or b"").decode()
+        kind = Kind.UPDATE
+        match message:
+            case Start():
+                kind = Kind.PART if message.more else Kind.SNAPSHOT
+            case Close():
+                kind = Kind.END
+            case Read():
+                pass
+        return Place(session, kind, sequence=message.number, event_time_us=message.second * 1_000_000)
+
+    def open(self, message: Message, record: Record) -> Meter:
+        return Meter()
+
+    def apply(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
+        if isinstance(message, Start):
+            state.started += 1
+            return
+        assert isinstance(message, Read)
+        if message.value < 0:
+            raise ValueError("negative")
+        state.minute = message.second // 60 if state.minute is None else state.minute
+        state.values.append(message.value)
+        if message.value == 0:
+            yield Total("zero", state.minute, "")
+
+    def deadline(self, state: Meter) -> int | None:
+        return None if state.minute is None else (state.minute + 1) * MINUTE
+
+    def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
+        yield Total("minute", state.minute, _shown(state.values))
+        state.minute, state.values = None, []
+
+    def on_end(self, state: Meter) -> Iterable[Total]:
+        yield Total("end", state.minute, _shown(state.values))
+
+
+def _shown(values: list[int]) -> str:
+    return " ".join(map(str, values))
+
+
+meters = Stream(
+    name="meters",
+    topics=Topics(pattern=r"meters\..+"),
+    transform=Meters(),
+    integrity=Strict(evidence=Sequence()),
+    event_time=EventTime(session_idle=timedelta(minutes=10)),
+)
+reordered = Stream(
+    name="reordered",
+    topics=Topics(pattern=r"meters\..+"),
+    transform=Meters(),
+    integrity=FuzzyWindow(lateness=timedelta(seconds=30), reorder=True),
+)

@@ -1,0 +1,77 @@
+"""Messages for gates that look at more than places: content, time, offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockstep import Kind, Place, Record
+from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.verdict import Gate, GateState, Judgement
+
+
+@dataclass(frozen=True)
+class Content:
+    """A client's message of some content."""
+
+    content: bytes
+
+    def key(self) -> bytes | None:
+        return b"s"
+
+    def value(self) -> bytes | None:
+        return self.content
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def leader_epoch(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message: its kind, number, second of event time, content."""
+
+    kind: Kind
+    number: int | None
+    second: int
+    content: bytes = b""
+
+    def at(self, offset: int) -> tuple[Place, Record]:
+        place = Place("s", self.kind, sequence=self.number, event_time_us=self.second * 1_000_000)
+        content = self.content or f"{self.kind.value} {self.number} {self.second}".encode()
+        return place, Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(content))
+
+
+def snapshot(number: int | None, second: int, content: bytes = b"") -> Sent:
+    return Sent(Kind.SNAPSHOT, number, second, content)
+
+
+def update(number: int | None, second: int, content: bytes = b"") -> Sent:
+    return Sent(Kind.UPDATE, number, second, content)
+
+
+KEPT = (Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND)
+Told = tuple[str, str, tuple[int, ...]]
+"""Judgement, cause, and the offsets that follow."""
+
+
+def judged(gate: Gate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
+    """What a gate says of messages at offsets from 0, driven as the engine drives it."""
+    state: GateState = None
+    told: list[Told] = []
+    for offset, sent in enumerate(messages):
+        place, record = sent.at(offset)
+        time.see(place.event_time_us or 0)
+        due_us = gate.due_us(state)
+        if due_us is not None and due_us <= time.watermark_us:
+            state, verdict = gate.due(state)
+            told.append(("due", verdict.cause, verdict.after))
+        after, verdict = gate.check(state, place, record)
+        if verdict.judgement in KEPT:
+            state = after
+        told.append((verdict.judgement.value, verdict.cause, verdict.before + verdict.after))
+    return told

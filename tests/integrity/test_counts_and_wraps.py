@@ -1,0 +1,73 @@
+"""Numbers that wrap around or begin anew, and the count that an END carries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lockstep import Checksum, Kind, LogOnly, Ordered, Place, Sequence
+from lockstep.errors import DeclarationError
+from lockstep.integrity.evidence import Evidence
+from lockstep.integrity.numbers import unwrapped
+from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.verdict import Gate
+from tests.integrity.places import RECORD, refused_at, snapshot, update
+
+
+def test_a_number_of_8_bits_goes_on_at_0() -> None:
+    places = [snapshot(254), update(255), update(0), update(1)]
+    assert refused_at(Sequence(wraps_at=256), places) is None
+    refused = refused_at(Sequence(), places)
+    assert refused is not None
+    assert (refused[1].cause, refused[1].expected, refused[1].found) == ("sequence goes back", "256", "0")
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "found"),
+    [(1, "gap", "1, missing 0"), (254, "sequence goes back", "254"), (255, "repeat", "255")],
+)
+def test_a_break_is_told_in_the_numbers_of_the_producer(number: int, cause: str, found: str) -> None:
+    refused = refused_at(Sequence(wraps_at=256), [snapshot(255), update(number)])
+    assert refused is not None
+    assert (cause, "0", found) == (refused[1].cause, refused[1].expected, refused[1].found)
+
+
+def test_ordered_takes_a_wrap_for_going_forward() -> None:
+    assert refused_at(Ordered(wraps_at=256).gate(PartitionTime()), [snapshot(250), update(255), update(3)]) is None
+    late = refused_at(Ordered(wraps_at=256).gate(PartitionTime()), [snapshot(3), update(250)])
+    assert late is not None
+    assert late[1].cause == "sequence goes back"
+
+
+@given(last=some.integers(0, 10**12), step=some.integers(-100, 100), bits=some.sampled_from([8, 16, 32]))
+def test_the_nearest_number_is_meant(last: int, step: int, bits: int) -> None:
+    wraps_at = 2**bits
+    assert last + step == unwrapped((last + step) % wraps_at, last, wraps_at)
+
+
+@pytest.mark.parametrize("wraps_at", [0, 3, -256, True, 2.0])
+def test_a_wrap_around_that_is_none_is_refused(wraps_at: object) -> None:
+    with pytest.raises(DeclarationError, match="is not how many numbers there are"):
+        Sequence(wraps_at=wraps_at)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_snapshot_may_begin_the_numbering_anew_where_the_producer_says_so() -> None:
+    anew = Place("s", Kind.SNAPSHOT, sequence=1, resets=True)
+    assert refused_at(Sequence(), [snapshot(7), update(8), anew, update(2)]) is None
+    assert refused_at(Sequence(), [snapshot(7), update(8), snapshot(1)]) is not None
+
+
+@pytest.mark.parametrize("evidence", [Checksum(), LogOnly()])
+@pytest.mark.parametrize(("count", "cause"), [(3, None), (None, None), (4, "count"), (2, "count")])
+def test_the_count_at_the_end_is_compared(evidence: Evidence, count: int | None, cause: str | None) -> None:
+    refused = refused_at(evidence, [snapshot(), update(), Place("s", Kind.END, count=count)])
+    assert cause == (refused[1].cause if refused else None)
+
+
+def test_a_session_of_an_earlier_release_has_no_count_to_compare() -> None:
+    gate: Gate = LogOnly()
+    state, _ = gate.check(True, update(), RECORD)  # noqa: FBT003  # the state as it was stored
+    assert state is True
+    _, verdict = gate.check(state, Place("s", Kind.END, count=99), RECORD)
+    assert verdict.judgement.value == "accept"

@@ -1,0 +1,123 @@
+"""A stream with all that a proof must follow: kinds, evidence, odd columns, and a transform that fails half-way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+
+from lockstep import DecimalType, Kind, Link, Opened, Place, Record, Stream, Topics, Transform, Violation
+from lockstep.integrity.contract import IntegrityClass
+
+POISON = 666
+"""The transform fails at this value, after it has changed its state."""
+UNFIT = 2**63
+"""One more than a column holds."""
+
+
+class Message(msgspec.Struct):
+    """One message.
+
+    Attributes:
+        kind: "snapshot", "update", "end" or "skip".
+        seq: The producer's number.
+        add: Amounts by name.
+        total: What the producer says they sum up to, where it says so.
+    """
+
+    kind: str
+    seq: int | None = None
+    add: dict[str, int] = {}
+    total: int | None = None
+
+
+class Side(Enum):
+    """Of an amount."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+class Step(msgspec.Struct):
+    """A nested value."""
+
+    amount: int
+    share: float | None
+
+
+class Account(msgspec.Struct):
+    """The state of a session."""
+
+    amounts: dict[str, int]
+    steps: int = 0
+
+
+class Booking(msgspec.Struct):
+    """One changed amount."""
+
+    name: str
+    amount: int
+    side: Side
+    price: Annotated[Decimal, DecimalType(18, 4)]
+    ratio: float
+    at: datetime
+    path: list[Step]
+    held: dict[str, int]
+    remark: str | None = None
+
+
+class Bookings(Transform[Message, Account, Booking]):
+    """Adds to amounts by name."""
+
+    def place(self, message: Message, record: Record) -> Place:
+        """The session is the key; a message without one fails here."""
+        if record.key is None:
+            raise LookupError("a message without a key")
+        link = None if message.seq is None else Link(last=message.seq, previous=message.seq - 1)
+        time = None if message.seq is None else 1_700_000_000_000_000 + message.seq * 1_000_000
+        return Place(record.key.decode(), Kind(message.kind), sequence=message.seq, link=link, event_time_us=time)
+
+    def open(self, message: Message, record: Record) -> Account | Opened[Account, Booking]:
+        """All amounts; a snapshot of one amount has a row."""
+        self._fail_at(message)
+        state = Account(dict(message.add))
+        if len(message.add) != 1:
+            return state
+        return Opened(state, [self._booking(name, amount, state) for name, amount in message.add.items()])
+
+    def apply(self, state: Account, message: Message, record: Record) -> Iterable[Booking]:
+        """One row an amount; zero has none."""
+        for name, amount in message.add.items():
+            state.amounts[name] = state.amounts.get(name, 0) + amount
+            state.steps += 1
+            if amount:
+                yield self._booking(name, state.amounts[name], state)
+        self._fail_at(message)
+        if message.total not in {None, sum(state.amounts.values())}:
+            raise Violation(sum(state.amounts.values()), message.total)
+
+    def _fail_at(self, message: Message) -> None:
+        if POISON in message.add.values():
+            raise ZeroDivisionError("poison")
+
+    def _booking(self, name: str, amount: int, state: Account) -> Booking:
+        return Booking(
+            name=name,
+            amount=amount,
+            side=Side.UP if amount >= 0 else Side.DOWN,
+            price=Decimal(amount % 1_000_000) / 4,
+            ratio=float("nan") if amount == 0 else 1 / amount,
+            at=datetime(2024, 1, 1, tzinfo=UTC) + timedelta(microseconds=state.steps),
+            path=[Step(amount % 7, None), Step(state.steps, 0.5)],
+            held=dict(list(state.amounts.items())[:2]),
+            remark=None if amount % 2 else f"even {name}",
+        )
+
+
+def bookings(pattern: str, integrity: IntegrityClass) -> Stream[Message, Account, Booking]:
+    """The stream over the topics of one table."""
+    return Stream(name="bookings", topics=Topics(pattern=pattern), transform=Bookings(), integrity=integrity)

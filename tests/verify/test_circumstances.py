@@ -1,0 +1,164 @@
+"""Proofs beside a writer, after compaction, of topics that were made anew, of classes that cannot be proven."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every, Ordered, Strict
+from lockstep.compaction.run import compact_stream
+from lockstep.integrity.evidence import Checksum, Evidence
+from lockstep.operations.close import close_hour
+from lockstep.operations.verify.proof import Proof, Status, ViolationKind
+from lockstep.operations.verify.verify import verify
+from lockstep.table.layout import StreamFolders
+from tests.engine.feed import Feed, session, snapshot, update
+from tests.engine.local_runs import LocalRuns
+from tests.engine.streams import adding
+from tests.verify.clean_tables import clean_table
+from tests.verify.forging import Forged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.rehearsal.broker import Broker
+
+PROOFS_BESIDE = 5
+
+
+@dataclass(frozen=True)
+class OfMyOwn(Checksum):
+    """Evidence that no second gate knows."""
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+@pytest.fixture
+def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
+    return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+
+
+def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> Proof:
+    return verify(runs.stream, folders or runs.folders, runs.settings.kafka)
+
+
+def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs: LocalRuns) -> None:
+    topic, stop = feed.create("values"), threading.Event()
+    feed.send(topic, session(20))
+    runs.run()
+    writer = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.1), "stop": stop})
+    writer.start()
+    try:
+        found = []
+        for number in range(PROOFS_BESIDE):
+            feed.send(topic, [update(22 + 10 * number + n, a=1) for n in range(10)])
+            found.append(proof(runs))
+    finally:
+        stop.set()
+        writer.join()
+    assert [(each.status, each.violations) for each in found] == [(Status.PROVEN, ())] * PROOFS_BESIDE
+    assert [each.batch for each in found] == sorted(each.batch for each in found)
+
+
+def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values", partitions=2)
+    for number in range(3):
+        feed.send(topic, session(5) if number == 0 else [update(7 + 3 * (number - 1) + n, a=1) for n in range(3)])
+        runs.run()
+    before = proof(runs)
+    close_hour(runs.folders)
+    compact_stream(runs.folders)
+    after = proof(runs)
+    assert len(Forged(runs.folders.table.parent).files("table")) == 1
+    assert (after.status, after.counts, after.violations) == (Status.PROVEN, before.counts, ())
+
+
+def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
+    runs.run()
+    feed.delete(topic)
+    feed.create_again("values")
+    feed.send(topic, [snapshot(1, a=5), update(2, a=1), update(3, a=1)])
+    runs.run()
+    found = proof(runs)
+    assert (found.status, found.messages) == (Status.PROVEN, 3)
+    assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
+
+
+def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:
+    """No single run sees it where the session began before the run."""
+    topic = feed.create("values", partitions=2)
+    feed.send(topic, session(2), key="s", partition=0)
+    runs.run()
+    feed.send(topic, session(2), key="s", partition=1)
+    runs.run()
+    (found,) = proof(runs).violations
+    assert (found.kind, found.found) == (ViolationKind.SESSION_IN_TWO_PARTITIONS, "partitions [0, 1]")
+
+
+def test_a_class_without_a_second_gate_is_not_proven_and_never_said_to_be(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(5))
+    runs = runs.of(adding(feed.pattern, Strict(evidence=OfMyOwn())))
+    runs.run()
+    assert isinstance(OfMyOwn(), Evidence)
+    found = proof(runs)
+    assert found.status is Status.NOT_PROVEN
+    assert {each.invariant.value: each.status for each in found.invariants} == {
+        "I1": Status.NOT_PROVEN,
+        "I2": Status.PROVEN,
+        "I3": Status.NOT_PROVEN,
+        "I8": Status.PROVEN,
+    }
+    assert found.notes == ("Strict by OfMyOwn cannot be proven yet: no second gate knows it",)
+
+
+def test_a_transform_of_today_that_makes_other_rows_of_old_messages_is_shown(feed: Feed, runs: LocalRuns) -> None:
+    """The proof folds with the declaration that it is given."""
+    topic = feed.create("values")
+    feed.send(topic, session(5))
+    runs.run()
+    stricter = runs.of(replace(runs.stream, limits=replace(runs.stream.limits, message_bytes=45)))
+    found = proof(stricter)
+    assert found.status is Status.VIOLATED
+    assert {each.kind for each in found.violations} == {ViolationKind.PAST_VIOLATION}
+    assert any("nothing is proven: undecodable" in note for note in found.notes)
+
+
+def test_a_ledger_that_is_one_batch_behind_its_table_is_no_violation(feed: Feed, runs: LocalRuns) -> None:
+    """A writer that dies between the two leaves it so; its next start brings the ledger forward."""
+    topic = feed.create("values")
+    for number in range(2):
+        feed.send(topic, session(3) if number == 0 else [update(5, a=1)])
+        runs.run()
+    max((runs.folders.ledger / "_delta_log").glob("*.json")).unlink()
+    assert proof(runs).status is Status.PROVEN
+
+
+def test_a_ledger_that_is_two_batches_behind_is_found(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    for number in range(2):
+        feed.send(topic, session(3) if number == 0 else [update(5, a=1)])
+        runs.run()
+    for path in sorted((runs.folders.ledger / "_delta_log").glob("*.json"))[-2:]:
+        path.unlink()
+    found = proof(runs)
+    assert [each.kind for each in found.violations] == [ViolationKind.SIDE_FILE_MISSING]
+
+
+def test_the_tables_of_the_prover_hold_something_of_everything(broker: Broker, tmp_path: Path) -> None:
+    """What is never there is never compared: the seeds of tests/verify were chosen for this."""
+    seen: dict[str, int] = {}
+    for seed in (4, 6, 14, 17):
+        (tmp_path / str(seed)).mkdir()
+        made = clean_table(seed, broker.bootstrap_servers, tmp_path / str(seed), expires=False)
+        for name, count in proof(made.runs).counts.items():
+            seen[name] = seen.get(name, 0) + count
+    assert [name for name, count in seen.items() if not count and name != "accepted_loss"] == []

@@ -1,0 +1,70 @@
+"""The proof of the prover: no alarm on any clean table, and every seeded violation found."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.operations.verify.proof import Status
+from lockstep.operations.verify.verify import verify
+from lockstep.table.layout import StreamFolders
+from tests.verify.clean_tables import clean_table
+from tests.verify.forging import Forged
+from tests.verify.seeds import SEEDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.rehearsal.broker import Broker
+    from tests.verify.clean_tables import Made
+
+CLEAN_TABLES = 100
+USUAL_CLEAN_TABLES = 25
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=() if n < USUAL_CLEAN_TABLES else pytest.mark.slow) for n in range(CLEAN_TABLES)],
+)
+def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
+    made = clean_table(seed, broker.bootstrap_servers, tmp_path)
+    found = verify(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+    assert (found.violations, made.told) == ((), made.told)
+    if found.notes != ("no message could be read again",):  # retention took all of them
+        assert found.status is Status.PROVEN, (found.notes, made.told)
+
+
+SEEDED = 100
+USUAL_SEEDED = len(SEEDS)
+GOOD_TABLES = (1, 3, 4, 6, 8, 14)
+"""Seeds of the tables that are forged: of classes that bear faults, so that there is something of everything."""
+
+
+@pytest.fixture(scope="module")
+def good_tables(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Made]:
+    made = []
+    for seed in GOOD_TABLES:
+        root = tmp_path_factory.mktemp(f"good{seed}_")
+        made.append(clean_table(seed, broker.bootstrap_servers, root, expires=False))
+    return made
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=() if n < USUAL_SEEDED else pytest.mark.slow) for n in range(SEEDED)]
+)
+def test_a_seeded_violation_is_found_and_named(good_tables: list[Made], tmp_path: Path, number: int) -> None:
+    """Each kind of violation in turn, in a table and at a place that chance decides."""
+    rng, seed = random.Random(number), SEEDS[number % len(SEEDS)]  # noqa: S311  # chance that can be had again
+    for made in rng.sample(good_tables, len(good_tables)):
+        folders = StreamFolders(made.runs.folders.stream, tmp_path / made.runs.root.name)
+        forged = Forged.copy(made.runs.folders.table.parent, folders.table.parent)
+        kinds = seed(forged, rng)
+        if kinds is not None:
+            break
+    else:
+        pytest.fail(f"no table has a place for {seed.__name__}")
+    found = verify(made.runs.stream, folders, made.runs.settings.kafka)
+    assert found.status is Status.VIOLATED, seed.__name__
+    assert {violation.kind for violation in found.violations} & kinds, (seed.__name__, found.violations[:5])
