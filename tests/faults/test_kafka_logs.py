@@ -133,9 +133,7 @@ def own(tmp_path: Path, topic_family: str) -> Iterator[tuple[Broker, Feed]]:
 
 
 @pytest.mark.fault("F29")
-def test_a_log_that_ends_before_the_position_halts_a_strict_stream(
-    own: tuple[Broker, Feed], runs: LocalRuns
-) -> None:
+def test_a_log_that_ends_before_the_position_halts_a_strict_stream(own: tuple[Broker, Feed], runs: LocalRuns) -> None:
     broker, feed = own
     runs = replace(runs, bootstrap_servers=feed.bootstrap_servers)
     topic = stopped_at_ten(feed, runs)
@@ -159,9 +157,7 @@ def test_an_ordered_stream_passes_over_offsets_it_has_read_and_waits_for_a_snaps
 
 
 @pytest.mark.fault("F28")
-def test_a_range_that_expired_is_in_the_ledger_once_although_nothing_came_after_it(
-    feed: Feed, runs: LocalRuns
-) -> None:
+def test_a_range_that_expired_is_in_the_ledger_once_although_nothing_came_after_it(feed: Feed, runs: LocalRuns) -> None:
     runs = by(runs, feed, ORDERED)
     topic = stopped_at_ten(feed, runs)
     feed.send(topic, [update(11 + n, a=1) for n in range(10)])
@@ -217,9 +213,7 @@ def test_a_session_whose_beginning_is_gone_is_unknown_to_a_strict_stream(feed: F
 
 
 @pytest.mark.fault("F33")
-def test_partitions_that_are_added_halt_a_stream_that_did_not_say_what_they_mean(
-    feed: Feed, runs: LocalRuns
-) -> None:
+def test_partitions_that_are_added_halt_a_stream_that_did_not_say_what_they_mean(feed: Feed, runs: LocalRuns) -> None:
     topic = stopped_at_ten(feed, runs)
     feed.grow(topic, partitions=2)
     feed.send(topic, session(3), key="t", partition=1)

@@ -174,18 +174,13 @@ class Batches:
 
     def _worth_committing(self, bins: Sequence[BinFacts]) -> bool:
         facts = [item for group in bins for item in group.ranges]
-<<<<<<< HEAD
-        moved = any(item.until > item.range.position.next_offset or item.finding is not None for item in facts)
-        return moved or self._committer.first or self._partitions.is_unsaved
-=======
         moved = any(
             item.until > item.range.position.next_offset
             or item.finding is not None
             or item.watermark_us != item.range.position.watermark_us
             for item in facts
         )
-        return moved or self._committer.first
->>>>>>> main
+        return moved or self._committer.first or self._partitions.is_unsaved
 
     def _commit(self, reached: Reached, bins: Sequence[BinFacts]) -> float:
         """Commit, move the positions; gives the seconds of the commit alone."""
