@@ -16,6 +16,7 @@ from lockstep.compaction.run import compact_stream
 from lockstep.engine.loop import Outcome
 from lockstep.errors import TableError
 from lockstep.operations.close import close_hour
+from lockstep.rehearsal.broker import Broker
 from lockstep.state.section import StateDamaged
 from lockstep.table import ledger, log
 from lockstep.table.commit import OutputLog, checkpoint
@@ -27,8 +28,6 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from lockstep.rehearsal.broker import Broker
 
 MESSAGES = [*session(5), update(7, a=1), update(8, b=1)]
 
@@ -194,3 +193,22 @@ def test_a_corrupt_pointer_to_the_last_checkpoint_changes_nothing(made: Made, po
 def test_a_log_version_that_is_missing_is_loud(made: Made) -> None:
     log.entry_path(made.runs.folders.table, 4).unlink()
     made.assert_refuses(Exception, r"(?s).+")
+
+
+@pytest.mark.fault("F42")
+def test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name(made: Made) -> None:
+    root = made.runs.folders.root
+    (root / "adding").rename(root / "other")
+    other = made.runs.of(dataclasses.replace(made.runs.stream, name="other"))
+    with pytest.raises(TableError, match="belongs to stream 'adding', not 'other'") as refused:
+        other.run()
+    assert "table_root" in refused.value.next_step
+
+
+@pytest.mark.fault("F42")
+def test_a_table_of_another_kafka_is_refused_by_its_id(made: Made, tmp_path: Path) -> None:
+    """Topics of the same names in another cluster are others."""
+    with Broker.start(tmp_path / "kafka") as elsewhere:
+        moved = dataclasses.replace(made.runs, bootstrap_servers=elsewhere.bootstrap_servers)
+        with pytest.raises(TableError, match="belongs to Kafka cluster"):
+            moved.run()

@@ -73,7 +73,7 @@ def test_after_planning_before_the_job(killed_thrice: Callable[[Fault], None]) -
     killed_thrice(between_plan_and_job)
 
 
-@pytest.mark.fault("F02")
+@pytest.mark.fault("F02", "F11")
 def test_while_tasks_read_and_fold(killed_thrice: Callable[[Fault], None]) -> None:
     """A worker stands still where it opens the hot copy of its state, after it decoded a first message."""
 
