@@ -97,7 +97,7 @@ def test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch(
     dying = deaths(way, 1, STRICT)
     assert dying.run() is Outcome.ENDED
     assert len(dying.pids) == 1
-    assert [alive(pid) for pid in dying.pids] == [way == "starved"]
+    assert way == "starved" or not any(map(alive, dying.pids))
     assert "planning again" not in caplog.text
     assert (dying.runs.rows(dying.sick), dying.runs.rows(dying.well)) == (rows(MESSAGES), rows(BEFORE))
 
