@@ -13,7 +13,7 @@ from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.ranges import EXPIRED, Chain, LedgerRange
 from lockstep.operations.verify.row_values import Emitted, RowComparison
-from lockstep.operations.verify.second_gate.contract import Answer, Rules
+from lockstep.operations.verify.second_gate.contract import Answer, NotProvable, Rules
 from lockstep.operations.verify.stored_state import StoredState
 from lockstep.operations.verify.table_rows import Cursor
 
@@ -100,6 +100,8 @@ class PartitionProof:
             self._compare_rows(self._at)
         except PastViolation as past:
             self._end(past.cause)
+        except NotProvable as reason:
+            self.ended = f"from offset {self._at - 1} on nothing is proven: {reason.reason}"
 
     def finish(self, end: int) -> None:
         """After the last message: what is left over has no message.

@@ -65,8 +65,6 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         suspension: Who waits.
     """
     offset, from_offset = record.offset, suspension.of(place.session)
-    if rules.passes_unknown and not rules.suspends:
-        from_offset = 0  # best effort: nothing waits
     waits = known is not None and (known.waits or known.opened_at < from_offset)
     is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
