@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -121,11 +121,11 @@ def _of_partition(table: pa.Table, partition: int) -> pa.Table:
     return table.filter([held == partition for held in table["_partition"].to_pylist()])
 
 
-def rows_of_files(table: Path) -> list[dict[str, object]]:
+def rows_of_files(table: Path) -> list[dict[str, Any]]:
     """The rows of a side table, by the files that its newest version names."""
     return [row for name in named_files(table) for row in _read(table / name)]
 
 
-def _read(path: Path) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = pq.ParquetFile(path).read().to_pylist()
+def _read(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
     return rows

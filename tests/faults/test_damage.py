@@ -89,7 +89,7 @@ def one_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-HARM: dict[str, Callable[[Path], None]] = {
+HARM: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: path.unlink(),
     "one bit": one_bit,
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),

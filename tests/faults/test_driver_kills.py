@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -204,5 +204,5 @@ def entry_after(table: Path, more: int) -> Path:
     return table / "_delta_log" / f"{int(entries[-1].stem) + more:020d}.json"
 
 
-def newest(drivers: Drivers) -> dict[str, dict[str, object]]:
+def newest(drivers: Drivers) -> dict[str, Any]:
     return heads(drivers.folders.table)[-1]

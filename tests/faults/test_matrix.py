@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix import MATRIX, REQUIRED, Fault, page
+from tests.faults.fault import Fault
+from tests.faults.matrix import MATRIX, REQUIRED, page
 
 TESTS = Path(__file__).parents[1]
 Marked = dict[str, set[str]]
