@@ -132,7 +132,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "F40",
         "an outage, then ten batches at once",
         "bounded batches, bounded memory, all read",
-        T1,
+        T2,
         (f"{BACKLOG}test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound",),
     ),
     Fault(

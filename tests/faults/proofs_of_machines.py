@@ -127,7 +127,7 @@ MACHINES: tuple[Fault, ...] = (
         "F13",
         "no room for local state",
         "private copies serve; where there is no room at all the run ends by name, and goes on with room",
-        T1,
+        T2,
         (
             f"{DISKS}test_without_room_for_hot_state_the_durable_one_serves",
             "state/test_hot.py::test_what_cannot_be_kept_hot_is_still_durable",

@@ -46,6 +46,7 @@ def rows(values: list[bytes]) -> list[tuple[object, ...]]:
     return folded([(offset, "s", value) for offset, value in enumerate(values)])
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F40")
 def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_path: Path, topic_family: str) -> None:
     """The run lives through the outage; what came meanwhile is ten batches. Seconds stand for an hour here."""

@@ -205,6 +205,7 @@ def test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name(mad
     assert "table_root" in refused.value.next_step
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F42")
 def test_a_table_of_another_kafka_is_refused_by_its_id(made: Made, tmp_path: Path) -> None:
     """Topics of the same names in another cluster are others."""

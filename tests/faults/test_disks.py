@@ -46,6 +46,7 @@ def test_no_room_for_the_table_ends_the_run_and_room_lets_the_next_go_on(
         assert_all_read(folders, sent.held)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F13")
 def test_without_room_for_hot_state_the_durable_one_serves(sent: Sent, drivers: Drivers, tmp_path: Path) -> None:
     """A start on a full local disk needs the state of its session: private copies elsewhere give it."""

@@ -141,6 +141,7 @@ def test_a_log_that_ends_before_the_position_halts_a_strict_stream(own: tuple[Br
     halted(runs, rf"log truncated at {topic}/0 offset 10: expected offset 10, found log end 0")
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F29")
 def test_an_ordered_stream_passes_over_offsets_it_has_read_and_waits_for_a_snapshot(
     own: tuple[Broker, Feed], runs: LocalRuns

@@ -102,6 +102,7 @@ def test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch(
     assert (dying.runs.rows(dying.sick), dying.runs.rows(dying.well)) == (rows(MESSAGES), rows(BEFORE))
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F09")
 def test_a_batch_whose_task_ran_out_of_attempts_is_planned_again(
     deaths: Callable[[str, int, IntegrityClass], Deaths], caplog: pytest.LogCaptureFixture
@@ -126,6 +127,7 @@ def test_a_message_that_kills_its_worker_each_time_halts_a_strict_stream_by_its_
     assert (dying.runs.rows(dying.sick), dying.runs.rows(dying.well)) == (rows(BEFORE), rows(BEFORE))
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F64")
 def test_a_message_that_kills_its_worker_each_time_goes_to_quarantine_where_sessions_may_be_suspended(
     deaths: Callable[[str, int, IntegrityClass], Deaths],

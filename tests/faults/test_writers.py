@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_a_driver_that_wakes_up_after_its_replacement_took_over_is_fenced(sent: Sent, drivers: Drivers) -> None:
     topic = sent.create("values")
