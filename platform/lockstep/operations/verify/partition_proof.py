@@ -123,6 +123,8 @@ class PartitionProof:
     def _take(self, message: Message) -> None:
         offset = offset_of(message)
         self._pass_over(offset)
+        if offset < self._at:
+            return  # in front of what was still there to read, says the ledger: `verify` has compared that with Kafka
         self._at = offset + 1
         if self._ranges[self._next].is_loss:
             self.lost += 1
@@ -154,6 +156,7 @@ class PartitionProof:
         expired = row.read_from > row.start and rules.expired is Answer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is Answer.SUSPEND
         at = row.read_from
+        self._at = max(self._at, at)
         skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_word:  # an operator's word: who waits, and from where on

@@ -206,6 +206,11 @@ class _Proving:
         if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
+        for row in chain.ranges:
+            if kept.first < row.read_from and row.read_from > row.start:  # a log never begins earlier again
+                found = f"expired before offset {row.read_from}, says batch {row.batch}"
+                expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
+                self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
 
     def _unclaimed(self, found: Mapping[Key, Chain]) -> None:
         """Rows and quarantine of partitions that the ledger does not know."""
