@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 GHOST = "ghost"
-"""Key of messages whose session nobody opened: each belongs into quarantine."""
+"""Begin of the keys of messages whose session nobody opened: each belongs into quarantine."""
 GHOST_EVERY = 10
 Held = dict[tuple[str, int], list[tuple[str, bytes]]]
 """Key and value of each message, by topic and partition; offsets count from 0."""
@@ -49,22 +49,20 @@ class Sent:
         self.held.update({(topic, partition): [] for partition in range(partitions)})
         return topic
 
-    def send(self, topic: str, values: Sequence[bytes], *, key: str = "s", partition: int = 0) -> None:
-        """Append values of one session."""
-        self._append(topic, [(key, value) for value in values], partition)
-
     def session(self, topic: str, updates: int, partition: int = 0) -> None:
         """A snapshot and updates, with a ghost's message after every few."""
         messages: list[tuple[str, bytes]] = []
         values = [snapshot(1, a=1, b=2), *(update(1 + n, a=n % 97, b=-n % 89) for n in range(1, updates + 1))]
         for at, value in enumerate(values, start=1):
-            messages += [("s", value), *([(GHOST, update(1, a=1))] if at % GHOST_EVERY == 0 else [])]
+            ghosts = [(f"{GHOST}{partition}", update(1, a=1))] if at % GHOST_EVERY == 0 else []
+            messages += [(f"s{partition}", value), *ghosts]
         self._append(topic, messages, partition)
 
     def more(self, topic: str, updates: int, partition: int = 0) -> None:
         """Updates that go on where the session stands."""
-        first = 1 + sum(key != GHOST for key, _ in self.held[topic, partition])
-        self.send(topic, [update(number, a=1) for number in range(first, first + updates)], partition=partition)
+        first = 1 + sum(not key.startswith(GHOST) for key, _ in self.held[topic, partition])
+        values = [update(number, a=1) for number in range(first, first + updates)]
+        self._append(topic, [(f"s{partition}", value) for value in values], partition)
 
     def _append(self, topic: str, messages: Sequence[tuple[str, bytes]], partition: int) -> None:
         producer = Producer({"bootstrap.servers": self.feed.bootstrap_servers, "enable.idempotence": True})
@@ -84,7 +82,7 @@ def assert_all_read(folders: StreamFolders, held: Held) -> None:
         (topic, partition, offset)
         for (topic, partition), messages in held.items()
         for offset, (key, _) in enumerate(messages)
-        if key == GHOST
+        if key.startswith(GHOST)
     )
 
 
@@ -95,7 +93,7 @@ def assert_whole(folders: StreamFolders, held: Held) -> None:
     rows = 0
     for (topic, partition), messages in held.items():
         until = stands.get((topic, partition), 0)
-        read = [(at, *message) for at, message in enumerate(messages[:until]) if message[0] != GHOST]
+        read = [(at, *message) for at, message in enumerate(messages[:until]) if not message[0].startswith(GHOST)]
         found = [] if table is None else rows_of(_of_partition(table, partition), topic, COLUMNS)
         difference = first_difference(folded(read), found)
         assert difference is None, f"{topic}/{partition}: {difference}"
