@@ -43,7 +43,7 @@ def test_of_two_drivers_started_together_each_row_is_written_by_one(sent: Sent, 
     for partition in range(2):
         sent.session(topic, 200, partition)
     pair = [drivers.start(), drivers.start()]
-    assert [driver.ended() for driver in pair] == [0, 0]
+    assert [driver.ended() for driver in pair] == [0, 0], "".join(driver.said[-1500:] for driver in pair)
     outcomes = sorted(driver.said.rpartition("outcome: ")[2].strip() for driver in pair)
     assert "all that was available is committed" in outcomes
     assert_all_read(drivers.folders, sent.held)
@@ -59,7 +59,7 @@ def test_however_often_two_drivers_race_the_table_stays_whole(sent: Sent, driver
     for _ in range(6):
         sent.more(topic, 50)
         pair = [drivers.start("--patience", "1"), drivers.start("--patience", "1")]
-        assert [driver.ended() for driver in pair] == [0, 0]
+        assert [driver.ended() for driver in pair] == [0, 0], "".join(driver.said[-1500:] for driver in pair)
         assert_whole(drivers.folders, sent.held)
     drivers.finish()
     assert_all_read(drivers.folders, sent.held)
