@@ -86,7 +86,7 @@ class _Pass(Generic[S, R]):
         where = Position(topic=topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
         fold = RangeFold(noted, where, self._state, self.without)
         fold.fold(log)
-        fold.finish()
+        fold.finish(len(log))
         self.finding, self.refused, self._refused_held = fold.judge.stopped, fold.judge.refused, fold.judge.refused_held
 
     def without_refused(self) -> Without:
@@ -135,7 +135,7 @@ class _Pass(Generic[S, R]):
         for session, entry in self._state.entries.items():
             if entry.state is None:
                 continue  # its snapshot is on its way, in several messages
-            _, states[session] = schema.decode(session, schema.encode(session, entry.gate, entry.state))
+            states[session] = schema.recovered(session, entry.gate, entry.state)
         return cast("dict[str, S]", states)
 
     def _place(self, message: object, record: Record) -> Place:
