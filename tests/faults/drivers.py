@@ -147,6 +147,7 @@ class Drivers:
             "LOCKSTEP_TABLE_ROOT": str(self.root / "tables"),
             "LOCKSTEP_LOCAL_ROOT": str(self.root / "local"),
             "LOCKSTEP_SPARK__MASTER": "local[2,3]",
+            "SPARK_LOCAL_DIRS": str(self.root / "spark"),  # a killed driver does not tidy up
             "TEST_MARK": self.mark,
         }
 
