@@ -98,7 +98,7 @@ class Batches:
         """
         began = time.monotonic()
         bins = self._run(plan)
-        if bins is None or self._replaced() or not self._worth_committing(bins):
+        if bins is None or self._replaced(plan) or not self._worth_committing(bins):
             return
         burst, accepted = quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
@@ -164,11 +164,14 @@ class Batches:
             raise error
         self._isolation = isolation
 
-    def _replaced(self) -> bool:
+    def _replaced(self, plan: BatchPlan) -> bool:
+        """Whether a topic is another one since the plan, or a log that was read was cut meanwhile."""
         before = self._watch.view
         after = self._watch.look()
-        names = replaced(before, after.topics)
-        if names:
+        known = self._partitions.known
+        read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
+        cut = (known[key].topic for key in self._watch.compare(read))
+        if names := sorted({*replaced(before, after.topics), *cut}):
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
         return bool(names)
 
@@ -200,6 +203,7 @@ class Batches:
         if not self._watch.is_fresh:
             self._watch.look()
         known, answer = self._partitions.known, self._hands.stream.integrity.answer
+        self._watch.compare(known)
         found = [(answer(Fault(finding.cause)), finding) for finding in audit(known, self._watch.view)]
         if any(verdict is Judgement.VIOLATION for verdict, _ in found):
             confirmed = self._watch.confirmed(known)

@@ -129,12 +129,14 @@ class PlannedRange(msgspec.Struct, frozen=True):
         until: First offset after it.
         watermark_us: Event time to which a partition without messages moves on; None for one with messages.
         killing: Offsets in it that ended their worker each time; they are handled as undecodable.
+        leader_epoch: Of the partition's leader when it was planned.
     """
 
     position: Position
     until: int
     watermark_us: int | None = None
     killing: tuple[int, ...] = ()
+    leader_epoch: int | None = None
 
     @property
     def messages(self) -> int:
@@ -278,11 +280,8 @@ def _key(item: PlannedRange) -> Key:
 
 def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
     """Ranges in the order of rows."""
-    return [
-        PlannedRange(position, position.next_offset + admitted[position.key])
-        for position in sorted(given.positions, key=lambda position: position.key)
-        if position.key in admitted
-    ]
+    taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
+    return [PlannedRange(p, p.next_offset + admitted[p.key], leader_epoch=ends[p.key].leader_epoch) for p in taken]
 
 
 def _waiting(position: Position, given: PlanInput) -> int:

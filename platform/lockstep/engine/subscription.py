@@ -10,7 +10,7 @@ import msgspec
 from lockstep.engine import bookkeeping
 from lockstep.engine.facts import BinFacts, RangeFacts
 from lockstep.engine.headroom import headroom_seconds
-from lockstep.engine.plan import BatchPlan, Learned
+from lockstep.engine.plan import BatchPlan, Learned, Position
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.kafka.audit import EXPIRED, GREW, RECREATED, TRUNCATED, Key, Known
 from lockstep.kafka.discovery import ClusterView, Ends
@@ -68,7 +68,7 @@ class Subscription:
     @property
     def known(self) -> dict[Key, Known]:
         """What an audit compares with Kafka: partitions that are read, and those that are gone."""
-        return self._gone | {k: Known(p.topic, p.next_offset, p.catching_up) for k, p in self.positions.items()}
+        return self._gone | {k: _known(p) for k, p in self.positions.items()}
 
     @property
     def learned(self) -> Learned:
@@ -105,9 +105,8 @@ class Subscription:
             self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
             self._move(key, finding.until, suspend=suspend)
         elif finding.cause == TRUNCATED and key in self.positions:
-            if not suspend or self.positions[key].suspended_from == finding.offset:
+            if not self._cut(key, finding.offset, suspend=suspend):
                 return  # what is appended at offsets already read is passed over, until the log has caught up
-            self._move(key, finding.offset, suspend=True)
         elif finding.cause == GREW and key in view.ends:
             self.positions[key] = bookkeeping.first_position(view.topics[finding.topic], key, view.ends[key])
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
@@ -120,8 +119,21 @@ class Subscription:
         self._told.add(key)
         LOG.warning("%s", finding)
 
+    def _cut(self, key: Key, offset: int, *, suspend: bool) -> bool:
+        """Go on in a log that holds other records than were read; whether that is news."""
+        before = self.positions[key]
+        self.positions[key] = msgspec.structs.replace(before, leader_epoch=None)
+        if suspend and before.suspended_from != offset:
+            self._move(key, offset, suspend=True)
+            return True
+        return before.leader_epoch is not None
+
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
-        position = msgspec.structs.replace(self.positions[key], next_offset=offset)
+        position = self.positions[key]
+        epoch = (
+            position.leader_epoch if offset == position.next_offset else None
+        )  # nothing is known of what is left out
+        position = msgspec.structs.replace(position, next_offset=offset, leader_epoch=epoch)
         suspended_from = (offset or BEGUN_ELSEWHERE) if suspend else position.suspended_from
         self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
         self.is_unsaved = True
@@ -174,6 +186,10 @@ class Subscription:
                 _learn(self._seconds, key, item.cpu_seconds / messages)
             if messages and size >= TELLING_BYTES:
                 _learn(self._bytes, key, item.rows * size / rows / messages)
+
+
+def _known(position: Position) -> Known:
+    return Known(position.topic, position.next_offset, position.catching_up, position.leader_epoch)
 
 
 def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:

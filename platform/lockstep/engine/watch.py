@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Mapping
 
+import msgspec
+
 from lockstep.engine.hands import Hands
 from lockstep.errors import KafkaError
 from lockstep.integrity.finding import Finding
-from lockstep.kafka.audit import Key, Known, audit
+from lockstep.kafka.audit import Key, Known, audit, doubtful
 from lockstep.kafka.discovery import ClusterView
 
 LOG = logging.getLogger("lockstep")
@@ -28,6 +30,7 @@ class KafkaWatch:
     def __init__(self, hands: Hands, known_topics: frozenset[str]) -> None:
         self._hands = hands
         self._names, self._looked_at = known_topics, 0.0
+        self._held: dict[Key, int] = {}
         self.view = self._patiently(adding_new=True)
         self._names = known_topics | self.view.topics.keys()
 
@@ -45,6 +48,23 @@ class KafkaWatch:
         self.view = self._patiently()
         return self.view
 
+    def compare(self, known: Mapping[Key, Known]) -> frozenset[Key]:
+        """Have logs compared whose leader changed since they were read; which are not known to hold what was read.
+
+        One of which no answer came counts as not readable now: it is asked about again with the next look.
+        """
+        asked = doubtful(known, self.view, self._held)
+        if not asked:
+            return frozenset()
+        answer = self._hands.discovery.compared(asked)
+        ends = self.view.ends
+        self._held |= {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
+        doubted = asked.keys() - answer.holding
+        silent = doubted - answer.cut
+        left = {key: each for key, each in ends.items() if key not in silent}
+        self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
+        return frozenset(doubted)
+
     def confirmed(self, known: Mapping[Key, Known]) -> tuple[Finding, ...]:
         """What is wrong with the view, as far as every further look shows it too."""
         findings = audit(known, self.view)
@@ -53,7 +73,9 @@ class KafkaWatch:
                 break
             LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
             self._hands.stop.wait(CONFIRM_SECONDS / (CONFIRM_LOOKS - 1))
-            again = set(audit(known, self.look()))
+            self.look()
+            self.compare(known)
+            again = set(audit(known, self.view))
             findings = tuple(finding for finding in findings if finding in again)
         return findings
 

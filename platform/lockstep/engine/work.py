@@ -97,9 +97,20 @@ def _fold_run(work: Work, run: Run, spill: Spill) -> None:
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
     if run.messages:
-        last = run.messages[-1]
-        work.leader_epoch, work.newest_timestamp_ms = last.leader_epoch(), last.timestamp()[1]
+        work.newest_timestamp_ms = run.messages[-1].timestamp()[1]
+    work.leader_epoch = _leader_epoch(work, run)
     work.cpu_seconds += time.process_time() - started
+
+
+def _leader_epoch(work: Work, run: Run) -> int | None:
+    """An epoch that reaches to the end of what was read, so that what is shorter later was cut.
+
+    A marker at the end may be of a newer leader than the last message; of none newer than the plan knew.
+    """
+    ends_in_gap = bool(run.gaps) and run.gaps[-1][1] == run.reached
+    of_message = run.messages[-1].leader_epoch() if run.messages else work.leader_epoch
+    epochs = (of_message, work.planned.leader_epoch if ends_in_gap else None)
+    return max((epoch for epoch in epochs if epoch is not None and epoch >= 0), default=None)
 
 
 def _range(work: Work) -> Range:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from lockstep.integrity.finding import Finding
-from lockstep.kafka.discovery import ClusterView, Ends, Topic
+from lockstep.kafka.discovery import ClusterView, Topic
+from lockstep.kafka.epochs import LastRead
 
 EXPIRED = "expired unread"
 """Retention removed offsets before they were read."""
@@ -22,7 +23,10 @@ RECREATED = "topic re-created"
 """A topic of this name has another id: it is another topic."""
 
 TRUNCATED = "log truncated"
-"""The log ends before the position: what was read is not there any more."""
+"""The log ends before the position, or was cut there and has grown since: what was read is not there any more."""
+
+REGROWN = "other records: the log was cut and has grown again"
+"""What is found of a truncated log that is as long as it was."""
 
 Key = tuple[str, int]
 """(topic id, partition)."""
@@ -35,11 +39,13 @@ class Known(msgspec.Struct, frozen=True):
         topic: Its topic.
         next_offset: The next offset to read.
         catching_up: That the log ends before it is known, and was accepted.
+        leader_epoch: Epoch of the leader that wrote what was read last; None where that does not count any more.
     """
 
     topic: str
     next_offset: int
     catching_up: bool = False
+    leader_epoch: int | None = None
 
 
 def audit(known: Mapping[Key, Known], view: ClusterView) -> tuple[Finding, ...]:
@@ -53,12 +59,30 @@ def audit(known: Mapping[Key, Known], view: ClusterView) -> tuple[Finding, ...]:
     for (topic_id, partition), position in known.items():
         topic = view.topics.get(position.topic)
         finding = _topic_changed(topic_id, partition, position, topic) or _offsets_moved(
-            topic_id, partition, position, view.ends.get((topic_id, partition))
+            topic_id, partition, position, view
         )
         if finding is not None:
             findings.append(finding)
     findings += _grown(known, view)
     return tuple(sorted(findings, key=lambda finding: (finding.topic, finding.partition, finding.cause)))
+
+
+def doubtful(known: Mapping[Key, Known], view: ClusterView, held: Mapping[Key, int]) -> dict[Key, LastRead]:
+    """What was read last of partitions whose leader has changed: their log may have been cut and have grown again.
+
+    Args:
+        known: Partitions of the subscribed topics.
+        view: The cluster now.
+        held: Leader epochs under which a log was seen to hold what was read of it.
+    """
+    return {
+        key: LastRead(position.topic, key[1], position.next_offset, position.leader_epoch)
+        for key, position in known.items()
+        if (ends := view.ends.get(key)) is not None
+        and position.leader_epoch is not None
+        and ends.leader_epoch not in (None, position.leader_epoch, held.get(key))
+        and ends.start <= position.next_offset <= ends.high_watermark
+    }
 
 
 def compacted(view: ClusterView) -> tuple[str, ...]:
@@ -83,7 +107,10 @@ def _topic_changed(topic_id: str, partition: int, position: Known, topic: Topic 
     return None
 
 
-def _offsets_moved(topic_id: str, partition: int, position: Known, ends: Ends | None) -> Finding | None:
+def _offsets_moved(topic_id: str, partition: int, position: Known, view: ClusterView) -> Finding | None:
+    ends = view.ends.get((topic_id, partition))
+    if (topic_id, partition) in view.cut:
+        return _finding(TRUNCATED, position, topic_id, partition, found=REGROWN)
     if ends is None:
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:

@@ -23,7 +23,11 @@ _BY_ITSELF = "check kafka.bootstrap_servers and that the brokers are up; lockste
 
 
 class ClusterClient(AdminClient):
-    """A client for questions to the cluster, which keeps what was said of its connections."""
+    """A client for questions to the cluster, which keeps what was said of its connections.
+
+    Attributes:
+        settings: How the cluster is reached.
+    """
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Make it; nothing is sent yet.
@@ -32,7 +36,7 @@ class ClusterClient(AdminClient):
             KafkaError: The options do not fit together, or a file that they name cannot be used.
             SettingsError: A secret is not where the settings say.
         """
-        self._options = settings.options
+        self.settings = settings
         self._heard = Heard()
         configuration = _heard_by(self._heard, _reach(settings))
         try:
@@ -67,7 +71,7 @@ class ClusterClient(AdminClient):
         cause = self._heard.cause()
         if error.code() >= 0 or cause is None:
             return KafkaError(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
-        reason = why_unverified(cause.unverified, self._options) if cause.unverified else ""
+        reason = why_unverified(cause.unverified, self.settings.options) if cause.unverified else ""
         return KafkaError(
             f"Kafka did not answer about {what}: {cause.problem}{f': {reason}' if reason else ''}",
             next_step=cause.next_step,

@@ -18,7 +18,8 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.client import ClusterClient
+from lockstep.kafka.client import ClusterClient, reader_configuration
+from lockstep.kafka.epochs import Compared, LastRead, compare
 
 T = TypeVar("T")
 TURN_SECONDS = 1.0
@@ -55,11 +56,13 @@ class Ends(msgspec.Struct, frozen=True):
         start: First offset still there.
         stable_end: End that a plan may use: open transactions lie behind it.
         high_watermark: End of what is replicated.
+        leader_epoch: Epoch of the partition's leader; None where it does not say.
     """
 
     start: int
     stable_end: int
     high_watermark: int
+    leader_epoch: int | None = None
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -69,11 +72,13 @@ class ClusterView(msgspec.Struct, frozen=True):
         cluster_id: Kafka's id of the cluster.
         topics: The stream's topics by name.
         ends: Offsets by (topic id, partition).
+        cut: Partitions whose log does not hold any more what was read of it, although it is as long.
     """
 
     cluster_id: str
     topics: dict[str, Topic]
     ends: dict[tuple[str, int], Ends]
+    cut: frozenset[tuple[str, int]] = frozenset()
 
 
 class Discovery:
@@ -118,8 +123,16 @@ class Discovery:
         stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
         marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
         self._admin.answered()
-        ends = {key: Ends(starts[key], stable[key], marks[key]) for key in starts if key in stable and key in marks}
+        ends = {
+            key: Ends(start, stable[key][0], *marks[key])
+            for key, (start, _) in starts.items()
+            if key in stable and key in marks
+        }
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
+
+    def compared(self, read: Mapping[tuple[str, int], LastRead]) -> Compared:
+        """Whether the logs of these partitions, by (topic id, partition), still hold what was read of them."""
+        return compare(reader_configuration(self._admin.settings), read)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Id and partitions of each topic that is there; names that are not there are left out."""
@@ -194,7 +207,8 @@ class Discovery:
 
     def _offsets(
         self, spec: list[tuple[str, str, int]], which: OffsetSpec, isolation: IsolationLevel
-    ) -> dict[tuple[str, int], int]:
+    ) -> dict[tuple[str, int], tuple[int, int | None]]:
+        """Offset and leader epoch; of the end it is the leader's own epoch, of the start its record's."""
         if not spec:
             return {}
         ids = {name: topic_id for name, topic_id, _ in spec}
@@ -206,7 +220,9 @@ class Discovery:
         found, silent = {}, None
         for place, future in answers.items():
             try:
-                found[ids[place.topic], place.partition] = int(future.result().offset)
+                answer = future.result()
+                epoch = answer.leader_epoch if (answer.leader_epoch or 0) >= 0 else None
+                found[ids[place.topic], place.partition] = (int(answer.offset), epoch)
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == _NO_RIGHT:

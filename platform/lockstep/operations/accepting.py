@@ -122,7 +122,7 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: Decision) -> Ledger
                 row = _moved(row, finding.until, decision)
             return replace(row, suspended_from=max(row.until, finding.until if finding else 0))
         case Truncated():
-            return replace(row, suspended_from=row.until, catching_up=True)
+            return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
         case Recreated() | Gone():
             return replace(row, retired=True)
         case _:
@@ -143,7 +143,7 @@ def _passed_over(row: LedgerRow, loss: Loss, decision: Decision) -> LedgerRow:
 
 def _moved(row: LedgerRow, until: int, decision: Decision) -> LedgerRow:
     lost = f"offsets {row.until} to {until - 1}: {decision.why} ({decision.who})"
-    return replace(row, until=until, accepted_loss=lost)
+    return replace(row, until=until, leader_epoch=None, accepted_loss=lost)
 
 
 def _taken_up(rows: list[LedgerRow], finding: Finding) -> LedgerRow:
