@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lockstep.engine.progress import BatchReport, Restart, Window
+from lockstep.engine.stalls import Stall
 
 BATCH = BatchReport(
     batch=1,
@@ -63,3 +64,14 @@ def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
     absent = {"restart_gap_seconds", "freshness_p50_seconds", "headroom_hours", "cpu_seconds_per_million_messages"}
     assert absent.isdisjoint(figures)
     assert figures["restart_cause"] == "first start"
+
+
+def test_partitions_that_wait_behind_an_open_transaction_are_told_for_as_long_as_they_do() -> None:
+    worst = Stall("books.eth", 1, stable_end=3, high_watermark=7, seconds=90.4)
+    waiting = msgspec.structs.replace(BATCH, stalls=(Stall("books.btc", 0, 1, 2, 61.0), worst))
+    figures = Window(reports=[BATCH, waiting]).summary()
+    assert (figures["stalled_partitions"], figures["stalled_seconds"]) == (2.0, 90.4)
+    assert figures["stalled_worst"] == (
+        "books.eth/1: 4 offsets from 3 on wait behind an open transaction, for 90 s now"
+    )
+    assert "stalled_partitions" not in Window(reports=[waiting, BATCH]).summary()

@@ -6,7 +6,6 @@ on disk, and it comes back as a leader of a newer epoch, as any leader after an 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,9 +139,7 @@ def meanwhile(broker: Broker, feed: Feed, topic: str) -> Callable[[Runner], Runn
 
 @pytest.mark.slow
 @pytest.mark.fault("F29")
-def test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away(
-    own: tuple[Broker, Feed], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away(own: tuple[Broker, Feed], tmp_path: Path) -> None:
     broker, feed = own
     runs, topic = stopped_at_ten(feed, tmp_path, STRICT)
     feed.send(topic, [update(11 + n, a=1) for n in range(5)])

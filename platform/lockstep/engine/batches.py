@@ -23,11 +23,12 @@ from lockstep.engine.plan import BatchPlan, FileGoal, PlanInput, plan_batch
 from lockstep.engine.progress import batch_report
 from lockstep.engine.publish import Publisher
 from lockstep.engine.silence import Silence
+from lockstep.engine.stalls import StableEnds, Stall, patience_seconds
 from lockstep.engine.start import Claimed, refuse_unfit
 from lockstep.engine.subscription import Subscription
 from lockstep.engine.waits import IDLE_SECONDS, Waits
 from lockstep.engine.watch import KafkaWatch
-from lockstep.errors import IntegrityLost, LockstepError, RegistryUnreachable
+from lockstep.errors import EnvironmentProblem, IntegrityLost, LockstepError
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import Judgement
@@ -65,6 +66,7 @@ class Batches:
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, Isolation(), Waits()
         self._silence, self._homes = Silence(hands.stream.event_time), Homes()
+        self._stable_ends, self._stalls = StableEnds(), tuple[Stall, ...]()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -156,7 +158,7 @@ class Batches:
             raise error
         if isinstance(error, LockstepError):
             self._failures += 1
-            if self._failures >= FAILURES_MAX or not isinstance(error, (RegistryUnreachable, BatchOverdue)):
+            if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchOverdue)):
                 raise error
             return
         isolation = self._isolation.failed(plan)
@@ -204,6 +206,7 @@ class Batches:
             self._watch.look()
         known, answer = self._partitions.known, self._hands.stream.integrity.answer
         self._watch.compare(known)
+        self._note_stalls()
         found = [(answer(Fault(finding.cause)), finding) for finding in audit(known, self._watch.view)]
         if any(verdict is Judgement.VIOLATION for verdict, _ in found):
             confirmed = self._watch.confirmed(known)
@@ -214,6 +217,15 @@ class Batches:
                 self._partitions.accept(finding, self._watch.view, suspend=verdict is Judgement.SUSPEND)
                 if finding.cause == Fault.GREW.value:
                     self._homes.forget(finding.topic_id)
+
+    def _note_stalls(self) -> None:
+        """Warn once of each stable end that does not move; batches report them for as long as they last."""
+        view, clock, told = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
+        self._stable_ends = self._stable_ends.looked(view, clock)
+        self._stalls = self._stable_ends.stalls(view, clock, patience_seconds(self._hands.trigger))
+        for stall in self._stalls:
+            if stall.place not in told:
+                LOG.warning("%s; find it by: kafka-transactions.sh find-hanging", stall)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""
@@ -272,4 +284,5 @@ class Batches:
         )
         headroom = self._partitions.headroom_seconds(self._watch.view, time.time_ns() // 1_000_000)
         restart = self._committer.restart
-        self._hands.report(msgspec.structs.replace(report, headroom_seconds=headroom, restart=restart))
+        more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._stalls}
+        self._hands.report(msgspec.structs.replace(report, **more))

@@ -158,26 +158,14 @@ class BinFacts(msgspec.Struct, frozen=True, tag=True):
     late: tuple[SideFile, ...] = ()
 
 
-class NoState(msgspec.Struct, frozen=True, tag=True):
-    """A task ended before its bin did: state of another type, or a migration that failed. Nothing was written.
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A task ended before its bin did, of what lockstep has a name for. Nothing was written that counts.
 
     Attributes:
-        error: The StateError, pickled: the driver raises it as it was, while Spark would only give its text.
+        error: The LockstepError, pickled: the driver raises it as it was, while Spark would only give its text.
     """
 
     error: bytes
-
-
-class NoSchemas(msgspec.Struct, frozen=True, tag=True):
-    """A task ended before its bin did: the schema registry could not answer. Nothing was written.
-
-    Attributes:
-        problem: What the registry did.
-        next_step: What to do.
-    """
-
-    problem: str
-    next_step: str
 
 
 def event_time(microseconds: int | None) -> datetime | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lockstep.engine.facts import BinFacts, RangeFacts
+from lockstep.engine.stalls import Stall
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -45,6 +46,7 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         headroom_seconds: Time until retention removes a message that is not committed; None where nothing
             limits it.
         restart: How the run began, with its first batch.
+        stalls: Partitions that wait behind a transaction that has stayed open for too long.
     """
 
     batch: int
@@ -64,6 +66,7 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     commit_seconds: float
     headroom_seconds: float | None = None
     restart: Restart | None = None
+    stalls: tuple[Stall, ...] = ()
 
 
 class Window(msgspec.Struct):
@@ -93,7 +96,7 @@ class Window(msgspec.Struct):
         if messages:
             cpu = sum(report.cpu_seconds for report in self.reports)
             figures["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
-        return figures | self._freshness() | self._headroom() | self._restart()
+        return figures | self._freshness() | self._headroom() | self._stalls() | self._restart()
 
     def _freshness(self) -> dict[str, float]:
         fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
@@ -105,6 +108,13 @@ class Window(msgspec.Struct):
     def _headroom(self) -> dict[str, float]:
         left = [report.headroom_seconds for report in self.reports if report.headroom_seconds is not None]
         return {"headroom_hours": min(left) / 3600} if left else {}
+
+    def _stalls(self) -> dict[str, float | str]:
+        stalls = self.reports[-1].stalls
+        if not stalls:
+            return {}
+        worst = max(stalls, key=lambda stall: stall.seconds)
+        return {"stalled_partitions": float(len(stalls)), "stalled_seconds": worst.seconds, "stalled_worst": str(worst)}
 
     def _restart(self) -> dict[str, float | str]:
         began = next((report.restart for report in self.reports if report.restart is not None), None)

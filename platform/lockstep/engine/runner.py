@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from lockstep.engine.deadline import worked_within
-from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, NoState
+from lockstep.engine.facts import BinFacts, BinTask, Failed, Job
 from lockstep.engine.plan import BatchPlan
 from lockstep.engine.task import run_bin, run_bins
-from lockstep.errors import RegistryUnreachable, StateError
+from lockstep.errors import LockstepError
 from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:
@@ -75,16 +75,12 @@ def local_runner(job: Job) -> Runner:
 
 def _facts(encoded: bytes) -> BinFacts:
     outcome = _OUTCOMES.decode(encoded)
-    if isinstance(outcome, NoSchemas):
-        raise RegistryUnreachable(outcome.problem, next_step=outcome.next_step)
-    if isinstance(outcome, NoState):
-        raise cast("StateError", pickle.loads(outcome.error))  # noqa: S301  # our own task's
+    if isinstance(outcome, Failed):
+        raise cast("LockstepError", pickle.loads(outcome.error))  # noqa: S301  # our own task's
     return outcome
 
 
-_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | NoSchemas | NoState] = msgspec.msgpack.Decoder(
-    BinFacts | NoSchemas | NoState
-)
+_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | Failed] = msgspec.msgpack.Decoder(BinFacts | Failed)
 
 
 def bin_tasks(plan: BatchPlan) -> list[BinTask]:

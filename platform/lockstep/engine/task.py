@@ -16,19 +16,18 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, NoState, RangeFacts
+from lockstep.engine.facts import BinFacts, BinTask, Failed, Job, RangeFacts
 from lockstep.engine.kept import Kept
 from lockstep.engine.program import Program, shipped_program
 from lockstep.engine.sessions import digests
 from lockstep.engine.settle import settle
 from lockstep.engine.work import Opener, Work, read_and_fold
-from lockstep.errors import RegistryUnreachable
+from lockstep.errors import LockstepError
 from lockstep.integrity.suspending import SuspendedSession, still_skipped
 from lockstep.integrity.time import microseconds
 from lockstep.state.address import SectionRef
 from lockstep.state.durable import StateFileWriter
 from lockstep.state.hotfolder import HotFolder
-from lockstep.state.schema import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.table.files import DataFile, DataFileWriter
 from lockstep.table.head import SideFile
 from lockstep.table.quarantine import write_quarantine
@@ -40,17 +39,12 @@ def run_bins(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
         yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=BinTask)))
 
 
-def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | NoSchemas | NoState:
-    """What another attempt would not mend comes back as a value: an error would reach the driver as Spark's.
-
-    A damaged or missing file of state is left to Spark, which tries again, on another machine where there is one.
-    """
+def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | Failed:
+    """What has a name comes back as a value: an error would reach the driver as Spark's, as if a worker had died."""
     try:
         return run_bin(job, task)
-    except RegistryUnreachable as error:
-        return NoSchemas(error.problem, error.next_step)
-    except (StateTypeChanged, StateNotOfItsType, MigrationFailed) as error:
-        return NoState(pickle.dumps(error))
+    except LockstepError as error:
+        return Failed(pickle.dumps(error))
 
 
 def run_bin(job: Job, task: BinTask) -> BinFacts:
