@@ -8,6 +8,7 @@ T1, T2 = Tier.CORE, Tier.WHOLE
 WORKERS = "faults/test_workers.py::"
 WRITERS = "faults/test_writers.py::"
 LOGS = "faults/test_kafka_logs.py::"
+CUT = "faults/test_cut_logs.py::"
 DAMAGE = "faults/test_damage.py::"
 BACKLOG = "faults/test_backlog.py::"
 ISOLATION = "engine/test_isolation.py::"
@@ -35,8 +36,11 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{LOGS}test_a_log_that_ends_before_the_position_halts_a_strict_stream",
             f"{LOGS}test_an_ordered_stream_passes_over_offsets_it_has_read_and_waits_for_a_snapshot",
+            f"{CUT}test_a_log_that_has_grown_past_the_position_again_halts_a_strict_stream_until_that_is_accepted",
+            f"{CUT}test_a_class_that_bears_it_says_so_once_and_suspends_where_it_must",
+            f"{CUT}test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away",
+            f"{CUT}test_a_broker_that_comes_back_with_all_of_its_log_is_no_alarm",
         ),
-        left="a log that was cut and has grown past the position again",
     ),
     Fault(
         "F30",
@@ -112,14 +116,15 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F37",
         "an aborted transaction, markers at the end of a range, a transaction that stays open",
-        "explained, no false alarm; the open one is seen as lag",
+        "explained, no false alarm; the open one is seen as lag, and told when it stays",
         T1,
         (
             "engine/test_transactions.py::test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_goes_on",
             "engine/test_transactions.py::test_an_open_transaction_is_not_read_until_it_is_committed",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
+            f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
+            "engine/test_stalls.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
         ),
-        left="an alarm for a stable end that does not move",
     ),
     Fault(
         "F38",
@@ -174,10 +179,12 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F56",
         "a transaction is open at plan time, for long",
-        "ranges end at the stable end; lag tells; not drained",
+        "ranges end at the stable end; lag and an alarm tell; not drained",
         T1,
-        (f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",),
-        left="an alarm for a stable end that does not move",
+        (
+            f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
+            f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
+        ),
     ),
     Fault(
         "F57",

@@ -168,6 +168,7 @@ MACHINES: tuple[Fault, ...] = (
         T1,
         (
             f"{DAMAGE}test_state_that_is_damaged_is_named_and_nothing_is_committed_without",
+            f"{DAMAGE}test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_suspected",
             f"{DAMAGE}test_a_file_of_another_state_in_its_place_is_found",
             "state/test_durable.py::test_every_flipped_byte_is_found",
             "operations/test_repair.py::test_state_is_read_whole_so_that_one_wrong_bit_is_found",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Limits
+from lockstep.engine import stalls
 from lockstep.engine.loop import Outcome
 from lockstep.operations.topics import topics_of
 from lockstep.rehearsal.broker import Broker
@@ -101,3 +102,32 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
     assert runs.run() is Outcome.ENDED
     assert runs.rows(topic) == rows([*opening, update(4, a=1), update(5, a=1)])
     assert read_until(runs.folders.ledger, topic) == 6
+
+
+@pytest.mark.fault("F37", "F56")
+def test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three triggers stand for the minute that it takes at least."""
+    monkeypatch.setattr(stalls, "STALL_SECONDS_MIN", 0.0)
+    topic, other, producer = feed.create("values"), feed.create("well"), feed.transactional()
+    feed.send(topic, session(2))
+    producer.begin_transaction()
+    send_within(producer, topic, [update(4, a=1)])
+    warning, stop = f"{topic}/0: 1 offsets from 3 on wait behind an open transaction", threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(runs.run, trigger=Every(seconds=0.2), stop=stop)
+        try:
+            wait_until(lambda: running.done() or warning in caplog.text, "the alarm")
+            feed.send(other, session(2))
+            wait_until(lambda: running.done() or bool(runs.reports[-1].stalls), "a batch of the other topic")
+            (stall,) = runs.reports[-1].stalls
+            assert stall.place == (topic, 0, 3)
+            producer.commit_transaction()
+            wait_until(lambda: running.done() or read_until(runs.folders.ledger, topic) == 5, "what waited")
+            feed.send(other, [update(4, a=1)])
+            wait_until(lambda: running.done() or not runs.reports[-1].stalls, "the end of the alarm")
+        finally:
+            stop.set()
+        assert running.result() is Outcome.STOPPED
+    assert caplog.text.count("wait behind an open transaction") == 1

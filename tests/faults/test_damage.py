@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import threading
 import uuid
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Limits
+from lockstep import AvailableNow, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.loop import Outcome
+from lockstep.engine.run import run_stream
 from lockstep.errors import TableError
 from lockstep.operations.close import close_hour
 from lockstep.rehearsal.broker import Broker
@@ -28,6 +30,8 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 MESSAGES = [*session(5), update(7, a=1), update(8, b=1)]
 
@@ -109,6 +113,20 @@ def test_state_that_is_damaged_is_named_and_nothing_is_committed_without(made: M
     assert [head["batch"] for head in heads(made.runs.folders.table)[versions:]] == [8]  # its claim
     path.write_bytes(kept)
     made.assert_goes_on()
+
+
+@pytest.mark.fault("F17")
+def test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_suspected(
+    made: Made, shared_spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task's error comes to the driver as it was, not as the text of one of Spark's."""
+    path, runs = newest_state(made), made.runs
+    one_bit(path)
+    context, stop = shared_spark.sparkContext, threading.Event()
+    with pytest.raises(StateDamaged, match=path.name) as damaged:
+        run_stream(runs.stream, runs.settings, spark=lambda: context, stop=stop, trigger=AvailableNow())
+    assert "put the file back" in damaged.value.next_step
+    assert "planning again" not in caplog.text
 
 
 @pytest.mark.fault("F17")
