@@ -58,6 +58,7 @@ class Subscription:
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
         self._lost: dict[Key, Hole] = {}
+        self._told: set[Key] = set()
         self._newest_ms = {
             key: int(row.newest_timestamp.timestamp() * 1000)
             for key, row in known.items()
@@ -143,11 +144,13 @@ class Subscription:
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
         rows = bookkeeping.ledger_rows(identity, facts, quiet, ends)
         rows += [bookkeeping.carried(identity, row) for row in self._others.values() if full]
+        self._told = {(row.topic_id, row.partition) for row in rows}
         return [bookkeeping.with_lost(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
     def advance(self, bins: Iterable[BinFacts]) -> None:
         """Move the positions to where a committed batch ended, and learn from it."""
         self.is_unsaved = False
+        self._lost = {key: lost for key, lost in self._lost.items() if key not in self._told}
         for group in bins:
             for item in group.ranges:
                 self._advance(item)
@@ -155,7 +158,6 @@ class Subscription:
 
     def _advance(self, facts: RangeFacts) -> None:
         key = facts.range.position.key
-        self._lost.pop(key, None)
         self.positions[key] = bookkeeping.advanced(facts.range.position, facts)
         if facts.trouble is not None:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
