@@ -170,6 +170,7 @@ class RangeFold:
         session, judgement = place.session, verdict.judgement
         if verdict.freed:
             self._applying.free(session, verdict.freed)
+            entry.gate = gate
         applied = self.judge.remarked(verdict, record, session)
         if judgement is Judgement.BUFFER:
             self._hold_back(gate, entry, place, record)
@@ -194,6 +195,7 @@ class RangeFold:
             Ended: The fold goes no further.
         """
         if not is_on_its_way(cast("GateState", entry.gate)):
+            entry.gate = gate  # what is released waits no longer, even where it ends the session
             self._applying.held_back(place.session, before, record.offset)
             return True
         if self._applying.completed(entry, place, body, record, before):
@@ -251,7 +253,7 @@ class RangeFold:
             return
         entry = self.sessions.find(session)
         if entry is not None:
-            self._applying.free(session, self.sessions.suspend(entry, record.offset))
+            self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
 
 
 def _offset(message: Message) -> int:

@@ -75,6 +75,8 @@ class IntegrityClass(ABC):
     """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
+    bears_all: ClassVar[bool] = False
+    """Whether nothing that a message says of itself is a violation."""
     keeps_late: ClassVar[bool] = False
     """Whether late messages go to the late table instead of being dropped."""
 
@@ -125,8 +127,8 @@ class IntegrityClass(ABC):
             skipped: Sessions that an operator skips.
             spread: Snapshots may lie over several messages.
         """
-        gate = Spread(self.gate(time)) if spread else self.gate(time)
-        if not self._wraps(suspended_from, skipped):
+        gate = Spread(self.gate(time), bears_all=self.bears_all) if spread else self.gate(time)
+        if not self.may_suspend(suspended_from, skipped):
             return gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
@@ -134,10 +136,11 @@ class IntegrityClass(ABC):
 
     def adapted(self, state: GateState, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> GateState:
         """A stored state as the declaration of today keeps it: class and policy may change between two runs."""
-        suspends = self._wraps(suspended_from, skipped)
+        suspends = self.may_suspend(suspended_from, skipped)
         return adapted(state, suspended_from, suspends=suspends, inner=Spread(self.gate(PartitionTime())))
 
-    def _wraps(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
+    def may_suspend(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
+        """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so."""
         return self.suspends or bool(suspended_from or skipped)
 
     @abstractmethod

@@ -108,7 +108,9 @@ class _Pass(Generic[S, R]):
         self.finding, self.refused = fold.judge.stopped, fold.judge.refused
         self.proven: list[Proven[R]] = []
         if self.finding is None and self.refused is None:
-            self.proven = notes.keep(pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.kept.rows)
+            self.proven = notes.keep(
+                pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.kept.rows
+            )
 
     def without_refused(self) -> Without:
         """What the next pass leaves out."""

@@ -244,7 +244,11 @@ class Batches(Generic[S, R]):
 
     def _rows(self, facts: BinFacts) -> pa.Table | None:
         """The rows of a batch, as they lie in the table."""
-        return pa.concat_tables(pq.read_table(self._root / "table" / file.path) for file in facts.files) if facts.files else None
+        return (
+            pa.concat_tables(pq.read_table(self._root / "table" / file.path) for file in facts.files)
+            if facts.files
+            else None
+        )
 
     def _aside(self, folder: str, files: Sequence[SideFile]) -> list[QuarantineRow]:
         rows = [row for file in files for row in pq.read_table(self._root / folder / file.path).to_pylist()]
