@@ -12,6 +12,7 @@ from lockstep.declare.event_time import EventTime
 from lockstep.declare.limits import Limits
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record, TimestampType
+from lockstep.declare.rows import Rows
 from lockstep.declare.rules import Between, NotNull, Rule, Severity
 from lockstep.declare.stream import Stream
 from lockstep.declare.topics import Adopt, Topics
@@ -68,6 +69,7 @@ __all__ = [
     "Registry",
     "RegistryUnreachable",
     "Repeats",
+    "Rows",
     "Rule",
     "SchemaReference",
     "Sequence",

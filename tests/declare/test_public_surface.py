@@ -45,6 +45,7 @@ SURFACE = [
     "Registry",
     "RegistryUnreachable",
     "Repeats",
+    "Rows",
     "Rule",
     "SchemaReference",
     "Sequence",

@@ -159,6 +159,22 @@ def test_growth_restarts_the_sessions_of_a_topic_where_that_is_declared(feed: Fe
     assert folded([(0, "moved", snapshot(1, b=1)), (1, "moved", update(2, b=1))]) == runs.rows(topic, 1)
 
 
+def test_a_session_that_moves_with_growth_waits_for_its_snapshot_where_the_class_halts_as_well(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
+    strict = Strict(evidence=Sequence(), on_growth=OnGrowth.RESTART_SESSIONS)
+    runs = runs.of(adding(feed.pattern, strict))
+    runs.run()
+    feed.grow(topic, partitions=2)
+    feed.send(topic, [update(3, a=1), snapshot(1, a=5), update(2, a=1)], key="s", partition=1)
+    assert runs.run() is Outcome.ENDED
+    assert folded([(1, "s", snapshot(1, a=5)), (2, "s", update(2, a=1))]) == runs.rows(topic, 1)
+    kept = DeltaTable(runs.folders.quarantine).to_pyarrow_table().to_pylist()
+    assert [(row["partition"], row["offset"], row["cause"]) for row in kept] == [(1, 0, "unknown session")]
+
+
 def test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, [snapshot(1, a=1), update(2, a=1)])

@@ -53,10 +53,10 @@ def test_evidence_without_numbers_cannot_drop_repeats(evidence: Evidence) -> Non
 @pytest.mark.parametrize(("evidence", "stored"), [(Sequence(), 41), (Linked(), [41, 0]), (Checksum(), 7)])
 def test_the_option_may_change_between_two_runs(evidence: Evidence, stored: GateState) -> None:
     plain = Strict(evidence=evidence)
-    assert stored == plain.adapted(stored, 0)
+    assert stored == plain.adapter(0)(stored)
     if isinstance(evidence, Checksum):
         return
     dropping = Strict(evidence=evidence, repeats=Repeats.DROP)
-    remembered = dropping.adapted(stored, 0)
+    remembered = dropping.adapter(0)(stored)
     assert {"r": {}, "g": stored} == remembered
-    assert stored == plain.adapted(remembered, 0)
+    assert stored == plain.adapter(0)(remembered)

@@ -7,7 +7,8 @@ import shlex
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Limits
+from lockstep import Limits, Once
+from lockstep.engine import watch
 from lockstep.engine.loop import Outcome
 from lockstep.errors import StreamHalted
 from lockstep.integrity import acceptance, contract
@@ -20,6 +21,11 @@ from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import BY_CHECKSUM, POISON, adding
 from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
 
 
 def test_a_skipped_session_waits_for_its_snapshot_while_the_rest_of_its_partition_goes_on(
@@ -102,6 +108,27 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
     assert (row.start, row.until, row.accepted_loss) == (4, 5, f"offsets 4 to 4: {WHY} ({WHO})")
     runs.run()
     assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
+
+
+def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRuns) -> None:
+    """Under Once: one id with two contents is passed over; of what expired the rest goes on."""
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert (finding.cause, proposed(finding)) == ("same id, other content", Loss(topic, 0, 4, 5))
+    resumed(runs, proposed(finding), SkipSession(topic, 0, "t"))
+    runs.run()
+    assert read_ledger(runs.folders.ledger)[-1].suspended_sessions != []  # nothing came of it yet
+    more = [("s", update(4, a=1)), ("s", update(5, a=1)), ("t", update(3, b=1))]
+    send(feed, topic, *more)
+    feed.expire(topic, 7)
+    (finding,) = halted(runs)
+    assert (finding.cause, proposed(finding)) == ("expired unread", FromSnapshot(topic, 0))
+    resumed(runs, proposed(finding))
+    runs.run()
+    assert applied([*sent, *more], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
+    assert (kept(runs), read_ledger(runs.folders.ledger)[-1].suspended_sessions) == ({}, [])
 
 
 def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(feed: Feed, runs: LocalRuns) -> None:

@@ -31,26 +31,26 @@ INCOMPLETE: tuple[Step, ...] = (
 @pytest.mark.parametrize("name", ["strict-suspends", "ordered", "window", "reorder", "checksum", "once-suspends"])
 def test_an_end_within_a_snapshot_suspends_its_session_until_the_next(name: str) -> None:
     came = ran(name, *INCOMPLETE)
-    assert [Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND, Judgement.ACCEPT] == judgements(came)
-    assert ("snapshot not complete", {"a": [4]}) == (
+    assert judgements(came) == [Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND, Judgement.ACCEPT]
+    assert (
         came.verdicts[2].cause,
         {session: state.values for session, state in came.states.items()},
-    )
-    assert [1, 2] == sorted(each.offset for each in came.quarantine)
+    ) == ("snapshot not complete", {"a": [4]})
+    assert sorted(each.offset for each in came.quarantine) == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["strict", "once"])
 def test_an_end_within_a_snapshot_halts_where_nothing_may_be_lost(name: str) -> None:
     came = ran(name, *INCOMPLETE)
     assert came.finding is not None
-    assert ("snapshot not complete", 2) == (came.finding.cause, came.finding.offset)
+    assert (came.finding.cause, came.finding.offset) == ("snapshot not complete", 2)
 
 
 def test_best_effort_gives_up_a_snapshot_that_ends_early() -> None:
     came = ran("none/timed", *INCOMPLETE)
-    assert [Judgement.ACCEPT, Judgement.BUFFER, Judgement.ACCEPT, Judgement.ACCEPT] == judgements(came)
-    assert [1] == [each.offset for each in came.quarantine]
-    assert ["open", "end", "open"] == [row.what for row in came.rows]
+    assert judgements(came) == [Judgement.ACCEPT, Judgement.BUFFER, Judgement.ACCEPT, Judgement.ACCEPT]
+    assert [each.offset for each in came.quarantine] == [1]
+    assert [row.what for row in came.rows] == ["open", "end", "open"]
 
 
 @pytest.mark.parametrize("name", ["none", "once"])
@@ -64,13 +64,13 @@ def test_a_snapshot_with_a_part_that_is_refused_leaves_the_session_as_it_was(nam
         ("b", "snapshot", "-", 1, 6),
         ("b", "update", "-", 1, 8),
     )
-    assert [7, 8] == came.states["b"].values
-    assert [1, 2, 3] == sorted(each.offset for each in came.quarantine)
+    assert came.states["b"].values == [7, 8]
+    assert sorted(each.offset for each in came.quarantine) == [1, 2, 3]
 
 
 def test_a_new_session_whose_first_snapshot_is_refused_stays_unknown() -> None:
     came = ran("once", ("b", "part", "-", 1, REFUSED), ("b", "snapshot", "-", 1, 6), ("b", "update", "-", 1, 8))
-    assert [8] == came.states["b"].values
+    assert came.states["b"].values == [8]
 
 
 @pytest.mark.parametrize("name", ["reorder", "reorder/timed"])
@@ -82,8 +82,8 @@ def test_what_waits_behind_an_end_goes_to_quarantine_with_it(name: str) -> None:
         ("a", "update", "swap", 1, 7),
         ("a", "snapshot", "-", 1, 4),
     )
-    assert [1] == [each.offset for each in came.quarantine]
-    assert {"a": [4]} == {session: state.values for session, state in came.states.items()}
+    assert [each.offset for each in came.quarantine] == [1]
+    assert {session: state.values for session, state in came.states.items()} == {"a": [4]}
 
 
 def test_a_snapshot_that_resets_goes_behind_what_waits_even_an_end() -> None:
@@ -94,6 +94,6 @@ def test_a_snapshot_that_resets_goes_behind_what_waits_even_an_end() -> None:
         ("a", "end", "-", 1, 3),
         ("a", "snapshot", "resets", 1, 4),
     )
-    assert ["open", "apply", "end", "open"] == [row.what for row in came.rows]
-    assert {"a": [4]} == {session: state.values for session, state in came.states.items()}
+    assert [row.what for row in came.rows] == ["open", "apply", "end", "open"]
+    assert {session: state.values for session, state in came.states.items()} == {"a": [4]}
     assert came.quarantine == ()

@@ -54,7 +54,7 @@ def test_timers_and_silent_sessions_over_batches_fire_as_in_one(split: int | Spl
     ]
     whole = run(meters, *sent).or_raise()
     assert whole == run(meters, *sent, split=split)
-    assert ("minute", "a") == (whole.proven[0].row.what, whole.proven[0].session)
+    assert (whole.proven[0].row.what, whole.proven[0].session) == ("minute", "a")
 
 
 def test_a_crash_and_a_restart_change_nothing() -> None:
@@ -66,21 +66,21 @@ def test_a_crash_and_a_restart_change_nothing() -> None:
 def test_a_topic_made_anew_is_a_violation_where_nothing_may_be_lost() -> None:
     ran = run(panels, BEGIN, RENUMBER, BEGIN, key="p")
     assert ran.finding is not None
-    assert ("topic re-created", 1, 1) == (ran.finding.cause, ran.finding.offset, len(ran.folded))
+    assert (ran.finding.cause, ran.finding.offset, len(ran.folded)) == ("topic re-created", 1, 1)
 
 
 def test_sessions_of_a_topic_made_anew_begin_again() -> None:
     ran = run(ordered, BEGIN, RENUMBER, Update(2, "a", 2.0), Snapshot(1, {"b": 1.0}), key="p").or_raise()
-    assert [0, 0, 1] == [message.offset for message in ran.folded]
+    assert [message.offset for message in ran.folded] == [0, 0, 1]
     assert Judgement.SUSPEND is not ran.verdicts[1].judgement is Judgement.QUARANTINE
-    assert {"p": {"b": 1.0}} == {name: state.values for name, state in ran.states.items()}
+    assert {name: state.values for name, state in ran.states.items()} == {"p": {"b": 1.0}}
 
 
 def test_another_topic_has_sessions_of_its_own() -> None:
     stream = dataclasses.replace(panels, integrity=NoIntegrity())
     ran = run(stream, BEGIN, NewTopic("panels.b"), Snapshot(7, {"x": 1.0}), Update(8, "x", 2.0), key="p").or_raise()
-    assert {"p": {"a": 1.0}, "panels.b: p": {"x": 2.0}} == {name: state.values for name, state in ran.states.items()}
-    assert [("testing", 0), ("panels.b", 0), ("panels.b", 1)] == [(each.topic, each.offset) for each in ran.folded]
+    assert {name: state.values for name, state in ran.states.items()} == {"p": {"a": 1.0}, "panels.b: p": {"x": 2.0}}
+    assert [(each.topic, each.offset) for each in ran.folded] == [("testing", 0), ("panels.b", 0), ("panels.b", 1)]
 
 
 @pytest.mark.parametrize("split", [None, *SPLITS], ids=str)

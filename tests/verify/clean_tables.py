@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, OnGrowth, Ordered, Sequence, Strict, Suspend
+from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, Once, OnGrowth, Ordered, Sequence, Strict, Suspend
 from lockstep.errors import IntegrityLost
 from lockstep.integrity.acceptance import FromSnapshot, Loss, SkipSession
+from lockstep.integrity.repeats import Repeats
 from lockstep.operations.resume import resume
 from lockstep.table import log
 from tests.engine.feed import ANSWER_SECONDS, Feed
@@ -41,9 +42,18 @@ CLASSES: Mapping[str, IntegrityClass] = {
     "ordered": Ordered(on_growth=OnGrowth.RESTART_SESSIONS),
     "ordered, halting": Ordered(on_violation=Strict(evidence=Sequence()).on_violation),
     "none": NoIntegrity(),
+    "once": Once(keep_ids=20),
+    "repeats dropped": Strict(evidence=Sequence(), repeats=Repeats.DROP),
+    "repeats dropped, suspending": Strict(evidence=Linked(), repeats=Repeats.DROP, on_violation=Suspend()),
+    "wrapping": Strict(evidence=Sequence(wraps_at=16)),
+    "wrapping, suspending": Strict(evidence=Sequence(wraps_at=16), on_violation=Suspend(accept_loss=True)),
 }
-HALTING = ("sequence", "linked", "log only")
-"""Classes that stop at what the others bear."""
+HALTING: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sequence", "linked", "log only", "wrapping"), ()),
+    "repeats dropped": ("again",),
+    "once": ("garbage", "null", "keyless", "poison", "unfit", "total", "unknown", "gap", "again"),
+}
+"""Classes that stop at what the others bear, with the faults that they bear."""
 
 
 @dataclass
@@ -72,17 +82,15 @@ class CleanTable:
         limits = Limits(batch_messages=rng.choice((4, 9, 30, 1000)), quarantine_burst=10_000)
         self._made = Made(LocalRuns(stream, bootstrap_servers, root).with_limits(limits), [f"{seed}: {self._class}"])
         self._halts = self._class in HALTING
-        self._faults, self._linked = () if self._halts else FAULTS, "linked" in self._class
+        self._linked = isinstance(getattr(CLASSES[self._class], "evidence", None), Linked)
+        self._wraps_at = 16 if "wrapping" in self._class else None
+        self._faults = HALTING.get(self._class, FAULTS)
         self._producing: dict[tuple[str, int], Producing] = {}
         self._producer = self._new_producer()
 
     def make(self) -> Made:
         """Topics, then runs with messages and faults between them."""
-        for number in range(self._rng.randrange(1, 3)):
-            partitions = self._rng.randrange(1, 4)
-            topic = self._feed.create(f"t{number}", partitions=partitions)
-            for partition in range(partitions):
-                self._producing[topic, partition] = self._producing_of(partition)
+        self._create_topics()
         runs = self._rng.choice((1, 2, 2, 3))
         for number in range(runs):
             self._send()
@@ -92,7 +100,8 @@ class CleanTable:
                 self._grow()
             if self._halts and number == runs - 1 and self._rng.random() < 0.6:
                 self._break_promise()
-            self._run()
+            if not self._run():
+                break
         if self._expires and self._rng.random() < 0.3:
             self._expire_read()
         return self._made
@@ -101,8 +110,16 @@ class CleanTable:
         settings = {"bootstrap.servers": self._feed.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
         return Producer(settings)
 
+    def _create_topics(self) -> None:
+        for number in range(self._rng.randrange(1, 3)):
+            partitions = self._rng.randrange(1, 4)
+            topic = self._feed.create(f"t{number}", partitions=partitions)
+            for partition in range(partitions):
+                self._producing[topic, partition] = self._producing_of(partition)
+
     def _producing_of(self, partition: int) -> Producing:
-        return Producing(self._rng, self._faults, self._linked, tuple(f"{name}{partition}" for name in "abc"))
+        sessions = tuple(f"{name}{partition}" for name in "abc")
+        return Producing(self._rng, self._faults, self._linked, self._wraps_at, sessions)
 
     def _tell(self, what: str) -> None:
         self._made.told.append(what)
@@ -121,7 +138,7 @@ class CleanTable:
         assert self._producer.flush(ANSWER_SECONDS) == 0
         producer = self._feed.transactional()
         for commits in (True, False):
-            before = dict(producing.at)
+            before = dict(producing.at), dict(producing.counted)
             producer.begin_transaction()
             for _ in range(self._rng.randrange(1, 4)):
                 sent = producing.next()
@@ -131,17 +148,18 @@ class CleanTable:
                 producer.commit_transaction()
             else:
                 producer.abort_transaction()
-                producing.at = before
+                producing.at, producing.counted = before
 
-    def _run(self) -> None:
+    def _run(self) -> bool:
+        """Run the stream; False when it halted, and nobody resumed it."""
         try:
             self._made.runs.run()
         except IntegrityLost as lost:
             self._tell(f"halted: {lost.findings[0]}")
-            if self._rng.random() < 0.8:
-                self._resume(lost)
+            return self._rng.random() < 0.8 and self._resume(lost)
+        return True
 
-    def _resume(self, lost: IntegrityLost) -> None:
+    def _resume(self, lost: IntegrityLost) -> bool:
         """Accept what halted the stream, and go on for a while; it may halt again."""
         accepted = [self._accepted(finding) for finding in lost.findings]
         resume(self._made.runs.folders, why="test", who="test", accepted=accepted)
@@ -150,6 +168,8 @@ class CleanTable:
             self._made.runs.run()
             self._send()
             self._made.runs.run()
+            return True
+        return False
 
     def _accepted(self, finding: Finding) -> Acceptance:
         ways: list[Acceptance] = [

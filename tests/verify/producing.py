@@ -13,7 +13,20 @@ from tests.verify.streams import POISON, UNFIT, Message
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FAULTS = ("garbage", "null", "keyless", "poison", "unfit", "gap", "repeat", "back", "unknown", "total", "unnumbered")
+FAULTS = (
+    "garbage",
+    "null",
+    "keyless",
+    "poison",
+    "unfit",
+    "gap",
+    "repeat",
+    "back",
+    "unknown",
+    "total",
+    "unnumbered",
+    "again",
+)
 
 
 @dataclass(frozen=True)
@@ -32,19 +45,30 @@ class Producing:
         rng: Where its choices come from.
         faults: What it does wrong at times.
         linked: Snapshots inside a session carry its last number: links know no other.
+        wraps_at: How many numbers there are; None where they do not wrap.
         sessions: Their names; each belongs to one partition.
         at: The last number of each session.
+        counted: How many messages each session had.
+        last: The last message of each session.
     """
 
     rng: random.Random
     faults: tuple[str, ...]
     linked: bool = False
+    wraps_at: int | None = None
     sessions: tuple[str, ...] = ("a", "b", "c")
     at: dict[str, int] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    last: dict[str, Sent] = field(default_factory=dict)
 
     def next(self) -> Sent:
         """One more message: mostly right, at times one of the faults."""
         session = self.rng.choice(self.sessions)
+        sent = self._next(session)
+        self.last[session] = sent
+        return sent
+
+    def _next(self, session: str) -> Sent:
         if self.faults and self.rng.random() < 0.12:
             return self.fault(self.rng.choice(self.faults), session)
         if session not in self.at or self.rng.random() < 0.08:
@@ -54,13 +78,16 @@ class Producing:
         if self.rng.random() < 0.04:
             number = self._numbered(session)
             del self.at[session]
-            return Sent(session, encoded("end", number))
+            count = self.counted.pop(session) if self.rng.random() < 0.5 else None
+            return Sent(session, encoded("end", self._shown(number), count=count))
         amounts = {name: self.rng.randrange(-3, 4) for name in self.rng.sample("pqrs", self.rng.randrange(0, 4))}
-        return Sent(session, encoded("update", self._numbered(session), amounts))
+        return Sent(session, encoded("update", self._shown(self._numbered(session)), amounts))
 
     def fault(self, kind: str, session: str) -> Sent:
         """One message that not every class bears."""
         number = self.at.get(session, 0)
+        if kind == "again":
+            return self.last.get(session) or self._snapshot(session)
         if kind in {"garbage", "null", "keyless"}:
             value = {"garbage": b"{", "null": None, "keyless": encoded("update", number + 1)}[kind]
             return Sent(None if kind == "keyless" else session, value)
@@ -83,12 +110,28 @@ class Producing:
         repeats = number is not None and (self.linked or self.rng.random() < 0.5)
         self.at[session] = self.rng.randrange(5, 9) if number is None else number if repeats else number + 1
         amounts = {name: self.rng.randrange(9) for name in self.rng.sample("pqrs", self.rng.randrange(0, 3))}
-        return Sent(session, encoded("snapshot", self.at[session], amounts))
+        resets = number is not None and not repeats and self.rng.random() < 0.3
+        if resets:
+            self.at[session] = 2
+        self.counted[session] = 1 if number is None else self.counted.get(session, 0) + 1
+        return Sent(session, encoded("snapshot", self._shown(self.at[session]), amounts, resets=resets))
 
     def _numbered(self, session: str) -> int:
         self.at[session] += 1
+        self.counted[session] = self.counted.get(session, 0) + 1
         return self.at[session]
 
+    def _shown(self, number: int) -> int:
+        return number if self.wraps_at is None else number % self.wraps_at
 
-def encoded(kind: str, number: int | None, amounts: Mapping[str, int] | None = None, total: int | None = None) -> bytes:
-    return msgspec.json.encode(Message(kind, number, dict(amounts or {}), total))
+
+def encoded(
+    kind: str,
+    number: int | None,
+    amounts: Mapping[str, int] | None = None,
+    total: int | None = None,
+    *,
+    count: int | None = None,
+    resets: bool = False,
+) -> bytes:
+    return msgspec.json.encode(Message(kind, number, dict(amounts or {}), total, count, resets))

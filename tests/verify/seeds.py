@@ -18,5 +18,5 @@ SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
     *(sides.ledger_row_of_another_batch, sides.wrong_count, sides.wrong_suspension, sides.start_moved),
     *(sides.ranges_overlap, sides.end_moved, sides.hole_hidden, sides.hole_resized, sides.hole_of_another_cause),
     *(sides.quarantine_row_missing, sides.quarantine_row_twice, sides.quarantine_row_changed),
-    sides.in_quarantine_and_in_rows,
+    *(sides.in_quarantine_and_in_rows, sides.hole_said_to_be_expired),
 )

@@ -175,6 +175,17 @@ def hole_resized(forged: Forged, rng: random.Random) -> Found:
     return None if inside else one_of(Kind.HOLE_FALSE if longer else Kind.HOLE_UNEXPLAINED)
 
 
+def hole_said_to_be_expired(forged: Forged, rng: random.Random) -> Found:
+    """The first messages of a batch were gone before they were read, says the ledger."""
+    place = pick(forged, "ledger", rng, lambda row: bool(row["until"] > row["start"]))
+    if place is None:
+        return None
+    file, at, row = place
+    until = rng.randrange(row["start"] + 1, row["until"] + 1)
+    forged.change("ledger", file, at, holes=[{"start": row["start"], "until": until, "cause": "expired"}])
+    return one_of(Kind.NEVER_READ)
+
+
 def hole_of_another_cause(forged: Forged, rng: random.Random) -> Found:
     if (place := pick(forged, "ledger", rng, _has_holes)) is None:
         return None

@@ -27,12 +27,16 @@ class Message(msgspec.Struct):
         seq: The producer's number.
         add: Amounts by name.
         total: What the producer says they sum up to, where it says so.
+        count: Of an end: how many messages the session had.
+        resets: Of a snapshot: the numbers begin anew.
     """
 
     kind: str
     seq: int | None = None
     add: dict[str, int] = {}
     total: int | None = None
+    count: int | None = None
+    resets: bool = False
 
 
 class Side(Enum):
@@ -79,7 +83,16 @@ class Bookings(Transform[Message, Account, Booking]):
             raise LookupError("a message without a key")
         link = None if message.seq is None else Link(last=message.seq, previous=message.seq - 1)
         time = None if message.seq is None else 1_700_000_000_000_000 + message.seq * 1_000_000
-        return Place(record.key.decode(), Kind(message.kind), sequence=message.seq, link=link, event_time_us=time)
+        return Place(
+            record.key.decode(),
+            Kind(message.kind),
+            sequence=message.seq,
+            link=link,
+            event_time_us=time,
+            id=message.seq,
+            count=message.count,
+            resets=message.resets,
+        )
 
     def open(self, message: Message, record: Record) -> Account | Opened[Account, Booking]:
         """All amounts; a snapshot of one amount has a row."""
@@ -99,6 +112,10 @@ class Bookings(Transform[Message, Account, Booking]):
         self._fail_at(message)
         if message.total not in {None, sum(state.amounts.values())}:
             raise Violation(sum(state.amounts.values()), message.total)
+
+    def on_end(self, state: Account) -> Iterable[Booking]:
+        """One row for each amount that is left."""
+        return [self._booking(name, amount, state) for name, amount in state.amounts.items() if amount]
 
     def _fail_at(self, message: Message) -> None:
         if POISON in message.add.values():

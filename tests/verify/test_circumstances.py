@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import Every, Ordered, Strict
+from lockstep import Every, FuzzyWindow, Ordered, Strict
 from lockstep.compaction.run import compact_stream
 from lockstep.integrity.evidence import Checksum, Evidence
 from lockstep.operations.close import close_hour
@@ -118,6 +119,19 @@ def test_a_class_without_a_second_gate_is_not_proven_and_never_said_to_be(feed: 
         "I8": Status.PROVEN,
     }
     assert found.notes == ("Strict by OfMyOwn cannot be proven yet: no second gate knows it",)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_a_window_is_not_proven_yet_and_raises_no_alarm(feed: Feed, runs: LocalRuns, *, reorder: bool) -> None:
+    """What waits in one batch is in the rows of another: only sums are compared."""
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, FuzzyWindow(lateness=timedelta(milliseconds=1), reorder=reorder)))
+    for _ in range(2):
+        feed.send(topic, [snapshot(1, a=1), update(4, a=1), update(3, a=1), update(2, a=1), b"{", update(9, a=1)])
+        runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations) == (Status.NOT_PROVEN, ())
+    assert found.notes == ("the class FuzzyWindow cannot be proven yet: no second gate knows it",)
 
 
 def test_a_transform_of_today_that_makes_other_rows_of_old_messages_is_shown(feed: Feed, runs: LocalRuns) -> None:

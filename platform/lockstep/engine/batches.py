@@ -206,6 +206,8 @@ class Batches:
         for verdict, finding in found:
             if verdict is not Judgement.VIOLATION:  # one that was not confirmed was an odd answer of a broker
                 self._partitions.accept(finding, self._watch.view, suspend=verdict is Judgement.SUSPEND)
+                if finding.cause == Fault.GREW.value:
+                    self._homes.forget(finding.topic_id)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, positions as they are."""

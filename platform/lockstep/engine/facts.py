@@ -61,7 +61,7 @@ class Counts(msgspec.Struct):
         dropped: Neither applied nor kept: repeated, late, or undecodable under NoIntegrity.
         quarantined: Kept in quarantine, not applied.
         repeats: Noticed as repeated or going back, accepted or dropped.
-        gaps: Of the accepted: noticed as following a gap.
+        gaps: Noticed as following a gap: accepted, or in quarantine where it suspends its session.
         refused: Of the quarantined: undecodable, or the transform raised.
         late: Kept in the late table, not applied.
         buffered: Held back, for a later range to apply.
@@ -117,7 +117,8 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
         suspended_from: Sessions that began before this offset are suspended.
         watermark_us: Event time that the partition has come to.
         rows_emitted: Rows that timers emitted at `until`.
-        opened: Digests of the sessions that began in the range and did not end.
+        opened: Digests of the sessions that began in the range and did not end, where the topic has more partitions.
+        closed: Digests of those that ended.
         accepted: Losses that the declaration accepts.
         suspended_sessions: Those that an operator skips, and that no snapshot has begun anew yet.
         finding: The violation at `until`, where the range stopped for one.
@@ -140,6 +141,7 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     watermark_us: int | None = None
     rows_emitted: int = 0
     opened: tuple[bytes, ...] = ()
+    closed: tuple[bytes, ...] = ()
     accepted: tuple[AcceptedLoss, ...] = ()
     suspended_sessions: tuple[SuspendedSession, ...] = ()
     finding: Finding | None = None

@@ -85,22 +85,27 @@ class RangeFold:
         if self._timing is not None and self._timing.is_due and not self.judge.is_over:
             self._guarded(lambda: self._applying.fire(self._position.next_offset))
 
-    def finish(self) -> None:
-        """Turn the last rows into Arrow. Call once, after the last message."""
+    def finish(self, reached: int) -> None:
+        """Turn the last rows into Arrow. Call once, after the last message, with the offset that the range reached."""
+        self._suspend_up_to(reached)
         self._guarded(self.emission.flush)
         if self._timing is not None:
             self._timing.save()
 
     def _fold_piece(self, messages: Sequence[Message]) -> None:
         first = _offset(messages[0])
-        if (suspended := self._without.suspended_before(first)) > self.sessions.suspended_from:
-            self.sessions.suspend_before(suspended)
+        self._suspend_up_to(first)
         if first in self._without.killing:
             self._guarded(lambda: self._undecodable(self._record_of(messages[0]), KILLS_ITS_WORKER))
         elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
         else:
             self._guarded(lambda: self._fold(messages))
+
+    def _suspend_up_to(self, offset: int) -> None:
+        """Suspend what began before a hole that lies before an offset."""
+        if (suspended := self._without.suspended_before(offset)) > max(0, self.sessions.suspended_from):
+            self.sessions.suspend_before(suspended)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do a part of the fold; an error of the user's code is a verdict, not a crash."""

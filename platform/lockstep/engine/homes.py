@@ -32,8 +32,15 @@ class Homes:
             del self._partition_of[next(iter(self._partition_of))]
         return tuple(found)
 
+    def forget(self, topic_id: str) -> None:
+        """A topic has grown, and its sessions may move."""
+        self._partition_of = {key: home for key, home in self._partition_of.items() if key[0] != topic_id}
+
     def _home_elsewhere(self, item: RangeFacts) -> int | None:
         topic_id, partition = item.range.position.key
+        for session in item.closed:
+            if self._partition_of.get((topic_id, session)) == partition:
+                del self._partition_of[topic_id, session]
         homes = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
         return next((home for home in homes if home != partition), None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import cast
 
@@ -28,6 +28,7 @@ class Sessions:
         check: What it judges by; read anew for each message, because any message may change it.
         suspended_from: Sessions that began before this offset are suspended.
         opened: Sessions that began in this range and did not end.
+        closed: Sessions that ended in it.
         held: The messages that are held back.
     """
 
@@ -43,6 +44,7 @@ class Sessions:
         self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
         self._spread = False
         self.opened: set[str] = set()
+        self.closed: set[str] = set()
         self.held = Held(state.reserved)
         self.suspend_before(position.suspended_from)
 
@@ -51,6 +53,7 @@ class Sessions:
         self.suspended_from = offset
         self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread)
         self.check = self.gate.check
+        self._adapted = self._program.integrity.adapter(offset, self._skipped)
 
     def bear_parts(self) -> None:
         """From now on snapshots may lie over several messages; the others do not pay for it."""
@@ -62,7 +65,7 @@ class Sessions:
         """The session's stored state, as the declaration of today keeps it."""
         entry = self._state.load(session)
         if entry is not None:
-            gate = self._program.integrity.adapted(cast("GateState", entry.gate), self.suspended_from, self._skipped)
+            gate = self._adapted(cast("GateState", entry.gate))
             entry.gate = gate
             if is_on_its_way(gate):
                 self.bear_parts()
@@ -77,11 +80,13 @@ class Sessions:
         if session not in self._state.entries:
             self._state.entries[session] = entry
             self.opened.add(session)
+            self.closed.discard(session)
 
     def remove(self, session: str) -> None:
         """A session has ended."""
         self._state.remove(session)
         self.opened.discard(session)
+        self.closed.add(session)
 
     def suspend(self, session: str, entry: Entry[object], since: int) -> tuple[int, ...]:
         """Suspend one session; gives the offsets of its messages that were held back.
@@ -103,9 +108,10 @@ class Sessions:
         gate, before = entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0))
         return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < before)
 
-    def opened_digests(self) -> tuple[bytes, ...]:
-        """What tells the driver that a session began in two partitions."""
-        return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in self.opened))
+
+def digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
+    """What tells the driver of sessions in two partitions, without their names."""
+    return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in sessions))
 
 
 def is_on_its_way(gate: GateState) -> bool:

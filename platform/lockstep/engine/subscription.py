@@ -21,6 +21,9 @@ LOG = logging.getLogger("lockstep")
 FORGET_RATIO = 0.3
 """Weight of the newest batch in what is learned: the third batch after a change of load decides."""
 
+BEGUN_ELSEWHERE = -1
+"""Suspends a partition from before offset 0: none of its own sessions, but such as began in another partition."""
+
 TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 """Below these, what a message costs and what it comes to is mostly the cost of a task and a file's own frame."""
 
@@ -117,7 +120,8 @@ class Subscription:
 
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
         position = msgspec.structs.replace(self.positions[key], next_offset=offset)
-        self.positions[key] = msgspec.structs.replace(position, suspended_from=offset) if suspend else position
+        suspended_from = (offset or BEGUN_ELSEWHERE) if suspend else position.suspended_from
+        self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
         self.is_unsaved = True
 
     def _begun_anew(self, finding: Finding, view: ClusterView) -> bool:

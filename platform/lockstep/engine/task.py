@@ -19,6 +19,7 @@ import pyarrow as pa
 from lockstep.engine.facts import BinFacts, BinTask, Job, NoSchemas, NoState, RangeFacts
 from lockstep.engine.kept import Kept
 from lockstep.engine.program import Program, shipped_program
+from lockstep.engine.sessions import digests
 from lockstep.engine.settle import settle
 from lockstep.engine.work import KafkaLog, Log, Opener, Work, read_and_fold
 from lockstep.errors import RegistryUnreachable
@@ -138,7 +139,8 @@ def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,
         rows_emitted=fold.emission.emitted_at(work.reached),
-        opened=() if work.planned.position.is_only else fold.sessions.opened_digests(),
+        opened=() if work.planned.position.is_only else digests(fold.sessions.opened),
+        closed=() if work.planned.position.is_only else digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),
         suspended_sessions=_still_skipped(work),
         finding=work.finding,

@@ -118,7 +118,7 @@ def read_and_fold(opener: Opener, works: list[Work]) -> None:
     for work in works:
         if work.planned.watermark_us is not None:
             work.fold.advance(work.planned.watermark_us)
-        work.fold.finish()
+        work.fold.finish(work.reached)
 
 
 def _fold_run(work: Work, run: Run, spill: Spill) -> None:

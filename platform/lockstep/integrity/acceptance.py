@@ -18,7 +18,8 @@ from lockstep.integrity.finding import Finding
 
 BURST, EXPIRED, GONE, GREW = "quarantine burst", "expired unread", "topic gone", "partitions grew"
 HOLE, RECREATED, TRUNCATED, UNDECODABLE = "hole", "topic re-created", "log truncated", "undecodable"
-REPEATS = ("repeat", "sequence goes back")
+REPEATS = ("repeat", "sequence goes back", "same number, other content", "same id, other content", "ids missing")
+"""The session is whole without the message that shows it: passing over that one is enough."""
 NOTHING_THERE = (EXPIRED, HOLE)
 """Offsets without a message: there is nothing to read again, nor to keep in quarantine."""
 OF_A_TOPIC = (BURST, GONE, GREW, RECREATED, TRUNCATED)

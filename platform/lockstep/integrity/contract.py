@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -134,14 +134,20 @@ class IntegrityClass(ABC):
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
         return Suspending(gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts)
 
-    def adapted(self, state: GateState, suspended_from: int, skipped: Collection[SuspendedSession] = ()) -> GateState:
-        """A stored state as the declaration of today keeps it: class and policy may change between two runs."""
-        suspends = self.may_suspend(suspended_from, skipped)
-        return adapted(state, suspended_from, suspends=suspends, inner=Spread(self.gate(PartitionTime())))
+    def adapter(
+        self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
+    ) -> Callable[[GateState], GateState]:
+        """Makes of a stored state what the declaration of today keeps: class and policy may change between runs."""
+        suspends, inner = self.may_suspend(suspended_from, skipped), Spread(self.gate(PartitionTime()))
+        before = 0 if self.passes_unknown_sessions else suspended_from
+        return lambda state: adapted(state, before, suspends=suspends, inner=inner)
 
     def may_suspend(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
-        """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so."""
-        return self.suspends or bool(suspended_from or skipped)
+        """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so.
+
+        Sessions of a class that needs no snapshots have none to wait for: an operator's decision lets them go on.
+        """
+        return self.suspends or (bool(suspended_from or skipped) and not self.passes_unknown_sessions)
 
     @abstractmethod
     def gate(self, time: PartitionTime) -> Gate:

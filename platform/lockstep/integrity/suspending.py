@@ -160,7 +160,7 @@ class Suspending(Gate):
 
 
 def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
-    """See `IntegrityClass.adapted`.
+    """See `IntegrityClass.adapter`.
 
     A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
     that is suspended when the policy becomes to halt is unknown until its next snapshot; so is one of which the
@@ -190,7 +190,9 @@ def still_skipped(
 
 
 def _begun(state: object, before: int) -> bool:
-    return isinstance(state, dict) and state["g"] is not False and state["o"] >= before
+    if isinstance(state, dict) and "o" in state:
+        return state["g"] is not False and state["o"] >= before
+    return state is not None  # of a class that needs no snapshots: it goes on
 
 
 def _opened(offset: int, inner: GateState) -> GateState:

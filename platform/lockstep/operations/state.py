@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.declare.rows import Rows
 from lockstep.declare.transform import migration_of
 from lockstep.engine.bookkeeping import position_of
 from lockstep.engine.hands import AnyStream
@@ -15,6 +16,7 @@ from lockstep.errors import LockstepError
 from lockstep.operations.opened import opened
 from lockstep.state.address import StateAddress
 from lockstep.state.durable import read_section
+from lockstep.state.rowstore import RowStore, session_prefix
 from lockstep.state.schema import StateSchema
 from lockstep.state.section import Section, SectionHeader
 from lockstep.state.translation import Translation
@@ -164,7 +166,7 @@ def plain(value: object) -> object:
     """A state as JSON can carry it, with struct fields by name whatever the stored layout."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, dict):
+    if isinstance(value, (dict, Rows)):
         if all(isinstance(key, str) for key in value):
             return {key: plain(held) for key, held in value.items()}
         return [{"key": plain(key), "value": plain(held)} for key, held in value.items()]
@@ -191,15 +193,42 @@ def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: 
     if header is None:
         return
     schema.accept(versions_of(header).shapes, f"the state of {row.topic}/{row.partition}")
-    typed = Translation(schema, header)
+    state = _LoadedState(schema, header, stored)
     for key, value in sorted(stored.items()):
+        if is_session(key):
+            decoded = state.decoded(key, value) if only is not None else None
+            yield _session(row, key.decode("utf-8", "surrogatepass"), value, decoded)
+
+
+class _LoadedState:
+    """Some sessions of a partition, all in memory."""
+
+    def __init__(self, schema: StateSchema[object], header: SectionHeader, stored: dict[bytes, bytes]) -> None:
+        self._schema, self._stored = schema, stored
+        self._typed, self._rows = Translation(schema, header), RowStore(schema.tables, self)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry; None without one."""
+        return self._stored.get(key)
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """All entries whose keys begin so."""
+        return [(key, value) for key, value in self._stored.items() if key.startswith(prefix)]
+
+    def decoded(self, key: bytes, value: bytes) -> tuple[object, object]:
+        """Gate and state of a session."""
         session = key.decode("utf-8", "surrogatepass")
-        decoded = schema.decode(session, typed.today(session, value)) if only is not None else None
-        yield _session(row, session, value, decoded)
+        today = self._typed.today(session, value, lambda name, shape: self._rows.old_rows(key, name, shape))
+        gate, state = self._schema.decode(session, today.value)
+        if today.migrated is not None:
+            self._schema.put_tables(state, today.migrated.state)
+        else:
+            self._rows.bind(key, state)
+        return gate, state
 
 
 def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SectionHeader | None, dict[bytes, bytes]]:
-    """The newest header of a partition's state, and the stored value of each session that is wanted."""
+    """The newest header of a partition's state, and the entries of each session that is wanted."""
     stored: dict[bytes, bytes] = {}
     header: SectionHeader | None = None
     for section in sections_of(address_of(row), durable):
@@ -207,7 +236,7 @@ def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SectionH
         for key, value in chain.from_iterable(section.blocks()):
             if value is None:
                 stored.pop(key, None)
-            elif is_session(key) and only in {None, key}:
+            elif only is None or key == only or key.startswith(session_prefix(only)):
                 stored[key] = value
     return header, stored
 

@@ -8,6 +8,7 @@ from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInt
 from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.operations.clean_state import clean_state
 from lockstep.orchestration.endings import failed
 from lockstep.orchestration.names import compaction_key, table_key
 from lockstep.orchestration.spark import SparkResource
@@ -33,7 +34,8 @@ def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         group_name=stream.name,
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
-            "kept, and each commit carries the proof that no row changed."
+            "kept, and each commit carries the proof that no row changed. Then deletes files of state that neither the "
+            "stream nor a rewind can need any more."
         ),
         kinds=KINDS,
         owners=owners,
@@ -44,10 +46,12 @@ def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         context.log.info("compacting closed hours of %s", folders.table)
         try:
             result = _compact(stream, folders, spark)
+            cleaned = clean_state(folders, batch_seconds_max=stream.limits.batch_seconds)
         except LockstepError as error:
             raise failed(error) from error
         numbers = {name: getattr(result, name) for name in result.__struct_fields__ if name != "hours"}
-        return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none"})
+        state = {f"state_{name}": getattr(cleaned, name) for name in cleaned.__struct_fields__}
+        return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none", **state})
 
     return compaction
 

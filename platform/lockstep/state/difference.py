@@ -15,7 +15,7 @@ import msgspec
 from lockstep.state.shape import FieldShape, Shape
 
 _NONE = Shape("none")
-_KEYED = ("dict", "frozendict", "set", "frozenset")
+_KEYED = ("dict", "frozendict", "set", "frozenset", "rows")
 """Kinds whose first item is unique: as floats, two large ints may become one."""
 
 

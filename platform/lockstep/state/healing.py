@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,9 +11,9 @@ from lockstep.state.address import StateAddress
 from lockstep.state.hot import HotCopy
 from lockstep.state.hotfile import HotDamaged
 from lockstep.state.hotfolder import HotFolder
-from lockstep.state.recover import Recovered, Stamp, encode_stamp, recover
+from lockstep.state.recover import Recovered, Stamp, apply_stamped, encode_stamp, recover
 from lockstep.state.schema import S, StateSchema
-from lockstep.state.section import Change
+from lockstep.state.section import Change, in_blocks
 
 T = TypeVar("T")
 
@@ -69,12 +69,12 @@ class HealingCopy(Generic[S]):
             self._throw_away()
             raise LocalStateUnusable(self._address, str(error)) from error
 
-    def advance(self, changes: list[Change], stamp: Stamp) -> None:
+    def advance(self, changes: Iterable[Change], stamp: Stamp) -> None:
         """Apply what the durable file holds already; a copy that cannot take it is thrown away."""
         try:
             copy = self._current()
             if not copy.is_private:
-                copy.apply(changes, encode_stamp(stamp))
+                apply_stamped(copy, in_blocks(changes), encode_stamp(stamp))
         except HotDamaged:
             self._throw_away()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import lmdb
 
 from lockstep.state.copylock import CopyLock
-from lockstep.state.hotfile import STAMP_KEY, HotDamaged, KeyCollision, hot_key, is_hashed, seal, unseal
+from lockstep.state.hotfile import HASHED, STAMP_KEY, HotDamaged, KeyCollision, hot_key, is_hashed, seal, unseal
 from lockstep.state.section import Change
 
 MAP_BYTES = 64 << 30
@@ -32,9 +32,15 @@ class HotCopy:
         is_open: Whether it may be used.
     """
 
-    def __init__(self, path: Path | None, lock: CopyLock | None, on_close: Callable[[HotCopy], None]) -> None:
-        """Open the copy at `path` under its lock, or a private one without either."""
-        self._path = path
+    def __init__(
+        self,
+        path: Path | None,
+        lock: CopyLock | None,
+        on_close: Callable[[HotCopy], None],
+        scratch: Path | None = None,
+    ) -> None:
+        """Open the copy at `path` under its lock, or a private one without either, on the disk of `scratch`."""
+        self._path, self._scratch = path, scratch
         self._lock = lock
         self._on_close = on_close
         self.is_private = path is None
@@ -76,7 +82,7 @@ class HotCopy:
                     yield unseal(bytes(key), bytes(cursor.value()))
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Entries whose keys begin with some bytes and come after others, in order, at most so many."""
+        """Entries of short names that begin with some bytes and come after others, in order, at most so many."""
         found: list[tuple[bytes, bytes]] = []
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
             more = cursor.set_range(hot_key(after))
@@ -86,6 +92,14 @@ class HotCopy:
                     found.append((key, value))
                 more = cursor.next()
         return found
+
+    def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """All entries whose names begin with these bytes, those with long names last."""
+        with _damage():
+            if self._reader is None:
+                self._reader = self._environment.begin()
+            with self._reader.cursor() as cursor:
+                return [*_with_prefix(cursor, prefix), *_hashed_with_prefix(cursor, prefix)]
 
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
         """Put and remove entries and set the stamp (None: take it away), in one transaction."""
@@ -122,7 +136,7 @@ class HotCopy:
 
     def _opened(self) -> lmdb.Environment:
         if self._path is None:
-            return _private_environment()
+            return _private_environment(self._scratch)
         try:
             return _environment(self._path)
         except HotDamaged:
@@ -170,10 +184,34 @@ def _environment(path: Path) -> lmdb.Environment:
         )
 
 
-def _private_environment() -> lmdb.Environment:
+def _private_environment(scratch: Path | None) -> lmdb.Environment:
     """An environment whose file has no name any more: it is gone with the process, however that ends."""
-    with _damage(), tempfile.TemporaryDirectory(prefix="lockstep-state-") as folder:
+    with _damage(), tempfile.TemporaryDirectory(prefix="lockstep-state-", dir=scratch) as folder:
         return _environment(Path(folder) / "copy")
+
+
+def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Entries of short names. What ends the scan is looked at too: a damaged key must not hide those behind it."""
+    wanted = hot_key(prefix)
+    if is_hashed(wanted) or not cursor.set_range(wanted):
+        return
+    for key, sealed in cursor.iternext():
+        found = unseal(bytes(key), bytes(sealed))
+        if not bytes(key).startswith(wanted):
+            return
+        yield found
+
+
+def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Entries of long names lie in the order of their hashes: all of them are looked at."""
+    if not cursor.set_range(HASHED):
+        return
+    for key, sealed in cursor.iternext():
+        if not is_hashed(bytes(key)):
+            return
+        found = unseal(bytes(key), bytes(sealed))
+        if found[0].startswith(prefix):
+            yield found
 
 
 def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:

@@ -14,7 +14,7 @@ KEY_BYTES_MAX = 511
 """lmdb's limit, compiled in."""
 STAMP_KEY = b"!"
 
-_PLAIN, _HASHED = b"k", b"h"
+_PLAIN, HASHED = b"k", b"h"
 _CRC = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 
@@ -46,12 +46,12 @@ def hot_key(session: bytes) -> bytes:
     """The lmdb key of a session: itself, or its hash when it is too long for lmdb."""
     if len(session) < KEY_BYTES_MAX:
         return _PLAIN + session
-    return _HASHED + hashlib.blake2b(session, digest_size=32).digest()
+    return HASHED + hashlib.blake2b(session, digest_size=32).digest()
 
 
 def is_hashed(key: bytes) -> bool:
     """Whether an lmdb key stands for a session too long for lmdb."""
-    return key.startswith(_HASHED)
+    return key.startswith(HASHED)
 
 
 def seal(key: bytes, session: bytes, value: bytes) -> bytes:

@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import quote
 
+from lockstep.state.budget import Budget
 from lockstep.state.copylock import CopyLock
 from lockstep.state.hot import HotCopy
 from lockstep.state.hotfile import HotDamaged, fits
@@ -34,9 +35,21 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HotFolder:
-    """Opens hot copies of one stream on this machine, a bounded number at a time."""
+    """Opens hot copies of one stream on this machine, a bounded number at a time.
 
-    def __init__(self, root: Path, durable: Path, *, boot: str | None = None, copies_max: int | None = None) -> None:
+    Attributes:
+        budget: What the states that are opened here may hold in memory, together.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        durable: Path,
+        *,
+        boot: str | None = None,
+        copies_max: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         """Look at the place; nothing is made before a copy is opened.
 
         Args:
@@ -44,7 +57,9 @@ class HotFolder:
             durable: The stream's state folder; tells streams and tables apart.
             boot: Id of this boot; by default the kernel's. Without one every copy is private.
             copies_max: Copies open at once; by default what file handles and address space allow.
+            budget: What the states that are opened here may hold in memory, together.
         """
+        self.budget = budget or Budget()
         boot = boot or boot_id()
         stream = hashlib.blake2b(os.fsencode(durable.absolute()), digest_size=16).hexdigest()
         self._root = root
@@ -69,6 +84,18 @@ class HotFolder:
             raise HotDamaged(str(error)) from error
         self._open[copy] = None
         return copy
+
+    def private(self) -> HotCopy:
+        """An empty copy of its user's own, beside those of partitions; gone when it is closed.
+
+        Raises:
+            HotDamaged: It cannot be made.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise HotDamaged(str(error)) from error
+        return HotCopy(None, None, lambda _: None, self._root)
 
     def _opened(self, topic_id: str, partition: int) -> HotCopy:
         if self._folder is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from lockstep.state.chain import Reading, Recovery, reading
 from lockstep.state.durable import read_section
 from lockstep.state.hot import HotCopy
 from lockstep.state.schema import S, StateSchema
-from lockstep.state.section import Section, SectionHeader, StateDamaged, check_header
+from lockstep.state.section import Change, Section, SectionHeader, StateDamaged, check_header
 from lockstep.state.versions import versions_of
 
 
@@ -77,7 +78,7 @@ def recover(copy: HotCopy, address: StateAddress, folder: Path, schema: StateSch
     for ref in plan.sections:
         section = head if ref == address.section else read_section(folder, ref, address)
         _check_place_in_chain(section, ref, (*head.header.chain, address.section))
-        _apply(copy, Stamp(ref, section.header), section)
+        apply_stamped(copy, section.blocks(), encode_stamp(Stamp(ref, section.header)))
     return Recovered(head.header, plan.recovery, _sections_read(plan))
 
 
@@ -103,14 +104,14 @@ def _check_place_in_chain(section: Section, ref: SectionRef, whole: tuple[Sectio
         raise StateDamaged(section.place, f"the chain {expected} before it", section.header.chain)
 
 
-def _apply(copy: HotCopy, stamp: Stamp, section: Section) -> None:
-    """Apply one section, stamped in its last transaction: a copy cut short has no stamp."""
+def apply_stamped(copy: HotCopy, blocks: Iterable[list[Change]], stamp: bytes) -> None:
+    """Apply changes block by block, stamped in the last transaction: a copy cut short has no stamp."""
     waiting = None
-    for block in section.blocks():
+    for block in blocks:
         if waiting is not None:
             copy.apply(waiting, None)
         waiting = block
-    copy.apply(waiting or [], encode_stamp(stamp))
+    copy.apply(waiting or [], stamp)
 
 
 def _sections_read(plan: Reading) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_origin
 
 import msgspec
 
+from lockstep.declare.rows import Rows
 from lockstep.errors import StateError
 from lockstep.state.difference import Difference, differences
+from lockstep.state.rowstore import RowsField
+from lockstep.state.rowtypes import rows_types
 from lockstep.state.shape import Shape, shape_hash, shape_of
 
 S = TypeVar("S")
@@ -79,6 +82,7 @@ class StateSchema(Generic[S]):
     Attributes:
         shape: Its shape; kept with every section.
         hash: Short name of the shape.
+        tables: The tables in it that are stored row by row.
         migrate: Makes today's state of one of a type that today's cannot read; None where there is no such thing.
     """
 
@@ -92,10 +96,12 @@ class StateSchema(Generic[S]):
         self.hash = shape_hash(self.shape)
         self.migrate = migrate
         self._differences: dict[str, tuple[Difference, ...]] = {self.hash: ()}
-        self._encoder = msgspec.msgpack.Encoder()
+        self.tables: tuple[RowsField[Any, Any], ...] = tuple(map(RowsField, rows_types(state_type)))
+        # Without tables nothing is asked of a hook: what a fold left of a foreign type is an error of its own.
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
         # None: the snapshot that opens the session is on its way, in several messages.
         stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
-        self._decoder = msgspec.msgpack.Decoder(stored)
+        self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=_as_table if self.tables else None)
 
     def encode(self, session: str, gate: object, state: S) -> bytes:
         """The stored value of a session: msgpack of [gate, state].
@@ -134,6 +140,21 @@ class StateSchema(Generic[S]):
             raise MigrationFailed(session, f"what it gave is not of the state type: {error}", old) from error
         return encoded
 
+    def put_tables(self, state: S, made: object) -> None:
+        """Put the tables of a state that `migrate` made into the same state, encoded and decoded."""
+        for table in self.tables:
+            table.fill(state, made)
+
+    def recovered(self, session: str, gate: object, state: S) -> S:
+        """A state as it would be loaded after it was saved: a new object.
+
+        Raises:
+            StateNotOfItsType: It cannot be saved, or is not of the declared type.
+        """
+        _, again = self.decode(session, self.encode(session, gate, state))
+        self.put_tables(again, state)
+        return again
+
     def reads(self, stored_hash: str, stored: Shape) -> bool:
         """Whether state that was stored as another shape is read as this type, without a migration."""
         return not self.differing(stored_hash, stored)
@@ -157,3 +178,15 @@ class StateSchema(Generic[S]):
         if stored_hash not in self._differences:
             self._differences[stored_hash] = differences(stored, self.shape)
         return self._differences[stored_hash]
+
+
+def _as_nothing(value: object) -> bool:
+    """A table has its own entries: in the state's it is only said to be there, which nil would not do."""
+    if not isinstance(value, Rows):
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return True
+
+
+def _as_table(declared: object, value: object) -> object:
+    """An empty table, to be bound to the stored rows."""
+    return Rows[Any, Any]() if (get_origin(declared) or declared) is Rows else value

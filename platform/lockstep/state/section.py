@@ -139,18 +139,25 @@ def change_bytes(change: Change) -> int:
 def pack(entries: Iterable[Change], compressor: zstandard.ZstdCompressor) -> Packed:
     """Pack entries into compressed blocks of about `BLOCK_BYTES`."""
     blocks: list[bytes] = []
+    count = size = 0
+    for block in in_blocks(entries):
+        blocks.append(_block(block, compressor))
+        count, size = count + len(block), size + sum(map(change_bytes, block))
+    return Packed(tuple(blocks), count, size)
+
+
+def in_blocks(entries: Iterable[Change]) -> Iterator[list[Change]]:
+    """The entries in lists of about `BLOCK_BYTES`."""
     waiting: list[Change] = []
-    count = size = waiting_bytes = 0
+    waiting_bytes = 0
     for entry in entries:
         waiting.append(entry)
         waiting_bytes += change_bytes(entry)
         if waiting_bytes >= BLOCK_BYTES:
-            blocks.append(_block(waiting, compressor))
-            count, size = count + len(waiting), size + waiting_bytes
+            yield waiting
             waiting, waiting_bytes = [], 0
     if waiting:
-        blocks.append(_block(waiting, compressor))
-    return Packed(tuple(blocks), count + len(waiting), size + waiting_bytes)
+        yield waiting
 
 
 def encode_section(header: SectionHeader, packed: Packed, compressor: zstandard.ZstdCompressor) -> bytes:

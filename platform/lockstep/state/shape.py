@@ -7,11 +7,14 @@ renamed fields with defaults. The shape makes such a change visible before anyth
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 import msgspec
 from msgspec import inspect
 
+from lockstep.declare.rows import Rows
 from lockstep.errors import DeclarationError
+from lockstep.state.rowtypes import RowsType, rows_types
 
 RecordType = inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
 _NOT_SAVED = (inspect.CustomType, inspect.ExtType, inspect.RawType, inspect.MemoryViewType)
@@ -61,9 +64,20 @@ def shape_of(state_type: object) -> Shape:
         DeclarationError: The type, or a type inside of it, cannot be saved and recovered.
     """
     try:
-        return _shape(inspect.type_info(state_type), ())
+        tables = {table.name: _rows_shape(table) for table in rows_types(state_type)}
+        info = inspect.type_info(state_type)
+        if tables and isinstance(info, inspect.CustomType):
+            return tables[""]
+        shape = _shape(info, (), frozenset(tables))
     except (TypeError, NameError) as error:
         raise _unsaveable(state_type, str(error)) from error
+    return msgspec.structs.replace(
+        shape,
+        fields=tuple(
+            msgspec.structs.replace(field, shape=tables.get(field.name, field.shape)) if tables else field
+            for field in shape.fields
+        ),
+    )
 
 
 def shape_hash(shape: Shape) -> str:
@@ -71,14 +85,20 @@ def shape_hash(shape: Shape) -> str:
     return hashlib.blake2b(msgspec.msgpack.encode(shape), digest_size=16).hexdigest()
 
 
-def _shape(info: inspect.Type, outer: tuple[type, ...]) -> Shape:
-    """Walk one type; `outer` are the records around it, outermost first."""
+def _rows_shape(table: RowsType) -> Shape:
+    return Shape("rows", items=(_shape(inspect.type_info(table.key), ()), _shape(inspect.type_info(table.value), ())))
+
+
+def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] = ()) -> Shape:
+    """Walk one type; `outer` are the records around it, outermost first, `tables` fields of it that are Rows."""
     if isinstance(info, inspect.Metadata):
         return _shape(info.type, outer)
+    if isinstance(info, inspect.CustomType) and info.cls is Rows:
+        raise _unsaveable(info, "Rows is the whole state, or a field of the state's own Struct")
     if isinstance(info, _NOT_SAVED):
         raise _unsaveable(info, "msgspec does not encode and decode it by itself")
     if isinstance(info, RecordType):
-        return _record(info, outer)
+        return _record(info, outer, tables)
     if isinstance(info, inspect.UnionType):
         members = [_shape(member, outer) for member in info.types]
         return Shape("union", items=tuple(sorted(members, key=msgspec.msgpack.encode)))
@@ -89,11 +109,18 @@ def _shape(info: inspect.Type, outer: tuple[type, ...]) -> Shape:
     return Shape(_kind(info), _constraints(info), _items(info, outer))
 
 
-def _record(info: RecordType, outer: tuple[type, ...]) -> Shape:
+def _record(info: RecordType, outer: tuple[type, ...], tables: Collection[str] = ()) -> Shape:
     if info.cls in outer:
         return Shape("outer", detail=str(len(outer) - outer.index(info.cls)))
     inside = (*outer, info.cls)
-    fields = tuple(FieldShape(field.encode_name, _shape(field.type, inside), _default(field)) for field in info.fields)
+    fields = tuple(
+        FieldShape(
+            field.encode_name,
+            Shape("rows") if field.encode_name in tables else _shape(field.type, inside),
+            _default(field),
+        )
+        for field in info.fields
+    )
     by_position = isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False)
     return Shape("array" if by_position else "record", _tag(info), fields=fields)
 

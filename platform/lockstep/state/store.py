@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain as chain_iterables
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self
@@ -10,17 +10,18 @@ from typing import Generic, Self
 import msgspec
 
 from lockstep.state.address import StateAddress, moved
-from lockstep.state.chain import appended, base_is_due
 from lockstep.state.durable import StateFileWriter
 from lockstep.state.healing import HealingCopy
 from lockstep.state.hot import HotCopy
 from lockstep.state.hotfolder import HotFolder
-from lockstep.state.recover import Recovered, Stamp
+from lockstep.state.recover import Recovered
 from lockstep.state.reserved import Reserved
-from lockstep.state.schema import S, StateSchema
-from lockstep.state.section import Change, Packed, SectionHeader, change_bytes
+from lockstep.state.rowstore import RowStore
+from lockstep.state.schema import S, StateNotOfItsType, StateSchema
+from lockstep.state.section import Change, SectionHeader
+from lockstep.state.stored import Stored
 from lockstep.state.translation import Translation
-from lockstep.state.versions import Rebased
+from lockstep.state.writing import Changes, SectionWriting, Written
 
 
 class Entry(msgspec.Struct, Generic[S]):
@@ -37,25 +38,18 @@ class Entry(msgspec.Struct, Generic[S]):
     stored: bytes | None = None
 
 
-class _Written(msgspec.Struct, frozen=True):
-    """What went into the durable file and waits to go into the hot copy."""
-
-    writer: StateFileWriter
-    changes: list[Change]
-    stamp: Stamp
-    is_rebased: bool = False
-
-
 class PartitionState(Generic[S]):
     """The state behind one address, for one range.
 
     The fold asks `entries` first and `load` for what is not there:
     `entry = entries.get(session) or state.load(session)`; a new session is put into `entries`.
+    An entry may be used until the next `load`, of this or another partition of the task: there, when
+    more is decoded than the task's memory is for, entries move to the local disk.
     Afterwards, in this order: `write`, the writer's `close`, `keep`.
 
     Attributes:
         address: The state this was opened with.
-        entries: The sessions touched so far.
+        entries: The sessions touched so far, but for those that moved to the local disk.
         reserved: Entries beside those of sessions: what is held back, and what is due.
     """
 
@@ -63,10 +57,13 @@ class PartitionState(Generic[S]):
         self.address = address
         self.entries: dict[str, Entry[S]] = {}
         self._removed: set[str] = set()
-        self._schema = schema
+        self._migrated: set[str] = set()
+        self._schema, self._budget = schema, hot.budget
         self._copy = HealingCopy(address, durable, hot, schema)
-        self._written: _Written | None = None
-        self.reserved = Reserved(self._stored_value, self._scan)
+        self._entries = Stored(address, self._copy, hot)
+        self._rows = RowStore(schema.tables, self._entries)
+        self.reserved = Reserved(self._entries.get, self._entries.reserved)
+        self._written: Written | None = None
         self._translation: Translation[S] | None = None
 
     @classmethod
@@ -93,10 +90,19 @@ class PartitionState(Generic[S]):
             StateError: The stored state is missing, damaged, of another type, or its migration failed.
             EnvironmentProblem: The local disk cannot hold the hot copy.
         """
+        self._budget.keep()
         stored = None if session in self._removed else self._stored(session)
+        self._budget.note(self, len(stored or b""))
         if stored is None:
             return None
-        gate, state = self._schema.decode(session, self._translated().today(session, stored))
+        key = _key(session)
+        today = self._translated().today(session, stored, lambda name, shape: self._rows.old_rows(key, name, shape))
+        gate, state = self._schema.decode(session, today.value)
+        if today.migrated is not None:
+            self._migrated.add(session)
+            self._schema.put_tables(state, today.migrated.state)
+        elif self._schema.tables:
+            self._rows.bind(key, state)
         entry = self.entries[session] = Entry(gate, state, stored)
         return entry
 
@@ -108,24 +114,39 @@ class PartitionState(Generic[S]):
 
     def forget_changes(self) -> None:
         """Undo everything since the state was opened, to fold the range again up to a violation."""
-        self.entries.clear()
-        self._removed.clear()
+        self._forget()
         self.reserved.forget()
+        self._entries.forget()
+
+    def spill(self) -> None:
+        """Move the sessions that changed to the local disk and forget all; they are loaded again when asked for."""
+        self._entries.spill(self._changed_sessions())
+        self._forget()
 
     def changed(self) -> list[Change]:
-        """Sessions whose encoded state differs from what was stored, and removed ones with None.
+        """What is in memory and differs from what was stored or spilled; removed sessions and rows with None.
 
         Raises:
             StateNotOfItsType: A state holds something its type cannot carry.
         """
-        encode, mark = self._schema.encode, self._translated().mark if self.entries else b""
+        return [*self._changed_sessions(), *self.reserved.changes()]
+
+    def _changed_sessions(self) -> list[Change]:
+        if not self.entries and not self._removed:
+            return []
+        encode, typed = self._schema.encode, self._translated()
         changes: list[Change] = []
         for session, entry in self.entries.items():
-            value = mark + encode(session, entry.gate, entry.state)
+            value = typed.mark + encode(session, entry.gate, entry.state)
             if value != entry.stored:
                 changes.append((_key(session), value))
-        gone = sorted(self._removed - self.entries.keys())
-        return [*changes, *((_key(session), None) for session in gone), *self.reserved.changes()]
+            if typed.has_tables:
+                changes += self._row_changes(session, entry, typed.mark)
+        for session in sorted(self._removed - self.entries.keys()):
+            changes.append((_key(session), None))
+            if typed.has_tables:
+                changes += self._rows.removals(_key(session))
+        return changes
 
     def write(self, writer: StateFileWriter, next_offset: int) -> StateAddress:
         """Add what changed to the batch's state file and give the address of the new state.
@@ -134,14 +155,15 @@ class PartitionState(Generic[S]):
             writer: The file of this task and batch.
             next_offset: Where the folded range ended.
         """
-        changes = self.changed()
-        if not changes:
+        changes: Changes = (in_memory := self.changed())
+        if self._entries.scratch is not None:
+            self._entries.spill(in_memory)
+            changes = self._entries.scratch
+        elif not in_memory:
             return moved(self.address, next_offset, self.address.section)
-        rebased = self._translated().rebased()
-        header, packed = self._section(changes, writer, next_offset, rebased)
-        ref = writer.add(header, packed)
-        self._written = _Written(writer, changes, Stamp(ref, header), is_rebased=header.is_base and rebased.is_other)
-        return moved(self.address, next_offset, ref)
+        writing = SectionWriting(self.address, self._schema, self._copy, self._entries)
+        self._written = writing.write(changes, writer, next_offset, self._head())
+        return moved(self.address, next_offset, self._written.stamp.section)
 
     def keep(self) -> None:
         """Bring the hot copy to what was written; only once the durable file is on disk."""
@@ -149,11 +171,13 @@ class PartitionState(Generic[S]):
             return
         if not self._written.writer.is_durable:
             raise RuntimeError("keep() before the writer's close(): the stamp would name a file that may be lost")
-        if not self._written.is_rebased:  # else the base has other bytes for the same state: the copy is made from it
+        if not self._written.is_rebased:
             self._copy.advance(self._written.changes, self._written.stamp)
 
     def close(self) -> None:
-        """Let go of the hot copy. May be called again."""
+        """Let go of the hot copy and of what was spilled. May be called again."""
+        self._budget.release(self)
+        self._entries.forget()
         self._copy.close()
 
     def __enter__(self) -> Self:
@@ -165,39 +189,20 @@ class PartitionState(Generic[S]):
         self.close()
 
     def _stored(self, session: str) -> bytes | None:
-        return self._stored_value(_key(session))
+        return self._entries.get(_key(session))
 
-    def _scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        return [] if self.address.section is None else self._copy.use(lambda copy: copy.scan(prefix, after, most))
+    def _forget(self) -> None:
+        self.entries.clear()
+        self._removed.clear()
+        self._migrated.clear()
+        self._budget.release(self)
 
-    def _stored_value(self, key: bytes) -> bytes | None:
-        return None if self.address.section is None else self._copy.use(lambda copy: copy.get(key))
-
-    def _section(
-        self, changes: list[Change], writer: StateFileWriter, next_offset: int, rebased: Rebased
-    ) -> tuple[SectionHeader, Packed]:
-        """Header and entries of the next section: a state base when one is due, else a delta."""
-        head, address = self._head(), self.address
-        due = head is None or base_is_due(head, sum(map(change_bytes, changes)))
-        packed = self._whole(changes, writer, rebased) if due else writer.pack(changes)
-        fresh = SectionHeader(
-            generation=address.generation,
-            topic_id=address.topic_id,
-            partition=address.partition,
-            next_offset=next_offset,
-            chain=(),
-            shape_hash=self._schema.hash,
-            shape=self._schema.shape,
-            base_bytes=packed.size,
-            delta_bytes=0,
-            entries=packed.entries,
-            older=rebased.older,
-        )
-        if head is None or address.section is None or due:
-            return fresh, packed
-        typed = self._translated()
-        mixed = msgspec.structs.replace(fresh, plain=typed.plain, older=typed.older)
-        return appended(mixed, head, address.section), packed
+    def _row_changes(self, session: str, entry: Entry[S], mark: bytes) -> Iterator[Change]:
+        try:
+            yield from self._rows.changes(_key(session), entry.state, mark, is_migrated=session in self._migrated)
+        except (TypeError, ValueError, OverflowError) as error:
+            step = "mend the fold; nothing of this batch was committed, the next start folds it again"
+            raise StateNotOfItsType(session, str(error), next_step=step) from error
 
     def _translated(self) -> Translation[S]:
         """How the values of this partition are read and written."""
@@ -211,16 +216,6 @@ class PartitionState(Generic[S]):
             return None
         self._copy.use(HotCopy.stamp)
         return self._copy.recovered.header if self._copy.recovered else None
-
-    def _whole(self, changes: list[Change], writer: StateFileWriter, rebased: Rebased) -> Packed:
-        """The full new state: what is stored and was not changed, then what was."""
-        kept = [change for change in changes if change[1] is not None]
-        if self.address.section is None:
-            return writer.pack(rebased.carry(kept))
-        changed = [session for session, _ in changes]
-        return self._copy.use(
-            lambda copy: writer.pack(rebased.carry(chain_iterables(copy.items(without=changed), kept)))
-        )
 
 
 def _key(session: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic
 
 import msgspec
@@ -14,6 +15,29 @@ from lockstep.state.versions import Rebased, Versions, mark_of, parted, versions
 
 _PARTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _ENCODER = msgspec.msgpack.Encoder()
+_NIL = b"\xc0"
+
+
+OldRows = Callable[[str, Shape], dict[object, object]]
+"""The stored rows of a table of some session, without types: by the table's name and shape."""
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """What `migrate` gave: its tables are not in the encoded state."""
+
+    state: object
+
+
+class Today(msgspec.Struct, frozen=True):
+    """A stored value as today's type decodes it.
+
+    Attributes:
+        value: The encoded value.
+        migrated: Where the value was migrated.
+    """
+
+    value: bytes
+    migrated: Migrated | None = None
 
 
 class Translation(Generic[S]):
@@ -38,21 +62,35 @@ class Translation(Generic[S]):
         self.mark = b"" if self._plain == schema.hash else mark_of(schema.hash)
         self._is_plain = not self._foreign and not self._stored.is_mixed
 
-    def today(self, session: str, stored: bytes) -> bytes:
+    def today(self, session: str, stored: bytes, rows: OldRows) -> Today:
         """A stored value as today's type decodes it: without a mark, migrated where that is needed.
+
+        Args:
+            session: The session.
+            stored: Its stored value.
+            rows: Reads the rows of a table of the session: by the table's name and shape.
 
         Raises:
             MigrationFailed: The transform's `migrate` raised, or gave what the type cannot hold.
         """
         if self._is_plain:
-            return stored
+            return Today(stored)
         marked, value = parted(stored)
         hashed = marked or self._plain
-        return self._migrated(session, self._shape(session, hashed), value) if hashed in self._foreign else value
+        return (
+            self._migrated(session, self._shape(session, hashed), value, rows)
+            if hashed in self._foreign
+            else Today(value)
+        )
 
     def rebased(self) -> Rebased:
         """What carries stored values into a state base."""
         return Rebased(self._stored, self._plain, self._schema.hash)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether sessions may have rows of tables beside their own entries."""
+        return bool(self._schema.tables) or any(map(_has_tables, self._stored.shapes.values()))
 
     @property
     def plain(self) -> Shape | None:
@@ -70,9 +108,11 @@ class Translation(Generic[S]):
             raise StateDamaged(f"session {session!r}", f"a shape of {sorted(self._stored.shapes)}", hashed)
         return self._stored.shapes[hashed]
 
-    def _migrated(self, session: str, shape: Shape, value: bytes) -> bytes:
+    def _migrated(self, session: str, shape: Shape, value: bytes, rows: OldRows) -> Today:
         gate, state, *others = _PARTS.decode(value)
-        old = as_builtins(msgspec.msgpack.decode(state), shape)
+        if state == _NIL:
+            return Today(value, Migrated(None))  # its snapshot is on its way
+        old = _with_rows(as_builtins(msgspec.msgpack.decode(state), shape), shape, rows)
         migrate = self._schema.migrate
         if migrate is None:
             raise AssertionError(f"state of a refused type is read: {shape}")
@@ -81,4 +121,16 @@ class Translation(Generic[S]):
         except Exception as error:  # the user's code ends here
             raise MigrationFailed(session, f"{type(error).__name__}: {error}", old) from error
         encoded = self._schema.encode_migrated(session, new, old)
-        return _ENCODER.encode([gate, msgspec.Raw(encoded), *others])
+        return Today(_ENCODER.encode([gate, msgspec.Raw(encoded), *others]), Migrated(new))
+
+
+def _with_rows(old: object, shape: Shape, rows: OldRows) -> object:
+    """Builtins of a state with the rows of its tables, which lie in entries of their own."""
+    if shape.kind == "rows":
+        return rows("", shape)
+    tables = {field.name: rows(field.name, field.shape) for field in shape.fields if field.shape.kind == "rows"}
+    return {**old, **tables} if tables and isinstance(old, dict) else old
+
+
+def _has_tables(shape: Shape) -> bool:
+    return shape.kind == "rows" or any(field.shape.kind == "rows" for field in shape.fields)

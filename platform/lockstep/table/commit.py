@@ -43,6 +43,7 @@ class CommitKind(Enum):
     DESIRE = "desire"
     COMPACTION = "compaction"
     SCHEMA = "schema"
+    FLOOR = "floor"
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -134,6 +134,20 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
 
 
+def floor(generation: int, batch: int) -> Proposal:
+    """Raise the oldest batch that a rewind may go back to; by anybody, as long as the generation is the same."""
+
+    def next_head(base: Base) -> Head:
+        if base.head.generation != generation:
+            raise TableError(
+                f"generation {generation} has become {base.head.generation}",
+                next_step="nothing: the next clean-up counts anew",
+            )
+        return msgspec.structs.replace(base.head, rewind_floor=max(batch, base.head.rewind_floor))
+
+    return Proposal(kind=CommitKind.FLOOR, next_head=next_head)
+
+
 def schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
     """A change of the table's columns, by the writer of this epoch; nothing else changes."""
 

@@ -104,7 +104,7 @@ class _Pass(Generic[S, R]):
         where = Position(topic=notes.topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
         fold = self.fold = RangeFold(notes.program, where, self._state, self.without, latest_us(made))
         fold.fold(log)
-        fold.finish()
+        fold.finish(len(log))
         self.finding, self.refused = fold.judge.stopped, fold.judge.refused
         self.proven: list[Proven[R]] = []
         if self.finding is None and self.refused is None:
@@ -126,6 +126,10 @@ class _Pass(Generic[S, R]):
         for session, entry in self._state.entries.items():
             if entry.state is None:
                 continue  # its snapshot is on its way, in several messages
+<<<<<<< HEAD
             encoded = self._schema.encode(session, entry.gate, entry.state)
             _, states[session] = self._schema.decode(session, encoded)
+=======
+            states[session] = schema.recovered(session, entry.gate, entry.state)
+>>>>>>> main
         return cast("dict[str, S]", states)

@@ -62,9 +62,8 @@ def without_a_proof(stream: AnyStream) -> str | None:
     hooks = [hook for hook in ("watermark", "deadline", "on_timer", "on_late") if _has_own(stream.transform, hook)]
     if hooks:
         return f"a transform with {', '.join(hooks)}"
-    idle = getattr(getattr(stream, "event_time", None), "session_idle", None)
-    return "the end of sessions that fall silent" if idle is not None else None
+    return "the end of sessions that fall silent" if stream.event_time.session_idle is not None else None
 
 
 def _has_own(transform: object, hook: str) -> bool:
-    return getattr(type(transform), hook, None) is not getattr(Transform, hook, None)
+    return getattr(type(transform), hook) is not getattr(Transform, hook)

@@ -20,7 +20,7 @@ from lockstep.operations.verify import proof
 from lockstep.operations.verify.declared import Declared
 from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.row_values import Emitted, unfit
-from lockstep.operations.verify.second_gate.contract import Answer, Rules, What
+from lockstep.operations.verify.second_gate.contract import Answer, Rules, What, not_provable
 from lockstep.operations.verify.second_gate.sessions import Known, Suspension, fate
 
 SAVED_AFTER_MESSAGES = 64
@@ -124,6 +124,8 @@ class Folding:
         if place.kind is Kind.SKIP:
             self.counts["skipped"] += 1
             self._kept.refuse(record.offset, with_rows=False)
+        elif place.kind is Kind.PART:
+            not_provable("a snapshot of several messages")
         else:
             self._judge(place, body, record)
 

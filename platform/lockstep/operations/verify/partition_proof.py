@@ -13,7 +13,7 @@ from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.ranges import EXPIRED, Chain, LedgerRange
 from lockstep.operations.verify.row_values import Emitted, RowComparison
-from lockstep.operations.verify.second_gate.contract import Answer, Rules
+from lockstep.operations.verify.second_gate.contract import Answer, NotProvable, Rules
 from lockstep.operations.verify.stored_state import StoredState
 from lockstep.operations.verify.table_rows import Cursor
 
@@ -100,6 +100,8 @@ class PartitionProof:
             self._compare_rows(self._at)
         except PastViolation as past:
             self._end(past.cause)
+        except NotProvable as reason:
+            self.ended = f"from offset {self._at - 1} on nothing is proven: {reason.reason}"
 
     def finish(self, end: int) -> None:
         """After the last message: what is left over has no message.
@@ -121,6 +123,8 @@ class PartitionProof:
     def _take(self, message: Message) -> None:
         offset = offset_of(message)
         self._pass_over(offset)
+        if offset < self._at:
+            return  # in front of what was still there to read, says the ledger: `verify` has compared that with Kafka
         self._at = offset + 1
         if self._ranges[self._next].is_loss:
             self.lost += 1
@@ -152,6 +156,7 @@ class PartitionProof:
         expired = row.read_from > row.start and rules.expired is Answer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is Answer.SUSPEND
         at = row.read_from
+        self._at = max(self._at, at)
         skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_word:  # an operator's word: who waits, and from where on

@@ -38,11 +38,13 @@ class Named(msgspec.Struct):
     Attributes:
         ledger: The ledger file of each (generation, batch).
         quarantine: The quarantine files of each (generation, batch) that has any.
+        late: Those of the late table.
         first_version: Oldest entry that is still there; older ones were cleaned up.
     """
 
     ledger: NamedFiles
     quarantine: NamedFiles
+    late: NamedFiles
     first_version: int
 
 
@@ -99,6 +101,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         base = OutputLog(folders.table).base()  # 1
         data_files = list(_live(DeltaTable(folders.table, version=base.version)).values())
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
+        late = _side(folders.late) if log.exists(folders.late) else None
         named = _named(folders.table, base.version)  # 3
     except DeltaError as error:
         raise TableError(
@@ -110,6 +113,8 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
     ledger = _compared(sides[0], named.ledger, named.first_version, head, violations)  # 4
     kept = _compared(sides[1], named.quarantine, named.first_version, head, violations)
+    if late is not None:
+        _compared(late, named.late, named.first_version, head, violations)
     _check_data_files(folders.table, data_files, violations)
     return Stored(
         version=base.version,
@@ -117,7 +122,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         data_files=data_files,
         ledger=[_range(row) for row in _valid(ledger, head)],
         quarantine=list(_valid(kept, head)),
-        checked=len(sides[0].files) + len(sides[1].files),
+        checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,
     )
 
@@ -134,7 +139,7 @@ def _side(folder: Path) -> SideTable:
 
 def _named(table: Path, version: int) -> Named:
     """What the commits name; those after `version` too, because the side tables may be ahead of it by now."""
-    found = Named({}, {}, version)
+    found = Named({}, {}, {}, version)
     for at in range(version, -1, -1):
         entry = log.read_entry(table, at)
         if entry is None:
@@ -152,6 +157,8 @@ def _name(found: Named, entry: log.Entry | None) -> None:
         found.ledger.setdefault((head.generation, head.batch), (head.ledger,))
     if head is not None and head.quarantine is not None:
         found.quarantine.setdefault((head.generation, head.quarantine.batch), head.quarantine.files)
+    if head is not None and head.late is not None:
+        found.late.setdefault((head.generation, head.late.batch), head.late.files)
 
 
 def _later(table: Path, version: int) -> Iterator[int]:

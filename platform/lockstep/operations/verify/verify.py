@@ -28,7 +28,7 @@ from lockstep.operations.verify.stored_state import StoredState
 from lockstep.operations.verify.stored_tables import Row, Stored, read_stored
 from lockstep.operations.verify.summary import Work, summary
 from lockstep.operations.verify.table_rows import TableRows
-from lockstep.operations.verify.without_kafka import check_without_kafka
+from lockstep.operations.verify.without_kafka import check_totals, check_without_kafka
 from lockstep.settings import KafkaSettings
 from lockstep.table import log
 from lockstep.table.layout import StreamFolders
@@ -195,7 +195,10 @@ class _Proving:
         """A partition whose messages are not folded again."""
         key = (chain.place.topic_id, chain.place.partition)
         kept = KeptMessages(chain.place, self._quarantine.get(key, ()), self._violations)
-        check_without_kafka(chain.ranges, self._rows.cursor(key), kept, self._violations)
+        if self._rules is None:
+            check_totals(chain, self._rows.cursor(key), kept, self._violations)
+        else:
+            check_without_kafka(chain.ranges, self._rows.cursor(key), kept, self._violations)
         self.work.scopes.append(_scope_of(chain, None, why))
 
     def _check_start(self, chain: Chain, kept: Kept) -> None:
@@ -203,6 +206,11 @@ class _Proving:
         if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
+        for row in chain.ranges:
+            if kept.first < row.read_from and row.read_from > row.start:  # a log never begins earlier again
+                found = f"expired before offset {row.read_from}, says batch {row.batch}"
+                expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
+                self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
 
     def _unclaimed(self, found: Mapping[Key, Chain]) -> None:
         """Rows and quarantine of partitions that the ledger does not know."""

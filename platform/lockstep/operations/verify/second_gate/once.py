@@ -31,7 +31,7 @@ def rules(integrity: Any, *, bears: bool) -> Rules:
 def by_id(memory: Memory, place: Place, record: Record, keep_ids: int) -> Ruling:
     """Memory is {"n": messages of the session, "ids": content of the newest by a digest of their id}."""
     met: dict[str, Any] = memory if isinstance(memory, dict) else {"n": 0, "ids": {}}
-    named = getattr(place, "id", None)
+    named = place.id
     key = place.sequence if named is None else named
     identity = None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
     known = met["ids"].get(identity)
@@ -39,7 +39,7 @@ def by_id(memory: Memory, place: Place, record: Record, keep_ids: int) -> Ruling
         return refuse("same id, other content")
     if known is not None:  # a number alone does not say that it is the same message
         return refuse("repeat") if named is None else Ruling(What.DROP, memory, "repeat")
-    said = getattr(place, "count", None) if place.kind is Kind.END else None
+    said = place.count if place.kind is Kind.END else None
     if said not in {None, met["n"] + 1}:
         return refuse("ids missing")
     ids = met["ids"] if identity is None else {**met["ids"], identity: content_of(record)}

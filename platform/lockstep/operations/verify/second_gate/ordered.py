@@ -14,7 +14,7 @@ from lockstep.operations.verify.second_gate.numbers import counted_on, fits_64_b
 def rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
     """The rules of a declared `Ordered`."""
     return Rules(
-        rule=partial(by_number, wraps_at=getattr(integrity, "wraps_at", None)),
+        rule=partial(by_number, wraps_at=integrity.wraps_at),
         undecodable=Answer.SUSPEND,
         raised=Answer.SUSPEND,
         hole=Answer.COUNT,

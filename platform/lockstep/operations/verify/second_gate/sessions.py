@@ -65,8 +65,6 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         suspension: Who waits.
     """
     offset, from_offset = record.offset, suspension.of(place.session)
-    if rules.passes_unknown and not rules.suspends:
-        from_offset = 0  # best effort: nothing waits
     waits = known is not None and (known.waits or known.opened_at < from_offset)
     is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
@@ -77,7 +75,7 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
     if what is What.ACCEPT:
         opened_at = offset if known is None or is_snapshot else known.opened_at
         return Fate(what, Known(opened_at, memory), cause)
-    if is_snapshot and before is not None and rules.bears:
+    if is_snapshot and what is not What.DROP and before is not None and rules.bears:
         again, fresh, why = rules.rule(None, place, record)
         if again is What.ACCEPT and not why:
             return Fate(What.ACCEPT, Known(offset, fresh), cause)

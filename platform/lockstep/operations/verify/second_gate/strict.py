@@ -38,14 +38,14 @@ def rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
 
 
 def _rule(integrity: Any) -> Rule:
-    evidence, repeats = integrity.evidence, getattr(integrity, "repeats", None)
+    evidence, repeats = integrity.evidence, integrity.repeats
     name = type(evidence).__name__
     if name not in _RULES:
         not_provable(f"Strict by {name}")
     rule = _RULES[name]
     if name == "Sequence":
-        rule = partial(by_sequence, wraps_at=getattr(evidence, "wraps_at", None))
-    if getattr(repeats, "name", "VIOLATION") == "DROP":
+        rule = partial(by_sequence, wraps_at=evidence.wraps_at)
+    if repeats.name == "DROP":
         return partial(without_repeats, rule)
     return rule
 
@@ -93,7 +93,7 @@ def by_count(memory: Memory, place: Place, record: Record) -> Ruling:
         return Ruling(What.ACCEPT, 1) if place.kind is Kind.SNAPSHOT else refuse("unknown session")
     if memory is True or not isinstance(memory, int):
         return Ruling(What.ACCEPT, memory=True)
-    said = getattr(place, "count", None) if place.kind is Kind.END else None
+    said = place.count if place.kind is Kind.END else None
     return refuse("count") if said not in {None, memory + 1} else Ruling(What.ACCEPT, memory + 1)
 
 
@@ -118,7 +118,7 @@ _RULES: dict[str, Rule] = {"Sequence": by_sequence, "Linked": by_link, "Checksum
 
 
 def _resets(place: Place) -> bool:
-    return bool(getattr(place, "resets", False))
+    return place.resets
 
 
 def _begun(place: Place, number: int, memory: Memory) -> Ruling:

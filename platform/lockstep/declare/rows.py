@@ -1,0 +1,142 @@
+"""Rows: a table inside a session's state, of which a message touches a few rows. Decoded and saved row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Final, Generic, Protocol, TypeVar, cast, overload
+
+import msgspec
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+Row_co = TypeVar("Row_co", covariant=True)
+
+
+class Absent:
+    """Stands for a row that is known not to be there."""
+
+
+ABSENT: Final = Absent()
+_UNKNOWN: Final = Absent()
+_ENCODER = msgspec.msgpack.Encoder()
+_HELD, _CHANGED, _STORED = "_held", "_changed", "_stored"
+
+
+class StoredRows(Protocol[K, Row_co]):
+    """The rows of a table as they were stored before this range; lockstep's side."""
+
+    def get(self, key: K) -> Row_co | Absent:
+        """One row, decoded."""
+        ...
+
+    def all_keys(self) -> Iterable[tuple[bytes, K]]:
+        """All keys, encoded and decoded."""
+        ...
+
+
+class Rows(MutableMapping[K, V], Generic[K, V]):
+    """A table of rows V by key K: the state type of a transform, or the type of fields of its state Struct.
+
+    Used like a dict. For tables of more than about a thousand rows, of which a message touches a few: a row is
+    decoded when it is first touched and saved when it was assigned or deleted, while a dict is decoded and saved whole.
+
+    - Rows are values: `rows[key] = changed_row`, never a change in place, which would not be seen. So V is immutable,
+      for example a frozen Struct; other types are refused when the stream is declared.
+    - Iteration is in the order of the encoded keys (whole numbers from 0 on: ascending; texts: by length, then by
+      bytes), not of insertion; it and `len` read the keys of the whole table.
+    - A table belongs to the state that it lies in. Assigned to another one, all of it is copied.
+    """
+
+    __slots__ = ("_changed", "_held", "_stored")
+
+    def __init__(self, rows: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
+        """A table with these rows, all of them new."""
+        self._held: dict[K, V | Absent] = dict(rows)
+        self._changed: dict[K, None] = {}
+        self._stored: StoredRows[K, V] | None = None
+
+    def __getitem__(self, key: K) -> V:
+        """A row; KeyError without one."""
+        value = self._look(key)
+        if value is ABSENT:
+            raise KeyError(key)
+        return cast("V", value)
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, /, default: V | D) -> V | D: ...
+    def get(self, key: K, /, default: V | D | None = None) -> V | D | None:
+        """A row, or the default."""
+        value = self._look(key)
+        return default if value is ABSENT else cast("V", value)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such a row."""
+        return self._look(cast("K", key)) is not ABSENT
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set a row; it is saved with the batch."""
+        self._held[key] = value
+        if self._stored is not None:
+            self._changed[key] = None
+
+    def __delitem__(self, key: K) -> None:
+        """Remove a row; KeyError without one."""
+        if self._look(key) is ABSENT:
+            raise KeyError(key)
+        if self._stored is None:
+            del self._held[key]
+        else:
+            self._held[key] = ABSENT
+            self._changed[key] = None
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys, in the order of their encoding."""
+        known = {_ENCODER.encode(key): key for key, value in self._held.items() if value is not ABSENT}
+        if self._stored is not None:
+            known |= {encoded: key for encoded, key in self._stored.all_keys() if key not in self._held}
+        return iter([known[encoded] for encoded in sorted(known)])
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        held = sum(value is not ABSENT for value in self._held.values())
+        if self._stored is None:
+            return held
+        return held + sum(key not in self._held for _, key in self._stored.all_keys())
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        for key in self:
+            del self[key]
+
+    def __repr__(self) -> str:
+        """The rows that are in memory."""
+        return f"Rows({ {key: value for key, value in self._held.items() if value is not ABSENT} })"
+
+    def _look(self, key: K) -> V | Absent:
+        value = self._held.get(key, _UNKNOWN)
+        if value is not _UNKNOWN:
+            return value
+        if self._stored is None:
+            return ABSENT
+        value = self._held[key] = self._stored.get(key)
+        return value
+
+
+def bind(rows: Rows[K, V], stored: StoredRows[K, V]) -> None:
+    """Let an empty table stand for stored rows: lockstep's side of the class."""
+    setattr(rows, _STORED, stored)
+
+
+def stored_of(rows: Rows[K, V]) -> StoredRows[K, V] | None:
+    """The stored rows that a table stands for; None for one made by a fold."""
+    return cast("StoredRows[K, V] | None", getattr(rows, _STORED))
+
+
+def changed_rows(rows: Rows[K, V]) -> Iterator[tuple[K, V | Absent]]:
+    """The rows that were assigned or deleted since the table was bound."""
+    held = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
+    changed = cast("Iterable[K]", getattr(rows, _CHANGED))
+    return ((key, held[key]) for key in changed)

@@ -1,0 +1,95 @@
+"""A session in two partitions of its topic has no order: the driver sees it, and what is no such thing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lockstep import NoIntegrity, Ordered, Sequence, Strict
+from lockstep.engine.facts import BinFacts, Counts, RangeFacts
+from lockstep.engine.homes import Homes
+from lockstep.engine.plan import PlannedRange, Position
+from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.finding import Finding
+
+STRICT = Strict(evidence=Sequence())
+A, B = b"a" * 8, b"b" * 8
+
+
+def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t") -> BinFacts:
+    """The facts of one range in which these sessions began, and these ended."""
+    position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
+    facts = RangeFacts(
+        range=PlannedRange(position, 9),
+        until=9,
+        counts=Counts(),
+        rows=0,
+        holes=(),
+        leader_epoch=None,
+        first_event_time_us=None,
+        last_event_time_us=None,
+        newest_timestamp_ms=None,
+        state=None,
+        state_bytes=0,
+        cpu_seconds=0.0,
+        opened=opened,
+        closed=closed,
+    )
+    return BinFacts(ranges=(facts,), files=(), cpu_seconds=0.0)
+
+
+def moved(homes: Homes, *batch: BinFacts, integrity: IntegrityClass = STRICT) -> list[tuple[int, int]]:
+    """Partition and offset of what is found."""
+    found: tuple[Finding, ...] = homes.moved(batch, integrity)
+    return [(each.partition, each.offset) for each in found]
+
+
+@pytest.mark.parametrize("integrity", [STRICT, Ordered()])
+def test_a_session_that_begins_in_a_second_partition_is_found(integrity: IntegrityClass) -> None:
+    homes = Homes()
+    assert moved(homes, worked(0, A), worked(1, B), integrity=integrity) == []
+    assert moved(homes, worked(1, A), integrity=integrity) == [(1, 5)]
+
+
+def test_in_one_batch_as_well() -> None:
+    assert moved(Homes(), worked(1, A), worked(0, A)) == [(1, 5)]
+
+
+def test_a_session_that_ended_may_begin_elsewhere() -> None:
+    homes = Homes()
+    assert moved(homes, worked(0, A)) == []
+    assert moved(homes, worked(0, closed=(A,))) == []
+    assert moved(homes, worked(1, A)) == []
+
+
+def test_an_end_elsewhere_does_not_free_it() -> None:
+    homes = Homes()
+    assert moved(homes, worked(0, A)) == []
+    assert moved(homes, worked(1, A, closed=(B,))) == [(1, 5)]
+
+
+def test_the_same_name_in_two_topics_is_two_sessions() -> None:
+    assert moved(Homes(), worked(0, A), worked(1, A, topic="other")) == []
+
+
+def test_after_growth_sessions_may_move() -> None:
+    homes = Homes()
+    moved(homes, worked(0, A), worked(0, A, topic="other"))
+    homes.forget("t")
+    assert moved(homes, worked(1, A)) == []
+    assert moved(homes, worked(1, A, topic="other")) == [(1, 5)]
+
+
+def test_a_class_without_order_does_not_mind() -> None:
+    homes = Homes()
+    assert moved(homes, worked(0, A), integrity=NoIntegrity()) == []
+    assert moved(homes, worked(1, A), integrity=NoIntegrity()) == []
+
+
+def test_the_finding_says_where_the_session_is_at_home() -> None:
+    homes = Homes()
+    homes.moved([worked(0, A)], STRICT)
+    (found,) = homes.moved([worked(1, A)], STRICT)
+    assert found.cause == "session in two partitions"
+    assert found.expected == "each session in one partition; one began in partition 0"
+    assert msgspec.structs.asdict(found)["until"] == 9
