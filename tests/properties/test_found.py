@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.testing import Judgement, Ran, Split, run
 from tests.properties.feeds import Step, feed
-from tests.properties.probes import REFUSED, STREAMS, WRONG_ROW, Held, Seen
+from tests.properties.probes import PLACELESS, REFUSED, STREAMS, WRONG_ROW, Held, Seen
 
 
 def ran(name: str, *steps: Step) -> Ran[Held, Seen]:
@@ -97,3 +97,32 @@ def test_a_snapshot_that_resets_goes_behind_what_waits_even_an_end() -> None:
     assert [row.what for row in came.rows] == ["open", "apply", "end", "open"]
     assert {session: state.values for session, state in came.states.items()} == {"a": [4]}
     assert came.quarantine == ()
+
+
+@pytest.mark.parametrize("name", ["strict-suspends", "ordered", "checksum"])
+@pytest.mark.parametrize("breaks", ["garbage", "-"])
+def test_the_rest_of_a_snapshot_that_was_interrupted_is_no_snapshot(name: str, breaks: str) -> None:
+    """Half a state would be seen: garbage, or a message without a place, may have been a part of it."""
+    came = ran(
+        name,
+        ("a", "part", "-", 1, 1),
+        ("a", "part", breaks, 1, PLACELESS),
+        ("a", "part", "-", 1, 3),
+        ("a", "snapshot", "-", 1, 4),
+        ("a", "update", "-", 1, 5),
+        ("a", "snapshot", "-", 1, 6),
+    )
+    assert (came.states["a"].values, [row.values for row in came.rows]) == ([6], [[6]])
+    assert sorted(each.offset for each in came.quarantine) == [0, 1, 2, 3, 4]
+
+
+def test_a_gap_within_a_snapshot_waits_for_a_whole_one() -> None:
+    part, completing = ("a", "part", "-", 1, 1), ("a", "snapshot", "gap", 1, 2)
+    came = ran("strict-suspends", part, completing, ("a", "update", "-", 1, 3), ("a", "snapshot", "-", 1, 4))
+    assert (came.states["a"].values, [row.values for row in came.rows]) == ([4], [[4]])
+
+
+def test_a_snapshot_whose_last_message_is_refused_is_given_up() -> None:
+    came = ran("once", ("a", "part", "-", 1, 1), ("a", "snapshot", "-", 1, REFUSED), ("a", "snapshot", "-", 1, 4))
+    assert (came.states["a"].values, [row.values for row in came.rows]) == ([4], [[4]])
+    assert sorted(each.offset for each in came.quarantine) == [0, 1]

@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
-from lockstep import NoIntegrity, Ordered
+from lockstep import NoIntegrity, Ordered, Stream
 from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, Judgement, NewTopic, Sent, Split, run
 from tests.event_time.meters import MINUTE, Close, Meter, Read, Start, Total, meters, reordered
 from tests.event_time.meters import Message as Reading
-from tests.testing_harness.panels import Message, Snapshot, Update, loose, panels
+from tests.testing_harness.panels import Message, Panel, Snapshot, Update, loose, panels
+from tests.testing_harness.panels import Reading as PanelReading
 
 ordered = dataclasses.replace(panels, integrity=Ordered())
 SPLITS = [1, 2, 7, Split(1, crashes=False), Split(None), Split(3, crashes=False)]
@@ -29,9 +30,11 @@ CASES: dict[str, Panels] = {
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 @pytest.mark.parametrize("stream", [panels, ordered, loose], ids=["strict", "ordered", "none"])
 @pytest.mark.parametrize("case", CASES)
-def test_any_split_gives_what_one_batch_gives(case: str, stream: object, split: int | Split) -> None:
-    whole = run(stream, *CASES[case], key="p")  # type: ignore[arg-type]  # one of three streams
-    assert whole == run(stream, *CASES[case], key="p", split=split)  # type: ignore[arg-type]
+def test_any_split_gives_what_one_batch_gives(
+    case: str, stream: Stream[Message, Panel, PanelReading], split: int | Split
+) -> None:
+    whole = run(stream, *CASES[case], key="p")
+    assert whole == run(stream, *CASES[case], key="p", split=split)
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)

@@ -249,15 +249,14 @@ class RangeFold:
         answer = self.judge.answer(Fault.RAISED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)
-        if answer is not Judgement.SUSPEND:
-            return
         try:
             session = self._program.place(self._program.decode(record.value or b""), record).session
         except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
-            self.sessions.suspend_before(record.offset + 1)
+            if answer is Judgement.SUSPEND:
+                self.sessions.suspend_before(record.offset + 1)
             return
         entry = self.sessions.find(session)
-        if entry is not None:
+        if entry is not None and (answer is Judgement.SUSPEND or is_on_its_way(cast("GateState", entry.gate))):
             self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
 
 

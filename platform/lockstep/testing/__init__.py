@@ -11,6 +11,7 @@ same messages in batches, over real state files and with a crash after each: the
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.testing.events import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Split
+from lockstep.testing.lines import Line, parse
 from lockstep.testing.messages import Sent
 from lockstep.testing.ran import Aside, Folded, Proven, Ran
 from lockstep.testing.run import run
@@ -26,11 +27,13 @@ __all__ = [
     "Folded",
     "Idle",
     "Judgement",
+    "Line",
     "NewTopic",
     "Proven",
     "Ran",
     "Sent",
     "Split",
     "Verdict",
+    "parse",
     "run",
 ]

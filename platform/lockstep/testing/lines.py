@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Never
 
 import msgspec
 
@@ -55,7 +55,9 @@ class Line:
 
 
 Encode = Callable[[Line], bytes]
-Steps = list[Sent[bytes] | Event]
+AnySent = Sent[Never]
+"""A message as bytes: of any stream."""
+Steps = list[AnySent | Event]
 
 
 def as_json(line: Line) -> bytes:
@@ -138,9 +140,9 @@ class _Reading:
         self._second = self._second + 1 if found["second"] is None else int(found["second"])
         fields = _fields(found["fields"])
         line = Line(found["kind"], found["session"], int(found["number"]), self._second, fields)
-        self._add(replace(self._sent(self._encode(line), line.session)))
+        self._add(self._sent(self._encode(line), line.session))
 
-    def _add(self, sent: Sent[bytes]) -> None:
+    def _add(self, sent: AnySent) -> None:
         """A message: lost after `gap`; before the one that came before it after `swap`."""
         waits, self.waits = self.waits, None
         if waits == "swap":
@@ -149,10 +151,10 @@ class _Reading:
         elif waits is None:
             self.steps.append(sent)
 
-    def _sent(self, value: bytes | None, session: str) -> Sent[bytes]:
-        return Sent(value=value, key=session, timestamp_ms=max(self._second, 0) * SECOND_MS)
+    def _sent(self, value: bytes | None, session: str) -> AnySent:
+        return AnySent(value=value, key=session, timestamp_ms=max(self._second, 0) * SECOND_MS)
 
-    def _last(self, word: str) -> Sent[bytes]:
+    def _last(self, word: str) -> AnySent:
         last = self.steps[-1] if self.steps else None
         if not isinstance(last, Sent):
             raise ValueError(f"`{word}` wants a message before it")  # noqa: TRY004  # of the text, not of a type

@@ -154,7 +154,7 @@ def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[Proven[R]]:
     if len(rows) != (0 if table is None else table.num_rows):
         raise AssertionError(f"{len(rows)} rows were emitted, the table holds {table and table.num_rows}")
     if table is not None:
-        happened = table["_event_time"].cast("int64").to_pylist()
+        happened = table["_event_time"].cast(pa.int64()).to_pylist()
         proofs = zip(*(table[name].to_pylist() for name in PROOF), happened, strict=True)
         for row, proof in zip(rows, proofs, strict=True):
             yield Proven(row, *proof)

@@ -65,7 +65,7 @@ def run(
             if isinstance(message, Event):
                 batches.event(message)
             else:
-                batches.add(in_log(batches.end, cast("M | bytes | Sent[M]", message), key, stream.decoder))
+                batches.add(in_log(batches.end, message, key, stream.decoder))
         return batches.ran(stream.name)
 
 
@@ -126,10 +126,5 @@ class _Pass(Generic[S, R]):
         for session, entry in self._state.entries.items():
             if entry.state is None:
                 continue  # its snapshot is on its way, in several messages
-<<<<<<< HEAD
-            encoded = self._schema.encode(session, entry.gate, entry.state)
-            _, states[session] = self._schema.decode(session, encoded)
-=======
-            states[session] = schema.recovered(session, entry.gate, entry.state)
->>>>>>> main
+            states[session] = self._schema.recovered(session, entry.gate, entry.state)
         return cast("dict[str, S]", states)

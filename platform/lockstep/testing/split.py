@@ -158,12 +158,11 @@ class Batches(Generic[S, R]):
     def _work(self, *, crashes: bool) -> None:
         """All messages that wait: a batch ends earlier where a task ends it."""
         while self.finding is None and self._waiting():
-            before = self._life.position.next_offset
-            self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
-            if self.finding is None and self._life.position.next_offset == before:
-                raise AssertionError(f"a batch from offset {before} came to nothing")
+            reached = self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
+            if reached.finding is None and reached.until == reached.range.position.next_offset:
+                raise AssertionError(f"a batch from offset {reached.until} came to nothing")
 
-    def _batch(self, planned: PlannedRange, *, crashes: bool) -> None:
+    def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeFacts:
         """A batch; where it crashes, worked twice, and followed by a restart."""
         life = self._life
         facts = self._facts(planned)
@@ -179,6 +178,7 @@ class Batches(Generic[S, R]):
         self.finding = reached.finding
         if crashes:
             self._restart(reached)
+        return reached
 
     def _facts(self, planned: PlannedRange) -> BinFacts:
         self._number += 1
