@@ -80,7 +80,7 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         if again is What.ACCEPT and not why:
             return Fate(What.ACCEPT, Known(offset, fresh), cause)
         what, cause = again, why
-    may_have_begun_before = known is None and not is_snapshot and suspension.before > 0
+    may_have_begun_before = known is None and not is_snapshot and suspension.before != 0
     if what is What.DROP or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
         return Fate(what, known, cause)
     return Fate(What.WAIT, known._replace(waits=True) if known is not None else None, cause)
