@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from lockstep import Stream
-from lockstep.integrity.finding import Finding
 from lockstep.testing import Aside, Folded, Proven, Ran, run
 from lockstep.testing.events import Split
 from lockstep.testing.lines import Steps, parse
@@ -62,7 +61,7 @@ def as_text(ran: Ran[Tank, Level]) -> dict[str, str]:
     lines = [_verdict(message) for message in ran.folded]
     lines += [_aside("quarantine", each) for each in ran.quarantine]
     lines += [_aside("late", each) for each in ran.late]
-    lines += [f"halted: {finding_text(ran.finding)}"] if ran.finding is not None else []
+    lines += [f"halted: {ran.finding}"] if ran.finding is not None else []
     return {
         ROWS: "".join(f"{json.dumps(row_parts(each))}\n" for each in ran.proven),
         VERDICTS: "".join(f"{line}\n" for line in lines),
@@ -82,10 +81,6 @@ def row_parts(of: Proven[Level]) -> dict[str, object]:
         "second": None if of.event_time_us is None else of.event_time_us / 1_000_000,
         **msgspec.to_builtins(of.row),
     }
-
-
-def finding_text(finding: Finding) -> str:
-    return f"{finding}; {finding.detail}" if finding.detail else str(finding)
 
 
 def _verdict(of: Folded[Level]) -> str:
