@@ -9,7 +9,7 @@ from enum import Enum
 from typing import ClassVar
 
 from lockstep.integrity.spread import Spread
-from lockstep.integrity.suspending import SuspendedSession, Suspending, adapted
+from lockstep.integrity.suspending import GivenUp, SuspendedSession, Suspending, adapted
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
@@ -129,7 +129,7 @@ class IntegrityClass(ABC):
         """
         gate = Spread(self.gate(time), bears_all=self.bears_all) if spread else self.gate(time)
         if not self.may_suspend(suspended_from, skipped):
-            return gate
+            return GivenUp(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
         return Suspending(gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts)

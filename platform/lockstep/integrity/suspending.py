@@ -173,6 +173,21 @@ class Suspending(Gate):
         return suspended_state(cast("GateState", known), record.offset, broken=broken), told
 
 
+class GivenUp(Gate):
+    """For classes whose sessions need no snapshots: what an operator has given up goes to quarantine, no more."""
+
+    def __init__(self, inner: Gate, before: int, skipped: Iterable[SuspendedSession]) -> None:
+        self._inner, self._before = inner, before
+        self._skipped = {each.session: each.before for each in skipped}
+        self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        if record.offset < max(self._before, self._skipped.get(place.session, 0)):
+            return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", place.kind.value)
+        return self._inner.check(state, place, record)
+
+
 def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
     """See `IntegrityClass.adapter`.
 
