@@ -191,7 +191,7 @@ class Applying:
 
     def _give_up(self, session: str, entry: Entry[object] | None, offsets: Sequence[int]) -> None:
         """Messages held back that cannot be applied: one that was refused, and those that follow it."""
-        waiting = () if entry is None else self._sessions.suspend(entry, offsets[0])
+        waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.held_refused.get(offset)) is None:
                 self.free(session, (offset,))

@@ -75,10 +75,10 @@ class Batches:
         self._audit()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
-        # New partitions are committed even while empty, so that they count as subscribed; and what was accepted of
-        # silent ones, so that it is not forgotten: a log that was cut looks whole again once it has caught up.
-        new = self._committer.first and self._partitions.is_new
-        return plan if plan.bins or new or self._partitions.is_unsaved else None
+        # New partitions are committed even while empty, so that they count as subscribed; and so is what was
+        # accepted of the log, or the next run would not know of it once the log has grown past it.
+        silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
+        return plan if plan.bins or silent else None
 
     def behind(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due at once: more waits than was planned, or a culprit is looked for."""

@@ -115,8 +115,9 @@ class Subscription:
         elif finding.cause == RECREATED and self._begun_anew(finding, view):
             self._gone.pop(key, None)
             self.positions.pop(key, None)
-        else:
+        elif key in self._told:
             return
+        self._told.add(key)
         LOG.warning("%s", finding)
 
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
@@ -149,6 +150,8 @@ class Subscription:
 
     def advance(self, bins: Iterable[BinFacts]) -> None:
         """Move the positions to where a committed batch ended, and learn from it."""
+        if self.is_unsaved:
+            self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
         self._lost = {key: lost for key, lost in self._lost.items() if key not in self._told}
         for group in bins:

@@ -82,7 +82,12 @@ class Folding:
     @property
     def suspends(self) -> bool:
         """Whether sessions are stored with the offset at which they began."""
-        return self._rules.suspends or bool(self.suspension.before or self.suspension.skipped)
+        decided = bool(self.suspension.before or self.suspension.skipped) and not self._rules.needs_no_snapshot
+        return self._rules.suspends or decided
+
+    def waits_before(self, session: str) -> int:
+        """The offset from which on a session that began earlier waits."""
+        return 0 if self._rules.needs_no_snapshot else self.suspension.of(session)
 
     def suspend_before(self, offset: int) -> None:
         """Let all sessions that began before an offset wait."""

@@ -77,10 +77,10 @@ class StoredState:
         """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspend_before(row.suspended_from)
-        suspends = suspends or bool(row.suspended_from or row.suspended_sessions)
+        suspends = suspends or folding.suspends
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
-            known = from_stored(gate, row.suspended_from, suspends=suspends)
+            known = from_stored(gate, folding.waits_before(session), suspends=suspends)
             if known is not None:
                 folding.sessions[session] = Session(known, state)
                 folding.save(session, self._schema.encode(session, gate, state))
@@ -114,7 +114,7 @@ class StoredState:
         if value == stored:
             return
         gate, state = self._decoded(session, stored)
-        if not agree(gate, held.known, folding.suspension.of(session)):
+        if not agree(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, _short(held.state), _short(state))

@@ -77,6 +77,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         """Whether sessions may be suspended: then the offset that opened each is stored beside its memory."""
         return Answer.SUSPEND in (self.undecodable, self.raised, self.hole, self.expired, self.grew)
 
+    @property
+    def needs_no_snapshot(self) -> bool:
+        """Whether sessions never wait: each may begin with any message."""
+        return self.passes_unknown and not self.suspends
+
 
 class NotProvable(Exception):  # no error: the reason why a proof ends here
     """The class, or a part of it, has no second gate: what it decided is not proven.

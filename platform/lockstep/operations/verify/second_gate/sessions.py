@@ -65,6 +65,8 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         suspension: Who waits.
     """
     offset, from_offset = record.offset, suspension.of(place.session)
+    if rules.needs_no_snapshot:
+        return _unless_given_up(rules, known, place, record, from_offset)
     waits = known is not None and (known.waits or known.opened_at < from_offset)
     is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
@@ -80,10 +82,19 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         if again is What.ACCEPT and not why:
             return Fate(What.ACCEPT, Known(offset, fresh), cause)
         what, cause = again, why
-    may_have_begun_before = known is None and not is_snapshot and suspension.before > 0
+    may_have_begun_before = known is None and not is_snapshot and suspension.before != 0
     if what is What.DROP or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
         return Fate(what, known, cause)
     return Fate(What.WAIT, known._replace(waits=True) if known is not None else None, cause)
+
+
+def _unless_given_up(rules: Rules, known: Known | None, place: Place, record: Record, from_offset: int) -> Fate:
+    """Of a class whose sessions wait for no snapshot: what an operator gave up is put aside, no more."""
+    if record.offset < from_offset:
+        return Fate(What.WAIT, known, "given up")
+    what, memory, cause = rules.rule(None if known is None else known.memory, place, record)
+    opened_at = record.offset if known is None else known.opened_at
+    return Fate(what, Known(opened_at, memory) if what is What.ACCEPT else known, cause)
 
 
 def stored_form(known: Known, *, suspends: bool) -> object:
