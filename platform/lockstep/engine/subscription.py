@@ -145,7 +145,6 @@ class Subscription:
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
         rows = bookkeeping.ledger_rows(identity, facts, quiet, ends)
         rows += [bookkeeping.carried(identity, row) for row in self._others.values() if full]
-        self._told = {(row.topic_id, row.partition) for row in rows}
         return [bookkeeping.with_lost(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
     def advance(self, bins: Iterable[BinFacts]) -> None:
@@ -153,7 +152,6 @@ class Subscription:
         if self.is_unsaved:
             self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
-        self._lost = {key: lost for key, lost in self._lost.items() if key not in self._told}
         for group in bins:
             for item in group.ranges:
                 self._advance(item)
@@ -161,6 +159,7 @@ class Subscription:
 
     def _advance(self, facts: RangeFacts) -> None:
         key = facts.range.position.key
+        self._lost.pop(key, None)
         self.positions[key] = bookkeeping.advanced(facts.range.position, facts)
         if facts.trouble is not None:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
