@@ -44,7 +44,7 @@ MAY_SKIP: Mapping[Fault, Judgement] = {
     Fault.GREW: Judgement.VIOLATION,
     Fault.MOVED: Judgement.VIOLATION,
 }
-"""The answers of classes that keep an order and may skip: what is missing is counted, what may be wrong is suspended."""
+"""What classes answer that keep an order and may skip: what is missing is counted, what may be wrong suspended."""
 
 
 class Policy:
