@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from lockstep.integrity.finding import Finding
-from lockstep.kafka.audit import Known, audit, compacted, replaced
+from lockstep.kafka.audit import Known, audit, compacted, doubtful, replaced
 from lockstep.kafka.discovery import ClusterView
+from lockstep.kafka.epochs import LastRead
 from tests.kafka.views import topic, view
 
 KNOWN = {("id-a", 0): Known("a", 50), ("id-a", 1): Known("a", 70)}
@@ -119,3 +120,37 @@ def test_a_topic_of_another_life_was_replaced_and_so_was_one_that_is_gone() -> N
 
 def ends_of(cluster: ClusterView) -> dict[tuple[str, int], tuple[int, int, int]]:
     return {key: msgspec.structs.astuple(ends) for key, ends in cluster.ends.items()}
+
+
+KEY = ("id-a", 0)
+READ = LastRead("a", 0, 50, 4)
+
+
+def doubted(
+    *, read: int | None = 4, now: int | None = 6, held: int | None = None, ends: tuple[int, int, int] = (0, 60, 60)
+) -> dict[tuple[str, int], LastRead]:
+    """What is asked about a partition, read to offset 50 under one leader's epoch, under another's now."""
+    cluster = view(topic("a", "id-a"), ends={KEY: ends})
+    cluster.ends[KEY] = msgspec.structs.replace(cluster.ends[KEY], leader_epoch=now)
+    return doubtful({KEY: Known("a", 50, leader_epoch=read)}, cluster, {} if held is None else {KEY: held})
+
+
+def test_a_log_whose_leader_has_changed_is_doubted_until_it_was_seen_to_hold_what_was_read() -> None:
+    assert (doubted(), doubted(held=6)) == ({KEY: READ}, {})
+    assert doubted(held=5) == {KEY: READ}, "that was another leader again"
+    assert doubted(now=3) == {KEY: READ}, "an older leader is none of this log's life"
+
+
+def test_a_log_of_the_same_leader_or_of_an_unknown_one_is_not() -> None:
+    assert [doubted(now=4), doubted(read=None), doubted(now=None)] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("ends", [(51, 60, 60), (0, 49, 49)], ids=["expired", "shorter"])
+def test_nor_is_one_whose_offsets_alone_say_what_it_lacks(ends: tuple[int, int, int]) -> None:
+    assert doubted(ends=ends) == {}
+
+
+def test_a_log_that_was_cut_and_has_grown_again_was_truncated() -> None:
+    cut = msgspec.structs.replace(HEALTHY, cut=frozenset({("id-a", 1)}))
+    found = "other records: the log was cut and has grown again"
+    assert audit(KNOWN, cut) == (finding("log truncated", 1, 70, 70, "offset 70", found),)

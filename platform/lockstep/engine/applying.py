@@ -131,6 +131,9 @@ class Applying:
             self._release(session, entry, at)
         if self._sessions.find(session) is None:
             return
+        if self._sessions.is_suspended(session, entry):  # what was released could not be applied
+            timing.disarm(session)
+            return
         if timing.timer_us(entry) <= deadline_us:
             self._run_timer(session, entry, timing.timer_us(entry), at)
         if timing.silent_us(session) <= deadline_us:
@@ -191,7 +194,7 @@ class Applying:
 
     def _give_up(self, session: str, entry: Entry[object] | None, offsets: Sequence[int]) -> None:
         """Messages held back that cannot be applied: one that was refused, and those that follow it."""
-        waiting = () if entry is None else self._sessions.suspend(entry, offsets[0])
+        waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.held_refused.get(offset)) is None:
                 self.free(session, (offset,))

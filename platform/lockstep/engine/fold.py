@@ -175,6 +175,7 @@ class RangeFold:
         session, judgement = place.session, verdict.judgement
         if verdict.freed:
             self._applying.free(session, verdict.freed)
+            entry.gate = gate
         applied = self.judge.remarked(verdict, record, session)
         if judgement is Judgement.BUFFER:
             self._hold_back(gate, entry, place, record)
@@ -199,6 +200,7 @@ class RangeFold:
             Ended: The fold goes no further.
         """
         if not is_on_its_way(cast("GateState", entry.gate)):
+            entry.gate = gate  # what is released waits no longer, even where it ends the session
             self._applying.held_back(place.session, before, record.offset)
             return True
         if self._applying.completed(entry, place, body, record, before):
@@ -247,16 +249,15 @@ class RangeFold:
         answer = self.judge.answer(Fault.RAISED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)
-        if answer is not Judgement.SUSPEND:
-            return
         try:
             session = self._program.place(self._program.decode(record.value or b""), record).session
         except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
-            self.sessions.suspend_before(record.offset + 1)
+            if answer is Judgement.SUSPEND:
+                self.sessions.suspend_before(record.offset + 1)
             return
         entry = self.sessions.find(session)
-        if entry is not None:
-            self._applying.free(session, self.sessions.suspend(entry, record.offset))
+        if entry is not None and (answer is Judgement.SUSPEND or is_on_its_way(cast("GateState", entry.gate))):
+            self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
 
 
 def _offset(message: Message) -> int:

@@ -31,8 +31,14 @@ class Parts(TypedDict):
 class Spread(Gate):
     """See the module."""
 
-    def __init__(self, inner: Gate) -> None:
-        self._inner = inner
+    def __init__(self, inner: Gate, *, bears_all: bool = False) -> None:
+        """Go around a gate.
+
+        Args:
+            inner: The gate of the class.
+            bears_all: A snapshot that does not come to its end is given up, and no violation.
+        """
+        self._inner, self._bears_all = inner, bears_all
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
@@ -46,8 +52,14 @@ class Spread(Gate):
         """A message of a session whose snapshot is on its way, or begins with it."""
         before = cast("GateState", parts) if parts["p"] else parts["g"]
         inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
+        freed: tuple[int, ...] = ()
         if (refused := _refused(parts, place, verdict)) is not None:
-            return before, refused
+            if not self._bears_all:
+                return before, refused
+            freed, parts = tuple(parts["p"]), Parts(p=[], g=parts["g"])
+            verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
+        if place.kind is Kind.END or (freed and place.kind is Kind.UPDATE):
+            return inner, verdict
         if place.kind is Kind.SNAPSHOT:
             return inner, msgspec.structs.replace(verdict, before=tuple(parts["p"]))
         held = Parts(p=[*parts["p"], record.offset], g=inner)
@@ -83,6 +95,8 @@ def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the snapshot on its way; None when it can."""
     if parts["p"] and place.resets:  # the producer begins again: the state before it is what counts
         return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
+    if parts["p"] and place.kind is Kind.END:
+        return violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
     if verdict.judgement is Judgement.BUFFER or verdict.after:
         return violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
