@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.operations.verify.second_gate.contract import Memory, Rules, What
+from lockstep.operations.verify.second_gate.parts import held_of, ruled
 
 
 class Known(NamedTuple):
@@ -28,14 +29,20 @@ class Fate(NamedTuple):
     """What becomes of one message.
 
     Attributes:
-        what: Applied, dropped, kept in quarantine (WAIT), or the end of the stream (REFUSE).
+        what: Applied, held back, late, dropped, kept in quarantine (WAIT, ASIDE), or the end of the stream (REFUSE).
         known: The session from now on.
         cause: Why; empty where nothing was remarked.
+        before: Offsets of messages held back that are applied before it, in order.
+        after: Offsets of those that are applied after it.
+        freed: Offsets of those that will not be applied: they go to quarantine.
     """
 
     what: What
     known: Known | None
     cause: str = ""
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 class Suspension(NamedTuple):
@@ -65,25 +72,43 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         suspension: Who waits.
     """
     offset, from_offset = record.offset, suspension.of(place.session)
-    waits = known is not None and (known.waits or known.opened_at < from_offset)
-    is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
+    waits = known is not None and is_waiting(known, from_offset)
+    held = () if known is None or known.waits else held_of(known.memory)
+    begins = place.kind in {Kind.SNAPSHOT, Kind.PART} and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
-    if not is_snapshot and (waits or skipped or offset < from_offset):
-        return Fate(What.WAIT, known._replace(waits=True) if known is not None and waits else known, "suspended")
+    if not begins and (waits or skipped or offset < from_offset):
+        after = suspended(known) if known is not None and waits else known
+        return Fate(What.WAIT, after, "suspended", freed=held if waits else ())
     before = None if known is None or waits else known.memory
-    what, memory, cause = rules.rule(before, place, record)
-    if what is What.ACCEPT:
-        opened_at = offset if known is None or is_snapshot else known.opened_at
-        return Fate(what, Known(opened_at, memory), cause)
-    if is_snapshot and what is not What.DROP and before is not None and rules.bears:
-        again, fresh, why = rules.rule(None, place, record)
-        if again is What.ACCEPT and not why:
-            return Fate(What.ACCEPT, Known(offset, fresh), cause)
-        what, cause = again, why
-    may_have_begun_before = known is None and not is_snapshot and suspension.before > 0
-    if what is What.DROP or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
+    ruling = ruled(rules.rule, before, place, record)
+    what, cause = ruling.what, ruling.cause
+    if what in _GOES_ON:
+        opened_at = offset if known is None or begins else known.opened_at
+        now, freed = Known(opened_at, ruling.memory), held if waits else ()
+        return Fate(what, now, cause, before=ruling.before, after=ruling.after, freed=freed)
+    if begins and what not in _NOTHING_ELSE and before is not None and rules.bears:
+        anew = ruled(rules.rule, None, place, record)
+        if anew.what in _GOES_ON and not anew.cause:
+            return Fate(anew.what, Known(offset, anew.memory), cause, freed=held)
+        what, cause = anew.what, anew.cause
+    may_have_begun_before = known is None and not begins and suspension.before > 0
+    if what in _NOTHING_ELSE or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
         return Fate(what, known, cause)
-    return Fate(What.WAIT, known._replace(waits=True) if known is not None else None, cause)
+    return Fate(What.WAIT, suspended(known) if known is not None else None, cause, freed=held)
+
+
+_GOES_ON = (What.ACCEPT, What.HOLD)
+_NOTHING_ELSE = (What.DROP, What.LATE, What.ASIDE)
+
+
+def is_waiting(known: Known, from_offset: int) -> bool:
+    """Whether a session waits for its next snapshot: it was suspended, or began before an offset."""
+    return known.waits or known.opened_at < from_offset
+
+
+def suspended(known: Known) -> Known:
+    """A session from now on until its next snapshot."""
+    return known._replace(memory=None, waits=True)
 
 
 def stored_form(known: Known, *, suspends: bool) -> object:
