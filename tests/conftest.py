@@ -25,6 +25,11 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the markers mean that are not the project's own."""
+    config.addinivalue_line("markers", "fault(*ids): proves faults of the matrix by their ids (tests/faults/matrix.py)")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden texts are compared; written only when somebody says so."""
     parser.addoption("--write-golden", action="store_true", help="write the golden texts of tests/errors anew")

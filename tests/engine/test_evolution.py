@@ -21,6 +21,8 @@ from tests.engine.plain_reader import entries, heads, named_files
 from tests.state.evolving_streams import (
     Failing,
     First,
+    FromRows,
+    InRows,
     Narrow,
     Renamed,
     Required,
@@ -104,6 +106,27 @@ def test_releases_with_other_states_go_on_from_one_another_after_a_kill(told: To
     told.check()
     (state,) = read_states(told.of(Third()).stream, told.runs.root / "tables", Wanted(session="d")).sessions
     assert state.state == {"held": {"x": 13}, "total": 13, "note": "third"}
+
+
+def test_a_state_moves_into_rows_and_back(told: Told) -> None:
+    told.send(*(("a", value) for value in session(4)), ("b", snapshot(1, x=1)), ("c", snapshot(1, x=4)))
+    told.run(First())
+    told.send(("a", update(6, a=100)), ("b", update(2, y=5)))
+    with pytest.raises(Killed):
+        told.run(InRows(), around=killed_after_the_fold)
+    told.run(InRows())
+    told.check()
+    told.send(("a", update(7, z=1)), ("b", snapshot(3, x=9)), ("b", update(4, y=1, x=1)))
+    told.run(InRows())
+    told.check()
+    stream, root = told.of(InRows()).stream, told.runs.root / "tables"
+    shown = {name: read_states(stream, root, Wanted(session=name)).sessions[0].state for name in "abc"}
+    assert shown["b"] == {"held": {"x": 10, "y": 1}, "note": ""}
+    assert shown["c"] == {"held": {"x": 4}, "note": "migrated"}
+    assert [item.session for item in read_states(stream, root, Wanted()).sessions] == ["a", "b", "c"]
+    told.send(("a", update(8, z=1)), ("b", update(5, y=1)), ("c", update(2, x=1)))
+    told.run(FromRows())
+    told.check()
 
 
 def test_a_state_that_cannot_be_read_is_refused_before_the_run_claims(told: Told) -> None:

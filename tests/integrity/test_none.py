@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep import NoIntegrity, Place
+from lockstep import Kind, NoIntegrity, Place
 from lockstep.integrity.numbers import LARGEST
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, noticed
@@ -23,6 +23,7 @@ CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
     "a number of before is late, and changes nothing": (41, update(7), 41, noticed("sequence goes back", 42, 7)),
     "a snapshot that goes back begins anew": (41, snapshot(0), 0, noticed("sequence goes back", 42, 0)),
     "a snapshot after a gap begins anew": (41, snapshot(60), 60, noticed("gap", 42, 60)),
+    "a snapshot that begins the numbers anew": (41, Place("s", Kind.SNAPSHOT, sequence=1, resets=True), 1, ACCEPT),
     "no number, unknown session": (None, update(), True, ACCEPT),
     "no number, no number before": (True, update(), True, ACCEPT),
     "no number after numbers": (41, update(), 41, ACCEPT),

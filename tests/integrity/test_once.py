@@ -21,6 +21,10 @@ def numbered(number: int, content: bytes = b"x") -> Message:
     return Place("s", sequence=number), content
 
 
+def anew(number: int, name: str | None = None) -> Message:
+    return Place("s", Kind.SNAPSHOT, sequence=number, id=name, resets=True), b"anew"
+
+
 def end(count: int | None) -> Message:
     return Place("s", Kind.END, count=count), b"end"
 
@@ -47,6 +51,16 @@ CASES: dict[str, tuple[int, list[Message], list[tuple[str, str]]]] = {
         9,
         [numbered(1), numbered(3), numbered(1)],
         [("accept", ""), ("accept", ""), ("violation", "repeat")],
+    ),
+    "numbers that begin anew, as the producer says": (
+        9,
+        [numbered(1), numbered(2), anew(1), numbered(2, b"y"), numbered(2)],
+        [("accept", "")] * 4 + [("violation", "same id, other content")],
+    ),
+    "ids are unique whatever begins anew": (
+        9,
+        [with_id("a"), anew(1, "b"), with_id("a")],
+        [("accept", ""), ("accept", ""), ("duplicate", "repeat")],
     ),
     "the count at the end holds": (9, [with_id("a"), with_id("b"), end(3)], [("accept", "")] * 3),
     "the count at the end does not hold": (

@@ -41,6 +41,10 @@ ANY_ORDER: dict[str, tuple[list[Sent], list[Told]]] = {
         [snapshot(1, 0), update(2, 1), snapshot(7, 2)],
         [ACCEPTED, ACCEPTED, ACCEPTED],
     ),
+    "a snapshot with the number of the last update": (
+        [snapshot(1, 0), update(2, 1), snapshot(2, 2), snapshot(2, 2), update(3, 3)],
+        [ACCEPTED, ACCEPTED, ACCEPTED, ("duplicate", "repeat", ()), ACCEPTED],
+    ),
     "messages without numbers": (
         [snapshot(None, 0), update(None, 30), update(None, 25), update(None, 3)],
         [ACCEPTED, ACCEPTED, ACCEPTED, LATE],

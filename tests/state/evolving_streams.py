@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from lockstep import Opened, Place, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Opened, Place, Record, Rows, Sequence, Stream, Strict, Topics, Transform
 from tests.engine.streams import Panel, Reading, Snapshot, Update
 
 S = TypeVar("S")
@@ -195,3 +195,36 @@ def release(pattern: str, transform: Transform[Any, Any, Any]) -> Stream[Any, An
     return Stream(
         name="adding", topics=Topics(pattern=pattern), transform=transform, integrity=Strict(evidence=Sequence())
     )
+
+
+class TableState(msgspec.Struct):
+    """The state of a release that keeps its values row by row."""
+
+    held: Rows[str, int]
+    note: str = ""
+
+
+class InRows(Releases[TableState, Reading]):
+    """The release after the first, with another layout."""
+
+    def open(self, message: Snapshot | Update, record: Record) -> TableState | Opened[TableState, Reading]:
+        """All values."""
+        return TableState(Rows(message.values))
+
+    def apply(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        for name, more in message.values.items():
+            state.held[name] = state.held.get(name, 0) + more
+            yield Reading(name, state.held[name], sum(state.held.values()))
+
+    def migrate(self, old: Mapping[str, Any]) -> TableState:
+        """From the state of the first."""
+        return TableState(Rows(old["values"]), "migrated")
+
+
+class FromRows(First):
+    """The first release again, which takes the rows back into a dict."""
+
+    def migrate(self, old: Mapping[str, Any]) -> Panel:
+        """From rows."""
+        return Panel(dict(old["held"]))

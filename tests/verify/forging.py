@@ -6,6 +6,7 @@ It shares no code with the product, nor with the proof.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Forged:
         shutil.copytree(original, folder)
         for path in [*folder.rglob("*.checkpoint.parquet"), *folder.rglob("_last_checkpoint")]:
             path.unlink()
+        _unseal(folder)
         return cls(folder)
 
     def files(self, table: str) -> list[str]:
@@ -114,3 +116,12 @@ class Forged:
             after = "\n".join(map(json.dumps, change([json.loads(line) for line in before.splitlines()])))
             if after != before:
                 path.write_text(after)
+
+
+def _unseal(folder: Path) -> None:
+    """Take the checksums out of the names of ledger files: what is forged is not what a disk does to a file."""
+    sealed = re.compile(r"(ledger-[0-9a-f]{32})-[0-9a-f]{8}\.parquet")
+    for entry in folder.rglob("_delta_log/*.json"):
+        entry.write_text(sealed.sub(r"\1.parquet", entry.read_text()))
+    for path in (folder / "ledger").glob("*.parquet"):
+        path.rename(path.with_name(sealed.sub(r"\1.parquet", path.name)))

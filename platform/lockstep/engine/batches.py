@@ -75,8 +75,10 @@ class Batches:
         self._audit()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
-        # New partitions are committed even while empty, so that they count as subscribed.
-        return plan if plan.bins or (self._committer.first and self._partitions.is_new) else None
+        # New partitions are committed even while empty, so that they count as subscribed; and so is what was
+        # accepted of the log, or the next run would not know of it once the log has grown past it.
+        silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
+        return plan if plan.bins or silent else None
 
     def behind(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due at once: more waits than was planned, or a culprit is looked for."""
@@ -178,7 +180,7 @@ class Batches:
             or item.watermark_us != item.range.position.watermark_us
             for item in facts
         )
-        return moved or self._committer.first
+        return moved or self._committer.first or self._partitions.is_unsaved
 
     def _commit(self, reached: Reached, bins: Sequence[BinFacts]) -> float:
         """Commit, move the positions; gives the seconds of the commit alone."""

@@ -61,7 +61,7 @@ class Counts(msgspec.Struct):
         dropped: Neither applied nor kept: repeated, late, or undecodable under NoIntegrity.
         quarantined: Kept in quarantine, not applied.
         repeats: Noticed as repeated or going back, accepted or dropped.
-        gaps: Of the accepted: noticed as following a gap.
+        gaps: Noticed as following a gap: accepted, or in quarantine where it suspends its session.
         refused: Of the quarantined: undecodable, or the transform raised.
         late: Kept in the late table, not applied.
         buffered: Held back, for a later range to apply.

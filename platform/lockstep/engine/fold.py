@@ -113,7 +113,7 @@ class RangeFold:
             work()
         except Ended:
             return
-        except (EnvironmentProblem, StateError):
+        except (EnvironmentProblem, StateError, MemoryError):
             raise  # of this machine, the registry or the state: says nothing of the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             self.emission.forget_unproven()  # what the message had emitted before it raised

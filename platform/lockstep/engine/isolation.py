@@ -67,7 +67,8 @@ class Isolation(msgspec.Struct, frozen=True):
         known = [item for item in ranges if item.position.key in self.suspects]
         if known:
             (item,) = known
-            return None if item.killing else Isolation(self.failures, {**self.suspects, **_blamed(item)})
+            nobody = item.killing or not item.messages
+            return None if nobody else Isolation(self.failures, {**self.suspects, **_blamed(item)})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
         halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -78,7 +79,8 @@ class Heartbeat:
         self._closing.set()
         self._thread.join()
         self._phase = Phase.ENDED
-        self._write()
+        with suppress(OSError):  # must not hide what the run ends with
+            self._write()
         _request(self._control, self._epoch).unlink(missing_ok=True)
         stop_request(self._control, self._epoch).unlink(missing_ok=True)
 
@@ -93,7 +95,8 @@ class Heartbeat:
 
     def _count(self) -> None:
         while not self._closing.wait(COUNT_SECONDS):
-            self._write()
+            with suppress(OSError):  # a disk that is full for a moment: the next count says that this writer lives
+                self._write()
 
     def _write(self) -> None:
         self._counter += 1

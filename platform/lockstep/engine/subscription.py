@@ -58,6 +58,7 @@ class Subscription:
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
         self._lost: dict[Key, Hole] = {}
+        self._told: set[Key] = set()
         self._newest_ms = {
             key: int(row.newest_timestamp.timestamp() * 1000)
             for key, row in known.items()
@@ -114,8 +115,9 @@ class Subscription:
         elif finding.cause == RECREATED and self._begun_anew(finding, view):
             self._gone.pop(key, None)
             self.positions.pop(key, None)
-        else:
+        elif key in self._told:
             return
+        self._told.add(key)
         LOG.warning("%s", finding)
 
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
@@ -147,6 +149,8 @@ class Subscription:
 
     def advance(self, bins: Iterable[BinFacts]) -> None:
         """Move the positions to where a committed batch ended, and learn from it."""
+        if self.is_unsaved:
+            self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
         for group in bins:
             for item in group.ranges:

@@ -32,7 +32,7 @@ class _Counting(Gate):
         if number is None or not -LARGEST <= number <= LARGEST:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
-        if last is None or number == last + 1 or (snapshot and number == last):
+        if last is None or number == last + 1 or (snapshot and (place.resets or number == last)):
             return number, ACCEPT
         if number > last:
             return number, noticed("gap", last + 1, number)

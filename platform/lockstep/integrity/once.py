@@ -42,6 +42,8 @@ class _Once(Gate):
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         met = cast("_Met", state) if state is not None else _Met(n=0, ids={})
+        if place.resets and place.kind is Kind.SNAPSHOT and place.id is None:
+            met = _Met(n=met["n"], ids={})  # the numbers begin anew: those that came before say nothing of these
         identity = _identity(place)
         if identity is not None and (known := met["ids"].get(identity)) is not None:
             return state, _met_again(place, same=known == digest(record))

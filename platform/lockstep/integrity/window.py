@@ -46,8 +46,9 @@ class _AnyOrder(Gate):
         if state is None and place.kind is not Kind.SNAPSHOT:
             return None, unknown_session(place, Judgement.SUSPEND)
         recent = cast("_Window", state)["w"] if state is not None else {}
-        if (met := met_before(recent, place.sequence, record)) is not None:
-            return state, met
+        met = met_before(recent, place.sequence, record)
+        if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
+            return state, met  # real feeds send a snapshot with the number of the last update
         if happened_us < floor_us and state is not None:
             return state, late(happened_us, floor_us)
         return cast("GateState", _Window(w=remember(recent, place.sequence, record, happened_us, floor_us))), ACCEPT

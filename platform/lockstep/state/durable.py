@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+import msgspec
 import zstandard
 
 from lockstep.state.address import SectionRef, StateAddress
@@ -61,7 +62,7 @@ class StateFileWriter:
     def add(self, header: SectionHeader, packed: Packed) -> SectionRef:
         """Append the section of one partition and say where it lies."""
         file = self._file or self._create()
-        section = encode_section(header, packed, self._compressor)
+        section = encode_section(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
         ref = SectionRef(self.name, file.tell(), len(section))
         file.write(section)
         return ref
@@ -123,6 +124,8 @@ def read_section(folder: Path, ref: SectionRef, address: StateAddress) -> Sectio
         raise StateDamaged(place, f"{ref.length} bytes", f"{len(data)}: the file is cut short")
     section = decode_section(data, place)
     check_header(section.header, place, address)
+    if section.header.file not in {ref.file, ""}:  # releases before 0.2 did not say
+        raise StateDamaged(place, f"what was written as {ref.file}", section.header.file)
     return section
 
 

@@ -70,6 +70,7 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         entries: Number of entries in this section.
         plain: Shape of the chain's values without a mark, where that is another than `shape`.
         older: Shapes of marked values in the chain, other than `shape` (state/versions.py).
+        file: Name of the file it was written into: a copy of an older one in its place is not taken for it.
     """
 
     generation: int
@@ -84,6 +85,7 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     entries: int
     plain: Shape | None = None
     older: tuple[Shape, ...] = ()
+    file: str = ""
 
     @property
     def is_base(self) -> bool:

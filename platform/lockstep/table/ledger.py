@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lockstep.integrity.finding import Hole
@@ -17,6 +18,7 @@ from lockstep.table.files import write_file
 from lockstep.table.growth import without_nulls
 from lockstep.table.head import Head, SideFile
 from lockstep.table.schema import row_schema
+from lockstep.table.sealed import sealed, verify
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,14 +114,20 @@ SCHEMA = row_schema(LedgerRow)
 def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     """Write the ledger file of a batch, synced and not yet committed."""
     table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _lists(row) for row in rows], schema=SCHEMA)
-    file = write_file(ledger, table, prefix="ledger")
+    file = sealed(ledger, write_file(ledger, table, prefix="ledger"))
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 
 def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
-    """The rows of all batches from `first_batch` on, in order of batch, topic and partition."""
-    filters = [("batch", ">=", first_batch)] if first_batch else None
-    table = DeltaTable(ledger).to_pyarrow_table(filters=filters)
+    """The rows of all batches from `first_batch` on, in order of batch, topic and partition.
+
+    Raises:
+        TableError: A file that is needed is missing, or any byte of it is wrong.
+    """
+    wanted, rows = pc.field("batch") >= first_batch, DeltaTable(ledger).to_pyarrow_dataset()
+    for fragment in rows.get_fragments(filter=wanted):
+        verify(ledger / Path(fragment.path).name, ledger.parent.name)
+    table = rows.to_table(filter=wanted)
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
     return without_nulls(table.sort_by(order), LedgerRow)

@@ -25,6 +25,9 @@ COUNTS = (
 )
 """Columns of the ledger that the fold counts too."""
 
+BEGUN_ELSEWHERE = -1
+"""Offset from which a partition is suspended that a topic grew by: what its sessions were before lies elsewhere."""
+
 
 class Parts(msgspec.Struct, frozen=True):
     """What a partition's proof works with."""
@@ -165,6 +168,8 @@ class PartitionProof:
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_word:  # an operator's word: who waits, and from where on
             folding.suspend_before(row.suspended_from)
+        elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is Answer.SUSPEND:
+            folding.suspend_before(BEGUN_ELSEWHERE)
         elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
             self._suspend_before(at)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]

@@ -33,7 +33,7 @@ def by_counting(memory: Memory, place: Place, record: Record) -> Ruling:
     if known is True or not isinstance(known, int):
         return Ruling(What.ACCEPT, number)
     is_snapshot = place.kind is Kind.SNAPSHOT
-    if number == known + 1 or (is_snapshot and number == known):
+    if number == known + 1 or (is_snapshot and (place.resets or number == known)):
         return Ruling(What.ACCEPT, number)
     if number > known:
         return Ruling(What.ACCEPT, number, "gap")

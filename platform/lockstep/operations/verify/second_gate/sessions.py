@@ -91,7 +91,7 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         if anew.what in _GOES_ON and not anew.cause:
             return Fate(anew.what, Known(offset, anew.memory), cause, freed=held)
         what, cause = anew.what, anew.cause
-    may_have_begun_before = known is None and not begins and suspension.before > 0
+    may_have_begun_before = known is None and not begins and suspension.before != 0
     if what in _NOTHING_ELSE or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
         return Fate(what, known, cause)
     return Fate(What.WAIT, suspended(known) if known is not None else None, cause, freed=held)

@@ -44,7 +44,8 @@ def in_any_order(memory: Memory, place: Place, record: Record, moment: Moment, b
             return Ruling(What.WAIT, None, "unknown session")
         return Ruling(What.ACCEPT, {"w": remembered({}, place.sequence, record, at_us, floor_us)})
     recent = memory["w"]
-    if (again := met(memory, recent, place.sequence, record)) is not None:
+    again = met(memory, recent, place.sequence, record)
+    if again is not None and not (place.kind is Kind.SNAPSHOT and again.what is What.REFUSE):
         return again
     if at_us < floor_us:
         return Ruling(What.LATE, memory, "late")

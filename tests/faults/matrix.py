@@ -1,0 +1,47 @@
+"""The fault matrix as data: what may go wrong, what is then expected, and which tests prove it.
+
+A test that is named here need not know of it. Tests below tests/faults say by `@pytest.mark.fault(...)` which
+faults they prove; test_matrix.py compares both ways. Its lines lie in proofs_of_machines.py
+and proofs_of_logs.py; docs/faults.md is the list as a page:
+
+    python -m tests.faults.matrix > docs/faults.md
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.faults.fault import Fault
+from tests.faults.proofs_of_logs import LOGS_AND_WRITERS
+from tests.faults.proofs_of_machines import MACHINES
+
+REQUIRED = frozenset(f"F{number:02d}" for number in (*range(1, 24), *range(28, 39), 40, 41, 42, 46, 56, 57, 58, 60, 64))
+"""Faults that this list must hold."""
+
+MATRIX: tuple[Fault, ...] = (*MACHINES, *LOGS_AND_WRITERS)
+
+PAGE = """# Faults: what is expected, and what proves it
+
+Each fault is made to happen in a real run, with a proof that it happened, and the tables are then compared with
+a plain fold of the log that shares no code with lockstep. T0 needs neither Kafka nor Spark, T1 runs with every
+change, T2 in `make test-all`; tests that need strace or a mount namespace say by name that they were not run
+where there is none. The list is data, [tests/faults/matrix.py](../tests/faults/matrix.py), and this page is made
+of it: `.venv/bin/python -m tests.faults.matrix > docs/faults.md`.
+
+| id | fault | expected | tier | proven by | not yet |
+|---|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The list as a page."""
+    return PAGE + "".join(map(_line, MATRIX))
+
+
+def _line(fault: Fault) -> str:
+    proofs = "<br>".join(f"`{node}`" for node in fault.proven_by)
+    return f"| {fault.id} | {fault.what} | {fault.expected} | {fault.tier.value} | {proofs} | {fault.left} |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,103 @@
+"""Much waits, or waits for somebody else: batches keep their bounds, and what may not be read yet is seen as lag."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every, Limits
+from lockstep.engine.loop import Outcome
+from lockstep.operations.topics import topics_of
+from lockstep.rehearsal.broker import Broker
+from tests.engine.feed import Feed, folded, send_within, session, update
+from tests.engine.local_runs import LocalRuns
+from tests.engine.plain_reader import read_table, read_until
+from tests.engine.streams import adding
+from tests.faults.drivers import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BATCH = 500
+BACKLOG = 10 * BATCH
+MEMORY_BYTES_MAX = 64 << 20
+"""How much more the reading of a backlog may take than that of one batch."""
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+@pytest.fixture
+def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
+    return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [update(number, a=1) for number in range(first, first + count)]
+
+
+def rows(values: list[bytes]) -> list[tuple[object, ...]]:
+    return folded([(offset, "s", value) for offset, value in enumerate(values)])
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F40")
+def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_path: Path, topic_family: str) -> None:
+    """The run lives through the outage; what came meanwhile is ten batches. Seconds stand for an hour here."""
+    with Broker.start(tmp_path / "kafka") as broker, ThreadPoolExecutor(1) as pool:
+        feed, stop = Feed(broker.bootstrap_servers, topic_family), threading.Event()
+        runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+        runs, topic = runs.with_limits(Limits(batch_messages=BATCH)), feed.create("values")
+        values = session(BATCH - 1)
+        feed.send(topic, values)
+        running = pool.submit(runs.run, trigger=Every(seconds=0.2), stop=stop)
+        try:
+            wait_until(lambda: bool(runs.reports), "the first batch")
+            broker.kill()
+            before, first = memory_bytes(), len(runs.reports)
+            broker.restart()
+            values += numbered(BATCH + 1, BACKLOG)
+            feed.send(topic, values[BATCH:])
+            wait_until(lambda: running.done() or sum(each.messages for each in runs.reports) == len(values), "the rest")
+        finally:
+            stop.set()
+        assert running.result() is Outcome.STOPPED
+        assert max(report.messages for report in runs.reports) <= BATCH
+        assert len(runs.reports) - first >= BACKLOG // BATCH
+        assert rows(values) == runs.rows(topic)
+        assert memory_bytes() - before < MEMORY_BYTES_MAX
+
+
+def memory_bytes() -> int:
+    """The most that this process ever had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.fault("F37", "F56")
+def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(feed: Feed, runs: LocalRuns) -> None:
+    """For as long as it is open, run after run; then it is read, with its marker explained."""
+    topic, producer = feed.create("values"), feed.transactional()
+    opening = session(2)
+    feed.send(topic, opening)
+    producer.begin_transaction()
+    send_within(producer, topic, [update(4, a=1)])
+    feed.send(topic, [update(5, a=1)])
+    for _ in range(2):
+        assert runs.run() is Outcome.ENDED
+        assert read_until(runs.folders.ledger, topic) == 3
+        assert runs.rows(topic) == rows(opening)
+    assert runs.reports[-1].lag_messages == 2
+    newest = read_table(runs.folders.ledger).to_pylist()[-1]
+    assert (newest["until"], newest["stable_end"], newest["high_watermark"]) == (3, 3, 5)
+    (status,) = topics_of(runs.stream, runs.settings).topics
+    assert (status.state, status.lag_messages) == ("active", 2)
+    producer.commit_transaction()
+    assert runs.run() is Outcome.ENDED
+    assert runs.rows(topic) == rows([*opening, update(4, a=1), update(5, a=1)])
+    assert read_until(runs.folders.ledger, topic) == 6

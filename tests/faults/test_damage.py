@@ -1,0 +1,215 @@
+"""Files of the tables that are gone, changed, or set back by somebody else: named and refused, or read as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Limits
+from lockstep.compaction.run import compact_stream
+from lockstep.engine.loop import Outcome
+from lockstep.errors import TableError
+from lockstep.operations.close import close_hour
+from lockstep.rehearsal.broker import Broker
+from lockstep.state.section import StateDamaged
+from lockstep.table import ledger, log
+from lockstep.table.commit import OutputLog, checkpoint
+from tests.engine.feed import Feed, folded, session, update
+from tests.engine.local_runs import LocalRuns
+from tests.engine.plain_reader import heads, named_files, named_ledger_files
+from tests.engine.streams import adding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MESSAGES = [*session(5), update(7, a=1), update(8, b=1)]
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A stream that has read eight messages in eight batches, and is stopped; one more waits."""
+
+    runs: LocalRuns
+    topic: str
+
+    @property
+    def log(self) -> Path:
+        """The log of the output table."""
+        return self.runs.folders.table / "_delta_log"
+
+    def assert_goes_on(self) -> None:
+        """A run reads the ninth message, and all rows are those of the fold."""
+        assert self.runs.run() is Outcome.ENDED
+        values = [*MESSAGES, update(9, a=1)]
+        assert folded([(at, "s", value) for at, value in enumerate(values)]) == self.runs.rows(self.topic)
+
+    def assert_refuses(self, kind: type[Exception], match: str) -> None:
+        """No run begins, and none changes anything, until somebody mends it."""
+        before = sorted((path, path.read_bytes()) for path in self.log.iterdir())
+        for _ in range(2):
+            with pytest.raises(kind, match=match):
+                self.runs.run()
+        assert before == sorted((path, path.read_bytes()) for path in self.log.iterdir())
+
+
+@pytest.fixture(scope="module")
+def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Made once; no test touches it."""
+    feed = Feed(broker.bootstrap_servers, f"damaged_{uuid.uuid4().hex[:8]}")
+    runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("original"))
+    topic = feed.create("values")
+    feed.send(topic, MESSAGES)
+    runs.with_limits(Limits(batch_messages=1)).run()
+    feed.send(topic, [update(9, a=1)])
+    return Made(runs, topic)
+
+
+@pytest.fixture
+def made(original: Made, tmp_path: Path) -> Made:
+    """A copy of it to harm, on a machine without hot state."""
+    shutil.copytree(original.runs.root / "tables", tmp_path / "tables")
+    return Made(dataclasses.replace(original.runs, root=tmp_path), original.topic)
+
+
+def newest_state(made: Made) -> Path:
+    (row,) = ledger.positions(made.runs.folders.ledger, OutputLog(made.runs.folders.table).base().head).values()
+    assert row.state_file is not None
+    return made.runs.folders.state / row.state_file
+
+
+def one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(),
+    "one bit": one_bit,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+}
+
+
+@pytest.mark.fault("F17")
+@pytest.mark.parametrize("harm", HARM)
+def test_state_that_is_damaged_is_named_and_nothing_is_committed_without(made: Made, harm: str) -> None:
+    path = newest_state(made)
+    kept = path.read_bytes()
+    HARM[harm](path)
+    versions = len(heads(made.runs.folders.table))
+    with pytest.raises(StateDamaged, match=path.name) as damaged:
+        made.runs.run()
+    assert "put the file back" in damaged.value.next_step
+    assert [head["batch"] for head in heads(made.runs.folders.table)[versions:]] == [8]  # its claim
+    path.write_bytes(kept)
+    made.assert_goes_on()
+
+
+@pytest.mark.fault("F17")
+def test_a_file_of_another_state_in_its_place_is_found(made: Made) -> None:
+    path = newest_state(made)
+    kept, other = path.read_bytes(), next(each for each in made.runs.folders.state.iterdir() if each != path)
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(StateDamaged, match=path.name):
+        made.runs.run()
+    path.write_bytes(kept)
+    made.assert_goes_on()
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("harm", ["missing", "cut"])
+def test_a_ledger_file_that_is_damaged_is_refused(made: Made, harm: str) -> None:
+    path = made.runs.folders.ledger / named_ledger_files(made.runs.folders.table)[-1]
+    kept = path.read_bytes()
+    HARM[harm](path)
+    with pytest.raises(TableError, match=path.name) as refused:
+        made.runs.run()
+    assert "lockstep repair adding" in refused.value.next_step
+    path.write_bytes(kept)
+    made.assert_goes_on()
+
+
+@pytest.mark.fault("F18")
+def test_a_flipped_byte_of_the_ledger_is_refused_wherever_it_is(made: Made) -> None:
+    """A start reads where it stands from this file; Parquet itself reads some flipped bytes as other values."""
+    folders = made.runs.folders
+    path = folders.ledger / named_ledger_files(folders.table)[-1]
+    content = path.read_bytes()
+    for at in range(0, len(content), len(content) // 40):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x5A]) + content[at + 1 :])
+        with pytest.raises(TableError, match=rf"{path.name} is not as it was written"):
+            ledger.read_ledger(folders.ledger, first_batch=8)
+    path.write_bytes(content)
+    made.assert_goes_on()
+
+
+def restore(made: Made, version: int) -> None:
+    """What an operator of another tool does; `appendOnly` does not stop it."""
+    DeltaTable(made.runs.folders.table).restore(version)
+
+
+@pytest.mark.fault("F21")
+def test_a_restore_by_somebody_else_stops_the_stream_with_its_version_and_author(made: Made) -> None:
+    version = len(heads(made.runs.folders.table))
+    restore(made, 4)
+    made.assert_refuses(TableError, rf"version {version} is RESTORE by delta-rs:\S+, not a commit of lockstep")
+    assert len(named_files(made.runs.folders.table)) < 7
+
+
+@pytest.mark.fault("F60")
+def test_a_restore_is_not_hidden_by_a_compaction_of_our_own_after_it(made: Made) -> None:
+    folders = made.runs.folders
+    head = heads(folders.table)[-1]
+    close_hour(folders, head["hour"])
+    version = len(heads(folders.table))
+    restore(made, 5)
+    with pytest.raises(TableError, match=f"version {version} is RESTORE"):
+        compact_stream(folders)
+    made.assert_refuses(TableError, f"version {version} is RESTORE")
+
+
+POINTERS = {
+    "empty": b"",
+    "garbage": b"\x00\xff{{{",
+    "to what is not there": b'{"version":7,"size":3}',
+}
+
+
+@pytest.mark.fault("F23")
+@pytest.mark.parametrize("pointer", POINTERS)
+def test_a_corrupt_pointer_to_the_last_checkpoint_changes_nothing(made: Made, pointer: str) -> None:
+    checkpoint(made.runs.folders.table)
+    (made.log / "_last_checkpoint").write_bytes(POINTERS[pointer])
+    made.assert_goes_on()
+
+
+@pytest.mark.fault("F23")
+def test_a_log_version_that_is_missing_is_loud(made: Made) -> None:
+    log.entry_path(made.runs.folders.table, 4).unlink()
+    made.assert_refuses(Exception, r"(?s).+")
+
+
+@pytest.mark.fault("F42")
+def test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name(made: Made) -> None:
+    root = made.runs.folders.root
+    (root / "adding").rename(root / "other")
+    other = made.runs.of(dataclasses.replace(made.runs.stream, name="other"))
+    with pytest.raises(TableError, match="belongs to stream 'adding', not 'other'") as refused:
+        other.run()
+    assert "table_root" in refused.value.next_step
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F42")
+def test_a_table_of_another_kafka_is_refused_by_its_id(made: Made, tmp_path: Path) -> None:
+    """Topics of the same names in another cluster are others."""
+    with Broker.start(tmp_path / "kafka") as elsewhere:
+        moved = dataclasses.replace(made.runs, bootstrap_servers=elsewhere.bootstrap_servers)
+        with pytest.raises(TableError, match="belongs to Kafka cluster"):
+            moved.run()
