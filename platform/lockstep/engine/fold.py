@@ -57,7 +57,8 @@ class RangeFold:
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(program, position, state, self.time)
         self.judge = Judging(program.integrity, position)
-        self.emission = Emission(program.rows, position, self.judge.counts, self.time)
+        seen_by_chunk = None if program.is_timed else self.time
+        self.emission = Emission(program.rows, position, self.judge.counts, seen_by_chunk)
         self._timing = Timing(program, self.time, state) if program.is_timed else None
         self._applying = Applying(program, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without
@@ -199,6 +200,7 @@ class RangeFold:
             Ended: The fold goes no further.
         """
         if not is_on_its_way(cast("GateState", entry.gate)):
+            entry.gate = gate  # it holds nothing back any more: an end among them frees nothing that is applied
             self._applying.held_back(place.session, before, record.offset)
             return True
         if self._applying.completed(entry, place, body, record, before):
@@ -223,7 +225,7 @@ class RangeFold:
 
     def _follow(self, verdict: Verdict, entry: Entry[object], place: Place, record: Record) -> None:
         """What a message lets go: those that waited for it, and its session's next deadline."""
-        if verdict.after:
+        if verdict.after and place.kind is not END:  # the end of a session frees what it held back
             self._applying.held_back(place.session, verdict.after, record.offset)
         if place.kind is not END:
             self._touch(entry, place, record)
@@ -247,16 +249,18 @@ class RangeFold:
         answer = self.judge.answer(Fault.RAISED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)
-        if answer is not Judgement.SUSPEND:
-            return
+        suspends = answer is Judgement.SUSPEND
         try:
-            session = self._program.place(self._program.decode(record.value or b""), record).session
+            place = self._program.place(self._program.decode(record.value or b""), record)
         except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
-            self.sessions.suspend_before(record.offset + 1)
+            if suspends:
+                self.sessions.suspend_before(record.offset + 1)
             return
-        entry = self.sessions.find(session)
-        if entry is not None:
-            self._applying.free(session, self.sessions.suspend(entry, record.offset))
+        entry = self.sessions.find(place.session)
+        if entry is not None and suspends:
+            self._applying.free(place.session, self.sessions.suspend(entry, record.offset))
+        elif entry is not None and place.kind is Kind.SNAPSHOT:
+            self._applying.incomplete(place.session, entry, record.offset)
 
 
 def _offset(message: Message) -> int:

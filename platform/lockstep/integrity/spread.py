@@ -1,7 +1,8 @@
 """Snapshots that lie over several messages: nothing of them is seen before they are complete. Pure.
 
 A gate around the gate of a class. Every message of a session between the first part of its snapshot and
-the message that completes it is held back; the completing one releases them, in order.
+the message that completes it is held back; the completing one releases them, in order. The end of the session
+ends the snapshot too.
 
 While a snapshot is on its way the state is {"p": offsets held back, "g": what the gate inside remembers};
 before and after it is the state of the gate inside.
@@ -48,6 +49,8 @@ class Spread(Gate):
         inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
         if (refused := _refused(parts, place, verdict)) is not None:
             return before, refused
+        if place.kind is Kind.END:
+            return inner, verdict  # the snapshot ends with its session: nobody would complete it
         if place.kind is Kind.SNAPSHOT:
             return inner, msgspec.structs.replace(verdict, before=tuple(parts["p"]))
         held = Parts(p=[*parts["p"], record.offset], g=inner)
@@ -83,7 +86,7 @@ def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the snapshot on its way; None when it can."""
     if parts["p"] and place.resets:  # the producer begins again: the state before it is what counts
         return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
-    if verdict.judgement is Judgement.BUFFER or verdict.after:
+    if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before:
         return violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
         return verdict

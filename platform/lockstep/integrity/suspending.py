@@ -154,7 +154,7 @@ class Suspending(Gate):
             return cast("GateState", known), verdict
         if known is None:
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
-        freed = self._inner.held(known["g"])
+        freed = self.held(cast("GateState", known))
         told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
         return suspended_state(cast("GateState", known), record.offset), told
 
