@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from lockstep.declare.record import Record
 from lockstep.operations.verify.kept import KeptMessages
+from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.second_gate.contract import Answer
 
 
@@ -21,6 +23,14 @@ class PastViolation(Exception):  # ends the fold of a partition: what the class 
         self.cause = cause
 
 
+class Marked(NamedTuple):
+    """What was counted and noted up to a moment."""
+
+    counts: Counter[str]
+    compared: tuple[int, int]
+    violations: tuple[int, Counter[ViolationKind]]
+
+
 class Aside:
     """The side tables of one partition.
 
@@ -31,8 +41,8 @@ class Aside:
         given_up: What lies before this offset is kept in quarantine, whatever it is.
     """
 
-    def __init__(self, kept: KeptMessages, late: KeptMessages) -> None:
-        self.kept, self.late = kept, late
+    def __init__(self, kept: KeptMessages, late: KeptMessages, violations: Violations) -> None:
+        self.kept, self.late, self._violations = kept, late, violations
         self.counts: Counter[str] = Counter()
         self.given_up = 0
 
@@ -58,10 +68,17 @@ class Aside:
         self.counts["dropped"] += 1
         self.nowhere(offset)
 
-    def recount(self, counts: Counter[str]) -> None:
-        """Go back to earlier counts."""
+    def marked(self) -> Marked:
+        """All counts and violations, to go back to."""
+        compared = self.kept.compared, self.late.compared
+        return Marked(self.counts.copy(), compared, self._violations.marked())
+
+    def back(self, marked: Marked) -> None:
+        """Forget what was counted and noted since."""
         self.counts.clear()
-        self.counts.update(counts)
+        self.counts.update(marked.counts)
+        self.kept.compared, self.late.compared = marked.compared
+        self._violations.back(marked.violations)
 
     def answer(self, answer: Answer, offset: int, cause: str) -> Answer:
         """What the class does about a message that it cannot apply.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import NamedTuple, cast
 
 import msgspec
@@ -12,7 +11,7 @@ from lockstep.declare.place import Kind
 from lockstep.declare.record import KafkaMessage, Record
 from lockstep.operations.verify import proof
 from lockstep.operations.verify.applying import Applying, Session
-from lockstep.operations.verify.aside import Aside
+from lockstep.operations.verify.aside import Aside, Marked
 from lockstep.operations.verify.declared import Declared
 from lockstep.operations.verify.due import Agenda, Due
 from lockstep.operations.verify.row_values import Source
@@ -184,7 +183,9 @@ class Folding:
                 return False
             self.sessions[place.session].known = known
             return True
-        self.waiting.release(place.session, fated.before, record.offset)
+        if held is not None and fated.before:
+            held.known = known
+            self.waiting.release(place.session, fated.before, record.offset)
         if place.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)
             return True
@@ -253,7 +254,7 @@ class Folding:
         return _Copied(
             sessions={session: held.copied() for session, held in self.sessions.items()},
             held=dict(self.waiting.held),
-            counts=self.aside.counts.copy(),
+            aside=self.aside.marked(),
             rows=len(applying.emitted.rows),
             last_row=applying.last_row,
             due=self.due.copied(),
@@ -261,7 +262,7 @@ class Folding:
 
     def _back(self, copied: _Copied) -> None:
         self.applying.sessions, self.waiting.held = copied.sessions, copied.held
-        self.aside.recount(copied.counts)
+        self.aside.back(copied.aside)
         self.applying.emitted.since(copied.rows)
         self.applying.last_row = copied.last_row
         self.due.back(copied.due)
@@ -270,7 +271,7 @@ class Folding:
 class _Copied(NamedTuple):
     sessions: dict[str, Session]
     held: dict[int, Held]
-    counts: Counter[str]
+    aside: Marked
     rows: int
     last_row: tuple[int, int]
     due: Agenda

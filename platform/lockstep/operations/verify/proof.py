@@ -142,6 +142,15 @@ class Violations:
             place = {"topic": topic, "partition": partition, "offset": offset}
             self.kept.append(Violation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
+    def marked(self) -> tuple[int, Counter[ViolationKind]]:
+        """How much there is, to go back to."""
+        return len(self.kept), self.counts.copy()
+
+    def back(self, marked: tuple[int, Counter[ViolationKind]]) -> None:
+        """Forget what was noted since."""
+        del self.kept[marked[0] :]
+        self.counts = marked[1]
+
     def of(self, invariant: Invariant) -> int:
         """How many break an invariant."""
         return sum(count for kind, count in self.counts.items() if kind.invariant is invariant)

@@ -196,7 +196,8 @@ class _Proving:
     def _aside(self, chain: Chain) -> Aside:
         key = (chain.place.topic_id, chain.place.partition)
         kept = KeptMessages(chain.place, self._quarantine.get(key, ()), self._violations)
-        return Aside(kept, KeptMessages(chain.place, self._late.get(key, ()), self._violations, IN_LATE))
+        late = KeptMessages(chain.place, self._late.get(key, ()), self._violations, IN_LATE)
+        return Aside(kept, late, self._violations)
 
     def _not_again(self, chain: Chain, why: str) -> None:
         """A partition whose messages are not folded again."""

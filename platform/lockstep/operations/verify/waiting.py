@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.errors import EnvironmentProblem, StateError
 from lockstep.operations.verify.applying import Applying, Session
-from lockstep.operations.verify.aside import Aside, PastViolation
+from lockstep.operations.verify.aside import Aside, Marked, PastViolation
 from lockstep.operations.verify.second_gate.contract import Answer, Rules
 from lockstep.operations.verify.second_gate.parts import held_of, is_on_its_way
 from lockstep.operations.verify.second_gate.sessions import suspended
@@ -111,14 +110,14 @@ class Waiting:
     def _before(self, session: str) -> _Before:
         held, applying = self._applying.sessions[session], self._applying
         copied = msgspec.structs.replace(held, since=list(held.since))
-        return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.counts.copy())
+        return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.marked())
 
     def _back(self, session: str, before: _Before) -> None:
         """Go back to before a snapshot; what its parts changed was of their own state."""
         applying = self._applying
         applying.sessions[session], applying.last_row = before.held, before.last_row
         applying.emitted.since(before.rows)
-        self._aside.recount(before.counts)
+        self._aside.back(before.aside)
 
     def _incomplete(self, message: Held, parts: Sequence[int], failed: Held, error: Exception) -> None:
         """A snapshot of which the transform refused a message goes to quarantine, whole."""
@@ -147,4 +146,4 @@ class _Before(NamedTuple):
     held: Session
     rows: int
     last_row: tuple[int, int]
-    counts: Counter[str]
+    aside: Marked
