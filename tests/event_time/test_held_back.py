@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import EventTime, FuzzyWindow, Once, Record, Stream
-from lockstep.engine import emission
+from lockstep.engine import fold
 from lockstep.testing import Sent, run
 from tests.event_time.meters import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
 
@@ -67,7 +67,7 @@ class Believing(Meters):
 
 def test_only_what_the_transform_says_moves_the_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """However the rows are cut into pieces: the times of messages that are not believed count for nothing."""
-    monkeypatch.setattr(emission, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(fold, "CHUNK_ROWS", 1)
     believing: Stream[Message, Meter, Total] = replace(
         meters, transform=Believing(), integrity=FuzzyWindow(lateness=timedelta(seconds=5)), event_time=EventTime()
     )
