@@ -21,13 +21,6 @@ def of(key: str, message: Message) -> Sent[Message]:
     return Sent(value=message, key=key)
 
 
-def test_an_end_ends_the_snapshot_that_is_on_its_way() -> None:
-    sent: list[Message] = [Start(1, 0, more=True), Close(2, 0), Start(3, 0, more=True), Start(4, 0), Read(5, 1, 0)]
-    ran = run(meters, *sent, key="a").or_raise()
-    assert {"a": Meter(0, [0], started=2)} == ran.states
-    assert [Total("zero", 0, "")] == ran.rows
-
-
 def test_an_end_frees_what_waits_behind_it() -> None:
     ran = run(reordered, Start(1, 0), Read(3, 1, 3), Close(2, 2), Start(1, 3), key="a").or_raise()
     assert [Total("end", None, "")] == ran.rows

@@ -131,6 +131,18 @@ def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRu
     assert (kept(runs), read_ledger(runs.folders.ledger)[-1].suspended_sessions) == ({}, [])
 
 
+def test_what_is_given_up_under_once_goes_to_quarantine(feed: Feed, runs: LocalRuns) -> None:
+    """Its sessions wait for no snapshot: `--from-snapshot` gives up what lies before, and all go on."""
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1)), ("t", update(4, b=1))]
+    send(feed, topic, *sent)
+    halted(runs)
+    resumed(runs, FromSnapshot(topic, 0))
+    runs.run()
+    assert applied(sent, 0, 1, 2, 3, 5, 6) == runs.rows(topic)
+    assert {(topic, 0, 4): "given up"} == kept(runs)
+
+
 def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(feed: Feed, runs: LocalRuns) -> None:
     """Nothing is committed by it, not even a claim."""
     topic = feed.create("values", partitions=2)

@@ -18,7 +18,6 @@ from lockstep.engine.program import Program
 from lockstep.engine.sessions import Sessions
 from lockstep.engine.timing import Timing
 from lockstep.integrity.contract import Fault
-from lockstep.integrity.spread import Parts, is_spread
 from lockstep.integrity.verdict import GateState, Judgement
 from lockstep.state.store import Entry
 
@@ -104,15 +103,6 @@ class Applying:
         for offset in offsets:
             self._judge.freed(self._taken(session, offset), session)
 
-    def incomplete(self, session: str, entry: Entry[object], since: int) -> None:
-        """Give up the parts of a snapshot whose last message was refused, where that suspends nobody.
-
-        Raises:
-            Ended: The fold goes no further.
-        """
-        if is_spread(cast("GateState", entry.gate)):
-            self.free(session, self._undone(session, entry, since))
-
     def fire(self, at: int) -> None:
         """Do all that is due by the watermark, in the order of (deadline, session).
 
@@ -141,7 +131,7 @@ class Applying:
             self._release(session, entry, at)
         if self._sessions.find(session) is None:
             return
-        if self._sessions.is_suspended(session, entry):  # what was released was refused
+        if self._sessions.is_suspended(session, entry):  # what was released could not be applied
             timing.disarm(session)
             return
         if timing.timer_us(entry) <= deadline_us:
@@ -181,9 +171,7 @@ class Applying:
 
     def _end(self, session: str, entry: Entry[object]) -> None:
         on_end = self.program.hooks.on_end
-        if (
-            on_end is not None and entry.gate is not None and entry.state is not None
-        ):  # None: its snapshot is on its way
+        if on_end is not None and entry.gate is not None and entry.state is not None:  # None: a snapshot on its way
             self._emit(on_end(entry.state))
         held = self._sessions.gate.held(cast("GateState", entry.gate))
         self._sessions.remove(session)
@@ -206,7 +194,7 @@ class Applying:
 
     def _give_up(self, session: str, entry: Entry[object] | None, offsets: Sequence[int]) -> None:
         """Messages held back that cannot be applied: one that was refused, and those that follow it."""
-        waiting = () if entry is None else self._undone(session, entry, offsets[0])
+        waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.held_refused.get(offset)) is None:
                 self.free(session, (offset,))
@@ -216,18 +204,6 @@ class Applying:
             record = self._taken(session, offset)
             self._judge.judged(self._judge.answer(Fault.RAISED, offset), record, refused)
         self.free(session, [offset for offset in waiting if offset not in offsets])
-
-    def _undone(self, session: str, entry: Entry[object], since: int) -> tuple[int, ...]:
-        """A session of which a message held back was refused; gives what it still held back."""
-        gate, held = cast("GateState", entry.gate), self._sessions.gate.held(cast("GateState", entry.gate))
-        if not (isinstance(gate, dict) and is_spread(gate)):
-            return self._sessions.suspend(entry, since)
-        entry.gate = cast("Parts", gate)["g"]  # of a class that suspends nobody: it is what it was before
-        if entry.state is None:
-            self._sessions.remove(session)
-            if self.timing is not None:
-                self.timing.forget(session)
-        return held
 
     def _taken(self, session: str, offset: int) -> Record:
         where, message = self._position, self._held.take(session, offset)

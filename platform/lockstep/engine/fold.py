@@ -176,6 +176,7 @@ class RangeFold:
         session, judgement = place.session, verdict.judgement
         if verdict.freed:
             self._applying.free(session, verdict.freed)
+            entry.gate = gate
         applied = self.judge.remarked(verdict, record, session)
         if judgement is Judgement.BUFFER:
             self._hold_back(gate, entry, place, record)
@@ -200,7 +201,7 @@ class RangeFold:
             Ended: The fold goes no further.
         """
         if not is_on_its_way(cast("GateState", entry.gate)):
-            entry.gate = gate  # it holds nothing back any more: an end among them frees nothing that is applied
+            entry.gate = gate  # what is released waits no longer, even where it ends the session
             self._applying.held_back(place.session, before, record.offset)
             return True
         if self._applying.completed(entry, place, body, record, before):
@@ -225,7 +226,7 @@ class RangeFold:
 
     def _follow(self, verdict: Verdict, entry: Entry[object], place: Place, record: Record) -> None:
         """What a message lets go: those that waited for it, and its session's next deadline."""
-        if verdict.after and place.kind is not END:  # the end of a session frees what it held back
+        if verdict.after:
             self._applying.held_back(place.session, verdict.after, record.offset)
         if place.kind is not END:
             self._touch(entry, place, record)
@@ -249,18 +250,15 @@ class RangeFold:
         answer = self.judge.answer(Fault.RAISED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)
-        suspends = answer is Judgement.SUSPEND
         try:
-            place = self._program.place(self._program.decode(record.value or b""), record)
+            session = self._program.place(self._program.decode(record.value or b""), record).session
         except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
-            if suspends:
+            if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)
             return
-        entry = self.sessions.find(place.session)
-        if entry is not None and suspends:
-            self._applying.free(place.session, self.sessions.suspend(entry, record.offset))
-        elif entry is not None and place.kind is Kind.SNAPSHOT:
-            self._applying.incomplete(place.session, entry, record.offset)
+        entry = self.sessions.find(session)
+        if entry is not None and (answer is Judgement.SUSPEND or is_on_its_way(cast("GateState", entry.gate))):
+            self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
 
 
 def _offset(message: Message) -> int:

@@ -10,7 +10,7 @@ from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.engine.plan import Position
 from lockstep.engine.program import Program
-from lockstep.integrity.spread import is_spread
+from lockstep.integrity.spread import Parts, is_spread
 from lockstep.integrity.suspending import Opened, suspended_state
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Verdict
@@ -88,11 +88,19 @@ class Sessions:
         self.opened.discard(session)
         self.closed.add(session)
 
-    def suspend(self, entry: Entry[object], since: int) -> tuple[int, ...]:
-        """Suspend one session; gives the offsets of its messages that were held back."""
+    def suspend(self, session: str, entry: Entry[object], since: int) -> tuple[int, ...]:
+        """Suspend one session; gives the offsets of its messages that were held back.
+
+        A class that suspends nothing gives up the snapshot that is on its way: the session is as it was before.
+        """
         gate = cast("GateState", entry.gate)
         held = self.gate.held(gate)
-        entry.gate = suspended_state(gate, since)
+        if self._program.integrity.may_suspend(self.suspended_from, self._skipped):
+            entry.gate = suspended_state(gate, since)
+        elif entry.state is None:
+            self.remove(session)
+        elif is_spread(gate):
+            entry.gate = cast("Parts", gate)["g"]
         return held
 
     def is_suspended(self, session: str, entry: Entry[object]) -> bool:

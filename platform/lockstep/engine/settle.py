@@ -12,7 +12,6 @@ from lockstep.engine.work import Opener, Work, read_and_fold
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.holes import explain
 
 REFUSED_MAX = 8
 """Each message that the transform cannot take costs another fold of the range; then the range ends early."""
@@ -43,9 +42,8 @@ def settle(work: Work, opener: Opener) -> Work:
 
     A fold is deterministic, so each fold finds all that the one before it found, and at most one thing more.
     """
-    job, planned, program = opener.job, work.planned, opener.program
-    where = planned.position
-    holes = explain(job.kafka, where.topic, where.partition, work.gaps, deletes_only=where.deletes_only)
+    planned, program = work.planned, opener.program
+    holes = opener.log.explain(planned.position, work.gaps)
     bounds = _Bounds(Without(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
     if bounds.without.suspend_at:
         work = _fold_again(work, opener, bounds)
@@ -88,7 +86,7 @@ def _leaving_out(bounds: _Bounds, refused: Finding, *, held: bool) -> _Bounds:
 def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
     work.state.close()
     again = opener.open(msgspec.structs.replace(work.planned, until=bounds.until), bounds.without)
-    read_and_fold(opener.job, [again])
+    read_and_fold(opener, [again])
     return again
 
 

@@ -21,7 +21,7 @@ from lockstep.engine.kept import Kept
 from lockstep.engine.program import Program, shipped_program
 from lockstep.engine.sessions import digests
 from lockstep.engine.settle import settle
-from lockstep.engine.work import Opener, Work, read_and_fold
+from lockstep.engine.work import KafkaLog, Log, Opener, Work, read_and_fold
 from lockstep.errors import RegistryUnreachable
 from lockstep.integrity.suspending import SuspendedSession, still_skipped
 from lockstep.integrity.time import microseconds
@@ -54,6 +54,11 @@ def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | NoSchemas | NoState:
 
 
 def run_bin(job: Job, task: BinTask) -> BinFacts:
+    """Do the work of one bin, as a worker does: the declaration that was shipped, over Kafka."""
+    return work_bin(job, task, shipped_program(job.stream, job.registry), KafkaLog(job.kafka))
+
+
+def work_bin(job: Job, task: BinTask, program: Program, log: Log) -> BinFacts:
     """Do the work of one bin.
 
     1. Open the state of each range.
@@ -64,15 +69,14 @@ def run_bin(job: Job, task: BinTask) -> BinFacts:
     6. Say what was done.
     """
     started = time.process_time()
-    program = shipped_program(job.stream, job.registry)
     gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
     gc.disable()  # would walk over all state again and again
     try:
         with ExitStack() as stack:
             latest_us = task.planned_at_us + microseconds(program.event_time.max_skew)
-            opener = Opener(job, task.generation, program, HotFolder(job.hot, job.state), stack, latest_us)
+            opener = Opener(job, log, task.generation, program, HotFolder(job.hot, job.state), stack, latest_us)
             works = [opener.open(planned) for planned in task.ranges]
-            read_and_fold(job, works)
+            read_and_fold(opener, works)
             works = [settle(work, opener) for work in works]
             files = _write_rows(job, task, works, program)
             quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])

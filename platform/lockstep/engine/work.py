@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
 from lockstep.engine.facts import Job
 from lockstep.engine.fold import RangeFold
 from lockstep.engine.kept import Without
-from lockstep.engine.plan import PlannedRange
+from lockstep.engine.plan import PlannedRange, Position
 from lockstep.engine.program import Program
 from lockstep.engine.spill import Spill
 from lockstep.integrity.finding import Finding, Hole
-from lockstep.kafka.client import RangeConsumer, consumer
-from lockstep.kafka.reader import Range, Run, read
+from lockstep.kafka.client import Configuration, RangeConsumer, consumer
+from lockstep.kafka.holes import explain
+from lockstep.kafka.reader import Range, Run, Unreadable, read
 from lockstep.state.address import StateAddress
 from lockstep.state.hotfolder import HotFolder
 from lockstep.state.store import PartitionState
@@ -45,11 +48,40 @@ def _kept_consumer(configuration: bytes) -> RangeConsumer:
     return consumer(msgspec.msgpack.decode(configuration))
 
 
+class Log(Protocol):
+    """Where the messages of ranges are."""
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+        """Read all ranges at once, each in offset order."""
+        ...
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        """Offsets that held no message, each with its cause."""
+        ...
+
+
+@dataclass(frozen=True)
+class KafkaLog:
+    """The log of a cluster, read with the worker's consumer."""
+
+    configuration: Configuration
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+        """See `Log.read`."""
+        return read(_kept_consumer(msgspec.msgpack.encode(self.configuration)), ranges)
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        """See `Log.explain`."""
+        topic, deletes_only = position.topic, position.deletes_only
+        return explain(self.configuration, topic, position.partition, gaps, deletes_only=deletes_only)
+
+
 @dataclass(frozen=True)
 class Opener:
     """Opens the state and the fold of a range; closed with the task. `latest_us`: later event times are absurd."""
 
     job: Job
+    log: Log
     generation: int
     program: Program
     hot: HotFolder
@@ -73,11 +105,11 @@ class Opener:
         return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
 
 
-def read_and_fold(job: Job, works: list[Work]) -> None:
+def read_and_fold(opener: Opener, works: list[Work]) -> None:
     """Read all ranges at once and fold what comes, range by range in offset order."""
-    reader, spill = _kept_consumer(msgspec.msgpack.encode(job.kafka)), Spill(job.hot)
+    spill = Spill(opener.job.hot)
     moving = [work for work in works if work.planned.messages]
-    for run in read(reader, [_range(work) for work in moving]):
+    for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
         if isinstance(run, Run):
             _fold_run(work, run, spill)

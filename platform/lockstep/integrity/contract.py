@@ -9,7 +9,7 @@ from enum import Enum
 from typing import ClassVar
 
 from lockstep.integrity.spread import Spread
-from lockstep.integrity.suspending import SuspendedSession, Suspending, adapted
+from lockstep.integrity.suspending import GivenUp, SuspendedSession, Suspending, adapted
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
@@ -31,6 +31,20 @@ class Fault(Enum):
 _OF_NO_SESSION = (Fault.GONE, Fault.MOVED)
 """Violations for which nothing can be suspended: the messages are gone, or nobody knows in which partition they
 belong to their session."""
+
+
+MAY_SKIP: Mapping[Fault, Judgement] = {
+    Fault.UNDECODABLE: Judgement.SUSPEND,
+    Fault.RAISED: Judgement.SUSPEND,
+    Fault.HOLE: Judgement.GAP,
+    Fault.EXPIRED: Judgement.SUSPEND,
+    Fault.TRUNCATED: Judgement.SUSPEND,
+    Fault.RECREATED: Judgement.GAP,
+    Fault.GONE: Judgement.GAP,
+    Fault.GREW: Judgement.VIOLATION,
+    Fault.MOVED: Judgement.VIOLATION,
+}
+"""What classes answer that keep an order and may skip: what is missing is counted, what may be wrong suspended."""
 
 
 class Policy:
@@ -75,6 +89,8 @@ class IntegrityClass(ABC):
     """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
+    bears_all: ClassVar[bool] = False
+    """Whether nothing that a message says of itself is a violation."""
     keeps_late: ClassVar[bool] = False
     """Whether late messages go to the late table instead of being dropped."""
 
@@ -125,9 +141,9 @@ class IntegrityClass(ABC):
             skipped: Sessions that an operator skips.
             spread: Snapshots may lie over several messages.
         """
-        gate = Spread(self.gate(time)) if spread else self.gate(time)
-        if not self._wraps(suspended_from, skipped):
-            return gate
+        gate = Spread(self.gate(time), bears_all=self.bears_all) if spread else self.gate(time)
+        if not self.may_suspend(suspended_from, skipped):
+            return GivenUp(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
         return Suspending(gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts)
@@ -136,12 +152,15 @@ class IntegrityClass(ABC):
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
         """Makes of a stored state what the declaration of today keeps: class and policy may change between runs."""
-        suspends, inner = self._wraps(suspended_from, skipped), Spread(self.gate(PartitionTime()))
+        suspends, inner = self.may_suspend(suspended_from, skipped), Spread(self.gate(PartitionTime()))
         before = 0 if self.passes_unknown_sessions else suspended_from
         return lambda state: adapted(state, before, suspends=suspends, inner=inner)
 
-    def _wraps(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
-        """Sessions of a class that needs no snapshots have none to wait for: an operator's decision lets them go on."""
+    def may_suspend(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
+        """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so.
+
+        Sessions of a class that needs no snapshots have none to wait for: an operator's decision lets them go on.
+        """
         return self.suspends or (bool(suspended_from or skipped) and not self.passes_unknown_sessions)
 
     @abstractmethod

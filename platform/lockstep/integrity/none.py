@@ -53,6 +53,7 @@ class NoIntegrity(IntegrityClass):
         Fault.RAISED: Judgement.QUARANTINE,
     }
     passes_unknown_sessions: ClassVar[bool] = True
+    bears_all: ClassVar[bool] = True
 
     @property
     def in_order(self) -> bool:

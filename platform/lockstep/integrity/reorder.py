@@ -101,7 +101,7 @@ class Reordering(Gate):
         recent = self._remember(order["w"], number, record, happened_us)
         if number > last + 1:
             return self._waiting(Order(h=held, w=recent, n=last), number, record, happened_us)
-        ready = _in_a_row(held, number)
+        ready = 0 if place.kind is Kind.END else _in_a_row(held, number)  # what waits behind an end ends with it
         after = Order(h=held[ready:], w=recent, n=number + ready)
         return _state(after), Verdict(Judgement.ACCEPT, after=_offsets(held[:ready])) if ready else ACCEPT
 

@@ -1,8 +1,7 @@
 """Snapshots that lie over several messages: nothing of them is seen before they are complete. Pure.
 
 A gate around the gate of a class. Every message of a session between the first part of its snapshot and
-the message that completes it is held back; the completing one releases them, in order. The end of the session
-ends the snapshot too.
+the message that completes it is held back; the completing one releases them, in order.
 
 While a snapshot is on its way the state is {"p": offsets held back, "g": what the gate inside remembers};
 before and after it is the state of the gate inside.
@@ -32,8 +31,14 @@ class Parts(TypedDict):
 class Spread(Gate):
     """See the module."""
 
-    def __init__(self, inner: Gate) -> None:
-        self._inner = inner
+    def __init__(self, inner: Gate, *, bears_all: bool = False) -> None:
+        """Go around a gate.
+
+        Args:
+            inner: The gate of the class.
+            bears_all: A snapshot that does not come to its end is given up, and no violation.
+        """
+        self._inner, self._bears_all = inner, bears_all
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
@@ -47,10 +52,14 @@ class Spread(Gate):
         """A message of a session whose snapshot is on its way, or begins with it."""
         before = cast("GateState", parts) if parts["p"] else parts["g"]
         inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
+        freed: tuple[int, ...] = ()
         if (refused := _refused(parts, place, verdict)) is not None:
-            return before, refused
-        if place.kind is Kind.END:
-            return inner, verdict  # the snapshot ends with its session: nobody would complete it
+            if not self._bears_all:
+                return before, refused
+            freed, parts = tuple(parts["p"]), Parts(p=[], g=parts["g"])
+            verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
+        if place.kind is Kind.END or (freed and place.kind is Kind.UPDATE):
+            return inner, verdict
         if place.kind is Kind.SNAPSHOT:
             return inner, msgspec.structs.replace(verdict, before=tuple(parts["p"]))
         held = Parts(p=[*parts["p"], record.offset], g=inner)
@@ -86,6 +95,8 @@ def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the snapshot on its way; None when it can."""
     if parts["p"] and place.resets:  # the producer begins again: the state before it is what counts
         return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
+    if parts["p"] and place.kind is Kind.END:
+        return violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
     if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before:
         return violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:

@@ -9,7 +9,9 @@ each session that an operator skips. An operator may set it past messages that a
 quarantine, whatever they are.
 
 The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
-remembers}; "g" False means suspended, since the offset "s".
+remembers}; "g" False means suspended, since the offset "s". Where a snapshot was on its way over several messages
+("b"), what is left of it is no snapshot: the one that completes it goes to quarantine, too, and the next one begins
+the session anew.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import msgspec
 
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
+from lockstep.integrity.spread import is_spread
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 
 LOSS_ACCEPTED = "loss accepted"
@@ -50,6 +53,7 @@ class Opened(TypedDict):
     o: int
     g: GateState
     s: NotRequired[int]
+    b: NotRequired[bool]
 
 
 class Suspending(Gate):
@@ -87,7 +91,7 @@ class Suspending(Gate):
         if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
             # It may have begun before: it waits like the others.
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
-        return self._refused(known, verdict, record)
+        return self._refused(known, verdict, place, record)
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`."""
@@ -115,24 +119,31 @@ class Suspending(Gate):
         """A message of a suspended session; what the session held back is freed with the first."""
         gate = cast("GateState", known)
         told = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
-        if known is None or not suspended or known["g"] is False:
+        if known is None or not suspended:
+            return gate, told
+        broken = _is_broken(known)
+        if known["g"] is False and broken is _stays_broken(place, broken=broken):
             return gate, told
         told = msgspec.structs.replace(told, judgement=Judgement.SUSPEND, freed=self.held(gate))
-        return suspended_state(gate, before), told
+        return suspended_state(gate, before, broken=_stays_broken(place, broken=broken)), told
 
     def _snapshot(
         self, known: Opened | None, place: Place, record: Record, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
         """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
+        if known is not None and suspended and not place.resets and _is_broken(known):
+            return self._waiting(known, place, known.get("s", record.offset), suspended=True)
         before = None if known is None or suspended else known["g"]
         inner, verdict = self._inner.check(before, place, record)
         if verdict.judgement in _KEPT:
             return _opened(record.offset, inner), self._ending(known, verdict, record, suspended=suspended)
         if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
-            return self._refused(known, verdict, record)
+            return self._refused(known, verdict, place, record)
+        if is_spread(before) and not place.resets:
+            return self._refused(known, verdict, place, record)
         inner, anew = self._inner.check(None, place, record)
         if anew.judgement not in _KEPT:
-            return self._refused(known, anew, record)
+            return self._refused(known, anew, place, record)
         told = msgspec.structs.replace(verdict, judgement=anew.judgement, freed=self._inner.held(before))
         return _opened(record.offset, inner), told
 
@@ -146,7 +157,9 @@ class Suspending(Gate):
         since = known.get("s", known["o"]) if known["g"] is False else max(known["o"], self.suspended_from)
         return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=str(since), found=str(record.offset))
 
-    def _refused(self, known: Opened | None, verdict: Verdict, record: Record) -> tuple[GateState, Verdict]:
+    def _refused(
+        self, known: Opened | None, verdict: Verdict, place: Place, record: Record
+    ) -> tuple[GateState, Verdict]:
         """A message that is not applied: dropped, or the end of its session until the next snapshot."""
         if verdict.judgement in _DROPPED:
             return cast("GateState", known), verdict
@@ -156,7 +169,23 @@ class Suspending(Gate):
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         freed = self.held(cast("GateState", known))
         told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
-        return suspended_state(cast("GateState", known), record.offset), told
+        broken = _stays_broken(place, broken=_is_broken(known))
+        return suspended_state(cast("GateState", known), record.offset, broken=broken), told
+
+
+class GivenUp(Gate):
+    """For classes whose sessions need no snapshots: what an operator has given up goes to quarantine, no more."""
+
+    def __init__(self, inner: Gate, before: int, skipped: Iterable[SuspendedSession]) -> None:
+        self._inner, self._before = inner, before
+        self._skipped = {each.session: each.before for each in skipped}
+        self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        if record.offset < max(self._before, self._skipped.get(place.session, 0)):
+            return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", place.kind.value)
+        return self._inner.check(state, place, record)
 
 
 def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
@@ -177,9 +206,29 @@ def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gat
     return suspended_state(cast("GateState", known), suspended_from) if kept is None else _opened(known["o"], kept)
 
 
-def suspended_state(state: GateState, since: int) -> GateState:
-    """The state of a session from now on until its next snapshot; an unknown session stays unknown."""
-    return cast("GateState", {**cast("Opened", state), "g": False, "s": since}) if state is not None else None
+def suspended_state(state: GateState, since: int, *, broken: bool = False) -> GateState:
+    """The state of a session from now on until its next snapshot; an unknown session stays unknown.
+
+    Args:
+        state: The state before.
+        since: The first offset that is lost to it; it stays where the session was suspended already.
+        broken: The rest of a snapshot that was on its way is still to come.
+    """
+    if state is None:
+        return None
+    known = cast("Opened", state)
+    suspended = Opened(o=known["o"], g=False, s=known.get("s", since) if known["g"] is False else since)
+    return cast("GateState", {**suspended, "b": True} if broken else suspended)
+
+
+def _is_broken(known: Opened) -> bool:
+    """Whether the next snapshot may only be the rest of one that was on its way."""
+    return known.get("b", False) if known["g"] is False else is_spread(known["g"])
+
+
+def _stays_broken(place: Place, *, broken: bool) -> bool:
+    """Whether more of it may come after a message: a snapshot completes it, and an end ends it."""
+    return broken and place.kind in {Kind.UPDATE, Kind.PART}
 
 
 def still_skipped(

@@ -4,14 +4,36 @@
     assert ran.rows == [Reading(...)]
     assert ran.verdicts == [ACCEPT, ACCEPT]
 
-What runs is the engine's own fold, with the stream's own decoder, gate and columns; only the
-reading, the state files and the commit are left out.
+What runs is the engine's own fold, with the stream's own decoder, gate and columns. `run(..., split=7)` works the
+same messages in batches, over real state files and with a crash after each: the result is to be the same.
 """
 
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
+from lockstep.testing.events import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Split
+from lockstep.testing.lines import Line, parse
 from lockstep.testing.messages import Sent
-from lockstep.testing.ran import Folded, Ran
+from lockstep.testing.ran import Aside, Folded, Proven, Ran
 from lockstep.testing.run import run
 
-__all__ = ["ACCEPT", "Finding", "Folded", "Judgement", "Ran", "Sent", "Verdict", "run"]
+__all__ = [
+    "ACCEPT",
+    "CRASH",
+    "RENUMBER",
+    "RESTART",
+    "Aside",
+    "Event",
+    "Finding",
+    "Folded",
+    "Idle",
+    "Judgement",
+    "Line",
+    "NewTopic",
+    "Proven",
+    "Ran",
+    "Sent",
+    "Split",
+    "Verdict",
+    "parse",
+    "run",
+]

@@ -18,40 +18,96 @@ class Folded(Generic[R]):
     """One message that was read.
 
     Attributes:
-        offset: Its place among the messages of the test, from 0.
+        offset: Its place among the messages of its topic, from 0.
         place: What the transform said of it; None when it could not be decoded or placed.
         verdict: What became of it. A message of kind SKIP is accepted with the cause "skip".
         rows: The rows that it emitted, in order.
+        topic: Its topic.
     """
 
     offset: int
     place: Place | None
     verdict: Verdict
     rows: tuple[R, ...]
+    topic: str = "testing"
+
+
+@dataclass(frozen=True)
+class Proven(Generic[R]):
+    """A row with its proof, as the table holds it.
+
+    Attributes:
+        row: What the transform emitted.
+        topic: Name of the topic.
+        offset: The message that the row comes from; of a timer's row, the session's last message.
+        emit_offset: The offset that was being worked on when it was emitted.
+        number: Which of the rows of that offset, from 0.
+        session: Its session.
+        sequence: The producer's number of the message; None for rows of timers.
+        event_time_us: When it happened, in microseconds since 1970 (UTC).
+    """
+
+    row: R
+    topic: str
+    offset: int
+    emit_offset: int
+    number: int
+    session: str
+    sequence: int | None
+    event_time_us: int | None
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A message that was not applied, and lies in the quarantine or in the late table.
+
+    Attributes:
+        topic: Name of the topic.
+        offset: Its offset.
+        session: Its session, where that is known.
+        cause: Why, in a few words.
+        expected: What would have been accepted.
+        found: What came.
+    """
+
+    topic: str
+    offset: int
+    session: str | None
+    cause: str
+    expected: str | None
+    found: str | None
 
 
 @dataclass(frozen=True)
 class Ran(Generic[S, R]):
     """What came of all messages: up to the first violation, which is the last one that was read.
 
+    Two results are equal when all of this is: so `run(...) == run(..., split=7)` is a test.
+
     Attributes:
         stream: Name of the stream.
         folded: The messages that were read, in order.
-        emitted: All rows, in the order of the table: messages held back emit theirs when they are released.
-        states: The state of each open session, as it would be saved and recovered.
+        states: The state of each open session, as it was saved and recovered. Sessions of a topic that a test
+            began later stand as "topic: session".
         finding: The violation, as it would be committed with the halt; None without one.
+        proven: All rows with their proof, in the order of the table: messages held back emit theirs when they are
+            released.
+        quarantine: What went to the quarantine, in order.
+        late: What went to the late table, in order.
     """
 
     stream: str
     folded: tuple[Folded[R], ...]
     states: Mapping[str, S]
     finding: Finding | None
-    emitted: tuple[R, ...] = ()
+    proven: tuple[Proven[R], ...] = ()
+    quarantine: tuple[Aside, ...] = ()
+    late: tuple[Aside, ...] = ()
 
     @property
     def rows(self) -> list[R]:
         """All rows, in the order of the table."""
-        return list(self.emitted)
+        return [each.row for each in self.proven]
 
     @property
     def verdicts(self) -> list[Verdict]:

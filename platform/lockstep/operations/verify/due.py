@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 import msgspec
@@ -16,7 +17,7 @@ from lockstep.operations.verify.second_gate.contract import Rules
 from lockstep.operations.verify.second_gate.moment import Moment, happened
 from lockstep.operations.verify.second_gate.parts import held_of, is_on_its_way
 from lockstep.operations.verify.second_gate.reorder import due_at
-from lockstep.operations.verify.second_gate.sessions import Suspension, is_waiting
+from lockstep.operations.verify.second_gate.sessions import is_waiting
 from lockstep.operations.verify.waiting import NOT_OF_THE_MESSAGE, Waiting
 
 NEVER = 2**63 - 1
@@ -78,8 +79,12 @@ class Due:
         """The watermark at which something is due for a session; `NEVER` without anything."""
         return min(self._release_us(held), self._timer_us(held), self._silent_us(held))
 
-    def fire(self, at: int, suspension: Suspension) -> None:
+    def fire(self, at: int, waits_before: Callable[[str], int]) -> None:
         """Do all that is due, in the order of (when it is due, session), while an offset is worked on.
+
+        Args:
+            at: The offset.
+            waits_before: The offset before which a session began that waits for its next snapshot.
 
         Raises:
             PastViolation: A timer raises, which stops a stream under every class.
@@ -90,7 +95,7 @@ class Due:
             if self._at.get(session) != due_us:
                 continue
             del self._at[session]
-            if held is not None and not is_waiting(held.known, suspension.of(session)):
+            if held is not None and not is_waiting(held.known, waits_before(session)):
                 self._wake(session, held, due_us, at)
 
     def copied(self) -> Agenda:

@@ -51,7 +51,12 @@ class Folding:
     @property
     def suspends(self) -> bool:
         """Whether sessions are stored with the offset at which they began."""
-        return self._rules.suspends or bool(self.suspension.before or self.suspension.skipped)
+        decided = bool(self.suspension.before or self.suspension.skipped) and not self._rules.needs_no_snapshot
+        return self._rules.suspends or decided
+
+    def waits_before(self, session: str) -> int:
+        """The offset from which on a session that began earlier waits."""
+        return 0 if self._rules.needs_no_snapshot else self.suspension.of(session)
 
     def suspend_before(self, offset: int) -> None:
         """Let all sessions that began before an offset wait."""
@@ -70,7 +75,7 @@ class Folding:
     def advance(self, watermark_us: int, at: int) -> None:
         """Move the watermark on where nothing has come."""
         self.due.moment.see(watermark_us)
-        self.due.fire(at, self.suspension)
+        self.due.fire(at, self.waits_before)
 
     def take(self, message: Message, offset: int) -> None:
         """Fold the next message.
@@ -124,7 +129,7 @@ class Folding:
             return
         may_undo = self.aside.kept.holds(record.offset) and (self.due.is_due or self.waiting.held)
         copied = self._copied() if may_undo else None
-        self.due.fire(record.offset, self.suspension)
+        self.due.fire(record.offset, self.waits_before)
         raised = self._judge(message, refuses=copied is None)
         if raised is not None and copied is not None:
             self._back(copied)

@@ -101,12 +101,11 @@ class StoredBeside:
             if row.startswith(begin):
                 yield prefix[: -len(begin) or None] + row, value
 
-    def differences(self, session: str, held: Session | None, waiting: Mapping[int, Held]) -> Iterator[str]:
+    def differences(self, session: str, waiting: Mapping[int, Held]) -> Iterator[str]:
         """What is not as the fold says of the messages that a session holds back.
 
         Args:
             session: The session.
-            held: What the fold knows of it.
             waiting: The messages that wait in it, by offset.
         """
         stored = self._held.get(_digest(session), {})
@@ -116,8 +115,6 @@ class StoredBeside:
         for offset in sorted(stored.keys() & waiting.keys()):
             if _content(_MESSAGES.decode(stored[offset])) != _content(waiting[offset][2].source):
                 yield f"the message held back at offset {offset} has another content in the state"
-        if held is None and session in self._clocks:
-            yield "a clock in the state, no session in the fold"
 
     def late_agenda(self, session: str, held: Session, due_us: int) -> Iterator[str]:
         """What is not as the fold says of when something is due for a session that waits for nothing."""
@@ -133,7 +130,9 @@ class StoredBeside:
         known = {_digest(session) for session in sessions}
         for digest in self._held.keys() - known:
             yield from (f"offset {offset} held back in no session" for offset in sorted(self._held[digest]))
-        yield from (f"a clock of session {session!r}" for session in sorted(self._clocks.keys() - sessions.keys()))
+        for session in sorted(self._clocks.keys() - sessions.keys()):
+            if not self._agenda.get(session):  # else it goes with what is on the agenda
+                yield f"a clock of session {session!r}"
         names = {session.encode("utf-8", "surrogatepass") for session in sessions}
         for name in sorted(self._rows.keys() - names):
             yield from (f"rows of session {name!r}" for _ in list(self._rows[name])[:1])

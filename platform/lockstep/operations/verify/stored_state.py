@@ -81,12 +81,12 @@ class StoredState:
         """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspend_before(row.suspended_from)
-        suspends = suspends or bool(row.suspended_from or row.suspended_sessions)
+        suspends = suspends or folding.suspends
         folding.due.moment.at_us = UNKNOWN_US if row.watermark_us is None else row.watermark_us
         folding.applying.last_row = (row.until, row.rows_emitted)
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
-            known = from_stored(gate, row.suspended_from, suspends=suspends)
+            known = from_stored(gate, folding.waits_before(session), suspends=suspends)
             if known is not None:
                 seen_us, at = self._beside.clock(session)
                 held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
@@ -122,8 +122,8 @@ class StoredState:
 
     def _compare_beside(self, row: LedgerRange, session: str, folding: Folding, waiting: Mapping[int, Held]) -> None:
         held, due = folding.sessions.get(session), folding.due
-        found = list(self._beside.differences(session, held, waiting))
-        if held is not None and due.arms and not is_waiting(held.known, folding.suspension.of(session)):
+        found = list(self._beside.differences(session, waiting))
+        if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
             found += self._beside.late_agenda(session, held, due.due_us(held))
         for each in found[:1]:
             self._differs(row, session, "what is stored beside the state", each)
@@ -141,7 +141,7 @@ class StoredState:
         if value == stored and not self._schema.tables:
             return
         gate, state = self._decoded(session, stored)
-        if not agree(gate, held.known, folding.suspension.of(session)):
+        if not agree(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, _short(held.state), _short(state))

@@ -50,6 +50,7 @@ class Ruling(NamedTuple):
         cause: Why; empty where nothing was remarked.
         before: Offsets of messages held back that are applied before it, in order.
         after: Offsets of those that are applied after it.
+        freed: Offsets of those that will not be applied.
     """
 
     what: What
@@ -57,6 +58,7 @@ class Ruling(NamedTuple):
     cause: str = ""
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 Rule = Callable[[Memory, Place, Record], Ruling]
@@ -77,6 +79,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         passes_unknown: Whether an update of an unknown session opens it.
         of_one_partition: Whether a session in two partitions has lost its order.
         release: What waits no longer, by the watermark; None for a class in which nothing waits for that.
+        bears_all: Whether nothing that a message says of itself breaks the promise.
         by_time: Whether messages are compared with the watermark.
     """
 
@@ -90,12 +93,18 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     passes_unknown: bool = False
     of_one_partition: bool = True
     release: Callable[[Memory], Ruling] | None = None
+    bears_all: bool = False
     by_time: bool = False
 
     @property
     def suspends(self) -> bool:
         """Whether sessions may be suspended: then the offset that opened each is stored beside its memory."""
         return Answer.SUSPEND in (self.undecodable, self.raised, self.hole, self.expired, self.grew)
+
+    @property
+    def needs_no_snapshot(self) -> bool:
+        """Whether sessions never wait: each may begin with any message."""
+        return self.passes_unknown and not self.suspends
 
 
 class NotProvable(Exception):  # no error: the reason why a proof ends here

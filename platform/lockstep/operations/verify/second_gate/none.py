@@ -20,6 +20,7 @@ def rules() -> Rules:
         bears=False,
         passes_unknown=True,
         of_one_partition=False,
+        bears_all=True,
     )
 
 

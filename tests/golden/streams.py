@@ -1,0 +1,167 @@
+"""The streams of the golden cases: tanks whose levels rise and fall, under every class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import msgspec
+
+from lockstep import (
+    EventTime,
+    FuzzyWindow,
+    Kind,
+    Link,
+    NoIntegrity,
+    Once,
+    Ordered,
+    Place,
+    Record,
+    Sequence,
+    Stream,
+    Strict,
+    Topics,
+    Transform,
+    Violation,
+)
+from lockstep.integrity.contract import IntegrityClass, Suspend
+from lockstep.integrity.evidence import Checksum, Linked, LogOnly
+from lockstep.integrity.repeats import Repeats
+
+LEAK = 666
+"""The fold fails where so much is added, after it has changed the level."""
+SECOND_US = 1_000_000
+MINUTE_S = 60
+
+
+class Change(msgspec.Struct):
+    """A message: a snapshot of the level, part of one, a change, the end, or a note that nobody wants.
+
+    Attributes:
+        type: What it is.
+        number: The producer's number.
+        level: The whole level, of a snapshot; of parts what they add to it.
+        add: What a change adds.
+        total: The level after it, where the producer says so.
+        count: Messages of the session, of an end.
+        resets: A snapshot with which the numbers begin anew.
+    """
+
+    type: Kind
+    number: int
+    level: int = 0
+    add: int = 0
+    total: int | None = None
+    count: int | None = None
+    resets: bool = False
+
+
+class Tank(msgspec.Struct):
+    """The level of a tank, and the minute that is not over."""
+
+    level: int
+    minute: int | None = None
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A level, and what made it."""
+
+    what: str
+    level: int
+
+
+class Tanks(Transform[Change, Tank, Level]):
+    """A row for each change."""
+
+    def place(self, message: Change, record: Record) -> Place:
+        return Place(
+            (record.key or b"").decode(),
+            message.type,
+            sequence=message.number,
+            event_time_us=record.timestamp_ms * 1000,
+            count=message.count,
+            resets=message.resets,
+        )
+
+    def open(self, message: Change, record: Record) -> Tank:
+        return Tank(message.level + message.add)
+
+    def apply(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
+        state.level += message.level + message.add
+        state.minute = record.timestamp_ms // 1000 // MINUTE_S if state.minute is None else state.minute
+        yield Level("change", state.level)
+        if message.add == LEAK:
+            raise ZeroDivisionError("leak")
+        if message.total not in {None, state.level}:
+            raise Violation(state.level, message.total, "total")
+
+
+class ById(Tanks):
+    """The number is an id: it says nothing of the order."""
+
+    def place(self, message: Change, record: Record) -> Place:
+        return msgspec.structs.replace(super().place(message, record), id=message.number, sequence=None)
+
+
+class ByLink(Tanks):
+    """Each message names its predecessor."""
+
+    def place(self, message: Change, record: Record) -> Place:
+        link = Link(last=message.number, previous=message.number - 1)
+        return msgspec.structs.replace(super().place(message, record), link=link, sequence=None)
+
+
+class Minutes(Tanks):
+    """A row for each minute that is over, and one at the end."""
+
+    def deadline(self, state: Tank) -> int | None:
+        return None if state.minute is None else (state.minute + 1) * MINUTE_S * SECOND_US
+
+    def on_timer(self, state: Tank, deadline_us: int) -> Iterable[Level]:
+        yield Level(f"minute {state.minute}", state.level)
+        state.minute = None
+
+    def on_end(self, state: Tank) -> Iterable[Level]:
+        yield Level("end", state.level)
+
+
+class WithLate(Tanks):
+    """A row for each message that comes late."""
+
+    def on_late(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
+        yield Level("late", message.add)
+
+
+def _stream(
+    name: str, integrity: IntegrityClass, transform: Tanks | None = None, event_time: EventTime | None = None
+) -> Stream[Change, Tank, Level]:
+    return Stream(
+        name=name,
+        topics=Topics(pattern=r"tanks\..+"),
+        transform=transform or Tanks(),
+        integrity=integrity,
+        event_time=event_time or EventTime(),
+    )
+
+
+_BOUND = timedelta(seconds=10)
+_SUSPENDS = Suspend()
+STREAMS = {
+    stream.name: stream
+    for stream in (
+        _stream("none", NoIntegrity()),
+        _stream("once", Once(keep_ids=100), ById()),
+        _stream("ordered", Ordered()),
+        _stream("window", FuzzyWindow(lateness=_BOUND), WithLate()),
+        _stream("reorder", FuzzyWindow(lateness=_BOUND, reorder=True)),
+        _stream("strict", Strict(evidence=Sequence())),
+        _stream("suspends", Strict(evidence=Sequence(), on_violation=_SUSPENDS)),
+        _stream("accepts_loss", Strict(evidence=Sequence(), on_violation=Suspend(accept_loss=True))),
+        _stream("drops", Strict(evidence=Sequence(), repeats=Repeats.DROP)),
+        _stream("wraps", Strict(evidence=Sequence(wraps_at=256))),
+        _stream("linked", Strict(evidence=Linked()), ByLink()),
+        _stream("checksum", Strict(evidence=Checksum())),
+        _stream("counted", Strict(evidence=LogOnly())),
+        _stream("minutes", Strict(evidence=Sequence()), Minutes(), EventTime(session_idle=timedelta(minutes=5))),
+    )
+}

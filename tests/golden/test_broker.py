@@ -1,0 +1,165 @@
+"""Each case comes to its golden texts through the whole engine, too: a real broker, real Delta tables.
+
+A restart is a new run, a crash one whose worker dies after its work; IDLE needs a clock of its own and stays out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from lockstep import Topics
+from lockstep.errors import IntegrityLost
+from lockstep.operations.state import NoSuchSession, Wanted, read_states
+from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Sent
+from tests.engine.feed import ANSWER_SECONDS, Feed
+from tests.engine.local_runs import LocalRuns
+from tests.engine.plain_reader import named_files, read_table
+from tests.golden.cases import CASES, ROWS, STATES, TOPIC, VERDICTS, Case
+
+if TYPE_CHECKING:
+    from lockstep.engine.facts import BinFacts
+    from lockstep.engine.plan import BatchPlan
+    from lockstep.engine.runner import Runner
+    from lockstep.rehearsal.broker import Broker
+
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""The broker refuses times of tomorrow itself, where it is not told otherwise."""
+BY_BROKER = [case for case in CASES if not any(isinstance(step, Idle) for step in case.steps)]
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+@dataclasses.dataclass
+class Played:
+    """A case on its way through the broker.
+
+    Attributes:
+        finding: The violation that ended it, as the run's error told it.
+    """
+
+    case: Case
+    feed: Feed
+    runs: LocalRuns
+    topic: str = TOPIC
+    finding: str | None = None
+    waiting: list[Sent[Any]] = dataclasses.field(default_factory=list)
+
+    def play(self) -> None:
+        """Produce and run up to each event, until the first violation."""
+        self.feed.create(self.topic, config=ANY_TIME)
+        for step in self.case.steps:
+            if isinstance(step, Sent):
+                self.waiting.append(step)
+            elif self.finding is None:
+                self._event(step)
+        self._run()
+
+    def _event(self, event: Event) -> None:
+        self._run(crashes=event is CRASH)
+        if event is RESTART:
+            shutil.rmtree(self.runs.root / "local", ignore_errors=True)
+        elif isinstance(event, NewTopic):
+            self.topic = event.name
+            self.feed.create(self.topic, config=ANY_TIME)
+        elif event is RENUMBER:
+            self.feed.delete(f"{self.feed.family}.{self.topic}")
+            self.feed.create_again(self.topic)
+
+    def _run(self, *, crashes: bool = False) -> None:
+        waits = bool(self.waiting)
+        self._produce()
+        if self.finding is not None:
+            return
+        if crashes and waits:
+            with pytest.raises(Died):
+                self.runs.run(around=dies_after_its_work)
+        try:
+            self.runs.run()
+        except IntegrityLost as lost:
+            self.finding = str(lost.findings[0]).replace(f"{self.feed.family}.", "")
+
+    def _produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self.feed.bootstrap_servers, "log_level": 2})
+        for sent in self.waiting:
+            key = sent.key if isinstance(sent.key, bytes) else str(sent.key).encode()
+            producer.produce(f"{self.feed.family}.{self.topic}", sent.value, key, 0, timestamp=sent.timestamp_ms)
+        assert producer.flush(ANSWER_SECONDS) == 0
+        self.waiting.clear()
+
+
+class Died(BaseException):
+    """The whole run is gone at once: nothing of it catches that and tries again."""
+
+
+def dies_after_its_work(runner: Runner) -> Runner:
+    """Bins are worked, their files written, and nobody hears of it."""
+
+    def run_bins(plan: BatchPlan) -> list[BinFacts]:
+        runner(plan)
+        raise Died
+
+    return run_bins
+
+
+def rows_in_table(played: Played) -> list[dict[str, object]]:
+    names = {"topic": "_topic", "offset": "_offset", "emit_offset": "_emit_offset", "row": "_row"}
+    names |= {"session": "_session", "sequence": "_sequence", "what": "what", "level": "level"}
+    if not named_files(played.runs.folders.table):
+        return []
+    table = read_table(played.runs.folders.table)
+    prefix = f"{played.feed.family}."
+    rows = zip(*(table[column].to_pylist() for column in names.values()), strict=True)
+    return [{**dict(zip(names, row, strict=True)), "topic": row[0].removeprefix(prefix)} for row in rows]
+
+
+def aside_in(folder: Path, where: str, prefix: str) -> list[str]:
+    if not named_files(folder):
+        return []
+    table = read_table(folder)
+    columns = ("topic", "offset", "session", "cause", "expected", "found")
+    return [
+        f"{where}: {topic.removeprefix(prefix)} {offset}  {session}: {cause} (expected {expected}, found {found})"
+        for topic, offset, session, cause, expected, found in zip(
+            *(table[name].to_pylist() for name in columns), strict=True
+        )
+    ]
+
+
+def states_in(played: Played, names: Iterable[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in names:
+        topic, _, session = name.rpartition(": ")
+        wanted = Wanted(topic=f"{played.feed.family}.{topic or TOPIC}", session=session)
+        try:
+            found[name] = read_states(played.runs.stream, played.runs.root / "tables", wanted).sessions[-1].state
+        except NoSuchSession:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("case", BY_BROKER, ids=lambda case: case.name)
+def test_a_case_comes_to_its_golden_texts_through_the_broker(case: Case, feed: Feed, tmp_path: Path) -> None:
+    stream = dataclasses.replace(case.stream, topics=Topics(pattern=feed.pattern))
+    played = Played(case, feed, LocalRuns(stream, feed.bootstrap_servers, tmp_path))
+    played.play()
+    expected, prefix, folders = case.expected(), f"{feed.family}.", played.runs.folders
+    golden = [json.loads(line) for line in expected[ROWS].splitlines()]
+    assert [{name: value for name, value in row.items() if name != "second"} for row in golden] == rows_in_table(played)
+    lines = expected[VERDICTS].splitlines()
+    for where, folder in (("quarantine", folders.quarantine), ("late", folders.late)):
+        assert sorted(line for line in lines if line.startswith(where)) == sorted(aside_in(folder, where, prefix))
+    states = json.loads(expected[STATES])
+    assert states == states_in(played, [*states, *(set("abc") - states.keys())])
+    halted = [line.removeprefix("halted: ") for line in lines if line.startswith("halted")]
+    assert halted == ([played.finding] if played.finding else [])

@@ -1,0 +1,169 @@
+"""A small stream with every hook, under every class: what random messages are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import msgspec
+
+from lockstep import (
+    EventTime,
+    FuzzyWindow,
+    Kind,
+    Link,
+    NoIntegrity,
+    Once,
+    Opened,
+    Ordered,
+    Place,
+    Record,
+    Sequence,
+    Stream,
+    Strict,
+    Topics,
+    Transform,
+)
+from lockstep.integrity.contract import Suspend
+from lockstep.integrity.evidence import Checksum, Linked, LogOnly
+from lockstep.integrity.repeats import Repeats
+
+REFUSED, PLACELESS, WRONG_ROW = -1, -2, -3
+"""Values that the fold does not bear: it raises, `place` raises, it gives a row that no column holds."""
+WINDOW_S = 10
+
+
+class Sent(msgspec.Struct):
+    """A message: its kind, number, second, and value."""
+
+    kind: Kind
+    n: int
+    t: int
+    v: int
+    count: int | None = None
+    resets: bool = False
+
+
+class Held(msgspec.Struct):
+    """What a session has seen, and since when."""
+
+    values: list[int]
+    due_s: int | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What was done, and all values after it."""
+
+    what: str
+    values: list[int]
+    size: int = 0
+
+
+class Probe(Transform[Sent, Held, Seen]):
+    """Gathers values; refuses negative ones half-way."""
+
+    numbered = True
+
+    def place(self, message: Sent, record: Record) -> Place:
+        if message.v == PLACELESS:
+            raise ValueError("no place")
+        session = (record.key or b"").decode()
+        number = message.n if self.numbered else None
+        link = Link(last=message.n, previous=message.n - 1)
+        return Place(
+            session,
+            message.kind,
+            sequence=number,
+            link=link,
+            event_time_us=message.t * 1_000_000,
+            id=message.n,
+            count=message.count,
+            resets=message.resets,
+        )
+
+    def open(self, message: Sent, record: Record) -> Opened[Held, Seen]:
+        held = Held([message.v], message.t + WINDOW_S)
+        return Opened(held, list(self._seen("open", held, message.v)))
+
+    def apply(self, state: Held, message: Sent, record: Record) -> Iterable[Seen]:
+        state.values.append(message.v)
+        if state.due_s is None:
+            state.due_s = message.t + WINDOW_S
+        yield from self._seen("apply", state, message.v)
+
+    def _seen(self, what: str, state: Held, value: int) -> Iterable[Seen]:
+        yield Seen(what, list(state.values), 2**64 if value == WRONG_ROW else 0)
+        if value == REFUSED:
+            raise ValueError("refused")
+
+
+class Unnumbered(Probe):
+    numbered = False
+
+
+class Timed(Probe):
+    """With every hook."""
+
+    def deadline(self, state: Held) -> int | None:
+        return None if state.due_s is None else state.due_s * 1_000_000
+
+    def on_timer(self, state: Held, deadline_us: int) -> Iterable[Seen]:
+        yield Seen(f"timer {deadline_us // 1_000_000}", list(state.values))
+        state.values, state.due_s = [], None
+
+    def on_end(self, state: Held) -> Iterable[Seen]:
+        yield Seen("end", list(state.values))
+
+
+class Late(Timed):
+    """And with one for what comes late."""
+
+    def on_late(self, state: Held, message: Sent, record: Record) -> Iterable[Seen]:
+        yield Seen(f"late {message.v}", list(state.values))
+
+
+class LateUnnumbered(Late):
+    numbered = False
+
+
+_LATENESS = timedelta(seconds=8)
+_CLASSES = {
+    "none": NoIntegrity(),
+    "once": Once(keep_ids=4),
+    "ordered": Ordered(),
+    "ordered-accepts-loss": Ordered(on_violation=Suspend(accept_loss=True)),
+    "ordered-wraps": Ordered(wraps_at=8),
+    "window": FuzzyWindow(lateness=_LATENESS),
+    "reorder": FuzzyWindow(lateness=_LATENESS, reorder=True),
+    "strict": Strict(evidence=Sequence()),
+    "strict-suspends": Strict(evidence=Sequence(), on_violation=Suspend()),
+    "strict-accepts-loss": Strict(evidence=Sequence(), on_violation=Suspend(accept_loss=True)),
+    "strict-drops": Strict(evidence=Sequence(), on_violation=Suspend(), repeats=Repeats.DROP),
+    "strict-wraps": Strict(evidence=Sequence(wraps_at=8), on_violation=Suspend()),
+    "linked": Strict(evidence=Linked(), on_violation=Suspend()),
+    "checksum": Strict(evidence=Checksum(), on_violation=Suspend()),
+    "log-only": Strict(evidence=LogOnly(), on_violation=Suspend()),
+    "once-suspends": Once(keep_ids=4, on_violation=Suspend()),
+}
+_LATE = ("window", "reorder")
+_IDLE = EventTime(session_idle=timedelta(seconds=25))
+
+
+def _stream(name: str, transform: Probe, event_time: EventTime) -> Stream[Sent, Held, Seen]:
+    class_name = name.split("/", maxsplit=1)[0]
+    return Stream(
+        name=class_name.replace("-", "_"),
+        topics=Topics(pattern=r"probes\..+"),
+        transform=transform,
+        integrity=_CLASSES[class_name],
+        event_time=event_time,
+    )
+
+
+STREAMS = {
+    **{name: _stream(name, Probe(), EventTime()) for name in _CLASSES},
+    **{f"{name}/timed": _stream(name, Late() if name in _LATE else Timed(), _IDLE) for name in _CLASSES},
+    "reorder/unnumbered": _stream("reorder", Unnumbered(), EventTime()),
+    "reorder/timed/unnumbered": _stream("reorder", LateUnnumbered(), _IDLE),
+    "window/unnumbered": _stream("window", LateUnnumbered(), _IDLE),
+}
