@@ -66,3 +66,10 @@ def test_only_what_the_transform_says_moves_the_watermark(monkeypatch: pytest.Mo
     )
     ran = run(believing, Start(1, 0), Read(2, 50, 0), Read(3, 3, 0), Read(4, 4, 1), key="a").or_raise()
     assert [Total("zero", 0, ""), Total("zero", 0, "")] == ran.rows
+
+
+def test_what_waited_before_a_snapshot_in_parts_is_freed_with_it() -> None:
+    """A later number waits, a snapshot comes over several messages, and neither comes to its end."""
+    changed = Read(5, 2, 8)
+    ran = run(reordered, Start(1, 0), Read(3, 1, 3), Start(1, 1, more=True), Read(3, 2, 4), changed, key="a")
+    assert sorted(each.offset for each in ran.quarantine) == [1, 2, 3, 4]

@@ -74,8 +74,11 @@ class Spread(Gate):
         return None if inner is None else cast("GateState", Parts(p=parts["p"], g=inner))
 
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`."""
-        return tuple(cast("Parts", state)["p"]) if is_spread(state) else self._inner.held(state)
+        """See `Gate.held`: what the gate inside held back before the snapshot began waits, too."""
+        if not is_spread(state):
+            return self._inner.held(state)
+        parts = cast("Parts", state)
+        return (*parts["p"], *self._inner.held(parts["g"]))
 
     def due_us(self, state: GateState) -> int | None:
         """See `Gate.due_us`: a snapshot is waited for as long as it takes."""

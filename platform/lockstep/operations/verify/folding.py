@@ -188,8 +188,8 @@ class Folding:
                 return False
             self.sessions[place.session].known = known
             return True
-        if held is not None and fated.before:
-            held.known = known
+        if held is not None and (fated.before or place.kind is Kind.END):
+            held.known = known  # what is applied or freed now waits no longer
             self.waiting.release(place.session, fated.before, record.offset)
         if place.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -111,18 +110,18 @@ class StoredState:
             expected = f"the state after batch {row.batch}"
             self._violations.add(ViolationKind.STATE_DAMAGED, row.place, row.until, expected, error.problem)
             return
-        touched, waiting = folding.applying.touched, _by_session(folding)
+        touched = folding.applying.touched
         sessions = folding.sessions.keys() | self._entries.keys() if whole else touched
         for session in sorted(sessions):
             self._compare(row, session, folding)
-            self._compare_beside(row, session, folding, waiting.get(session, {}))
+            self._compare_beside(row, session, folding)
         for found in self._beside.of_nobody(folding.sessions) if whole else ():
             self._differs(row, None, "entries of sessions that are known", found)
         touched.clear()
 
-    def _compare_beside(self, row: LedgerRange, session: str, folding: Folding, waiting: Mapping[int, Held]) -> None:
+    def _compare_beside(self, row: LedgerRange, session: str, folding: Folding) -> None:
         held, due = folding.sessions.get(session), folding.due
-        found = list(self._beside.differences(session, waiting))
+        found = list(self._beside.differences(session, _held_by(session, folding)))
         if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
             found += self._beside.late_agenda(session, held, due.due_us(held))
         for each in found[:1]:
@@ -181,11 +180,11 @@ class StoredState:
                     self._entries[session] = value
 
 
-def _by_session(folding: Folding) -> dict[str, dict[int, Held]]:
-    found: dict[str, dict[int, Held]] = {}
-    for offset, message in folding.waiting.held.items():
-        found.setdefault(message[0].session, {})[offset] = message
-    return found
+def _held_by(session: str, folding: Folding) -> dict[int, Held]:
+    """What a session holds back: by what its gate remembers, so that nothing can be held back by nobody."""
+    held = folding.sessions.get(session)
+    offsets = () if held is None or held.known.waits else held_of(held.known.memory)
+    return {offset: folding.waiting.held[offset] for offset in offsets}
 
 
 def _short(state: object) -> str:

@@ -62,5 +62,5 @@ def held_of(memory: Memory) -> tuple[int, ...]:
     if not isinstance(memory, dict):
         return ()
     if "p" in memory:
-        return tuple(memory["p"])
+        return (*memory["p"], *held_of(memory["g"]))
     return tuple(offset for _, offset, _ in memory.get("h", ()))

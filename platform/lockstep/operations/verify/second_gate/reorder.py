@@ -63,7 +63,7 @@ def _by_number(
     if number - last > 1:
         return _held(now, number, record, until_us)
     follow = 0
-    while follow < len(waiting) and waiting[follow][0] == number + follow + 1:
+    while place.kind is not Kind.END and follow < len(waiting) and waiting[follow][0] == number + follow + 1:
         follow += 1
     after = tuple(each[1] for each in waiting[:follow])
     return Ruling(What.ACCEPT, {**now, "h": waiting[follow:], "n": number + follow}, after=after)
