@@ -13,11 +13,12 @@ MINUTE = 60_000_000
 
 
 class Start(msgspec.Struct, tag="start", tag_field="type"):
-    """The snapshot of a meter; `more` says that it goes on in the next message."""
+    """The snapshot of a meter; `more` says that it goes on in the next message, `again` that numbers begin anew."""
 
     number: int
     second: int
     more: bool = False
+    again: bool = False
 
 
 class Read(msgspec.Struct, tag="read", tag_field="type"):
@@ -27,8 +28,11 @@ class Read(msgspec.Struct, tag="read", tag_field="type"):
 
 
 class Close(msgspec.Struct, tag="close", tag_field="type"):
+    """The end of a meter, where it is given with the number of its messages."""
+
     number: int
     second: int
+    count: int | None = None
 
 
 Message = Start | Read | Close
@@ -53,15 +57,15 @@ class Meters(Transform[Message, Meter, Total]):
 
     def place(self, message: Message, record: Record) -> Place:
         session = (record.key or b"").decode()
-        kind = Kind.UPDATE
+        at_us, number = message.second * 1_000_000, message.number
         match message:
             case Start():
                 kind = Kind.PART if message.more else Kind.SNAPSHOT
+                return Place(session, kind, sequence=number, event_time_us=at_us, resets=message.again)
             case Close():
-                kind = Kind.END
+                return Place(session, Kind.END, sequence=number, event_time_us=at_us, count=message.count)
             case Read():
-                pass
-        return Place(session, kind, sequence=message.number, event_time_us=message.second * 1_000_000)
+                return Place(session, Kind.UPDATE, sequence=number, event_time_us=at_us)
 
     def open(self, message: Message, record: Record) -> Meter:
         return Meter()

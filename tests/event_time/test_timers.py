@@ -94,3 +94,11 @@ def test_a_message_held_back_that_raises_is_refused_when_it_is_released() -> Non
     ran = run(reordered, *sent, key="a").or_raise()
     assert {"a": Meter(0, [7])} == ran.states
     assert (ran.verdicts[1].cause, ran.verdicts[1].judgement) == ("transform raised", Judgement.SUSPEND)
+
+
+def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
+    """Held back until 60 s, like its timer: the message raises first, and then the session waits for a snapshot."""
+    sent = [of("a", Start(1, 0)), of("a", Read(2, 10, 5)), of("a", Read(4, 30, -4)), of("b", Start(1, 60))]
+    ran = run(reordered, *sent).or_raise()
+    assert ran.rows == []
+    assert {"a", "b"} == set(ran.states)

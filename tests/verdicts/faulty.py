@@ -122,6 +122,11 @@ def _changed(
     return replace(message, value=value, number=body["message_id"], timestamp_ms=at_ms)
 
 
+def with_number(message: Message, number: int, timestamp_ms: int) -> Message:
+    """The message with another number and time."""
+    return _changed(message, number=number, timestamp_ms=timestamp_ms)
+
+
 def _shifted(messages: Sequence[Message], by: int) -> list[Message]:
     return [_changed(each, number=each.number + by) for each in messages]
 

@@ -131,6 +131,9 @@ class Applying:
             self._release(session, entry, at)
         if self._sessions.find(session) is None:
             return
+        if self._sessions.is_suspended(session, entry):  # what was released could not be applied
+            timing.disarm(session)
+            return
         if timing.timer_us(entry) <= deadline_us:
             self._run_timer(session, entry, timing.timer_us(entry), at)
         if timing.silent_us(session) <= deadline_us:

@@ -33,6 +33,20 @@ _OF_NO_SESSION = (Fault.GONE, Fault.MOVED)
 belong to their session."""
 
 
+MAY_SKIP: Mapping[Fault, Judgement] = {
+    Fault.UNDECODABLE: Judgement.SUSPEND,
+    Fault.RAISED: Judgement.SUSPEND,
+    Fault.HOLE: Judgement.GAP,
+    Fault.EXPIRED: Judgement.SUSPEND,
+    Fault.TRUNCATED: Judgement.SUSPEND,
+    Fault.RECREATED: Judgement.GAP,
+    Fault.GONE: Judgement.GAP,
+    Fault.GREW: Judgement.VIOLATION,
+    Fault.MOVED: Judgement.VIOLATION,
+}
+"""What classes answer that keep an order and may skip: what is missing is counted, what may be wrong suspended."""
+
+
 class Policy:
     """What happens to the stream on a violation."""
 

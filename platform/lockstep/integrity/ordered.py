@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
-from lockstep.integrity.contract import Fault, IntegrityClass, OnGrowth, Policy, Suspend
+from lockstep.integrity.contract import MAY_SKIP, Fault, IntegrityClass, OnGrowth, Policy, Suspend
 from lockstep.integrity.numbers import check_wrap, out_of_range, unwrapped
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed, unknown_session
@@ -64,17 +64,7 @@ class Ordered(IntegrityClass):
     on_growth: OnGrowth = OnGrowth.VIOLATION
     wraps_at: int | None = None
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = {
-        Fault.UNDECODABLE: Judgement.SUSPEND,
-        Fault.RAISED: Judgement.SUSPEND,
-        Fault.HOLE: Judgement.GAP,
-        Fault.EXPIRED: Judgement.SUSPEND,
-        Fault.TRUNCATED: Judgement.SUSPEND,
-        Fault.RECREATED: Judgement.GAP,
-        Fault.GONE: Judgement.GAP,
-        Fault.GREW: Judgement.VIOLATION,
-        Fault.MOVED: Judgement.VIOLATION,
-    }
+    answers: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
 
     def __post_init__(self) -> None:
         """Refuse a wrap-around that is none."""

@@ -19,7 +19,7 @@ from typing import ClassVar, TypedDict, cast
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.errors import DeclarationError
-from lockstep.integrity.contract import Fault, IntegrityClass, OnGrowth, Policy, Suspend
+from lockstep.integrity.contract import MAY_SKIP, Fault, IntegrityClass, OnGrowth, Policy, Suspend
 from lockstep.integrity.recent import Recent, met_before, remember
 from lockstep.integrity.reorder import Reordering
 from lockstep.integrity.time import PartitionTime, absurd, late, microseconds, time_of
@@ -75,17 +75,7 @@ class FuzzyWindow(IntegrityClass):
     on_violation: Policy = field(default_factory=Suspend)
     on_growth: OnGrowth = OnGrowth.VIOLATION
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = {
-        Fault.UNDECODABLE: Judgement.SUSPEND,
-        Fault.RAISED: Judgement.SUSPEND,
-        Fault.HOLE: Judgement.GAP,
-        Fault.EXPIRED: Judgement.SUSPEND,
-        Fault.TRUNCATED: Judgement.SUSPEND,
-        Fault.RECREATED: Judgement.GAP,
-        Fault.GONE: Judgement.GAP,
-        Fault.GREW: Judgement.VIOLATION,
-        Fault.MOVED: Judgement.VIOLATION,
-    }
+    answers: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
     keeps_late: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
