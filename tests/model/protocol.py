@@ -9,7 +9,7 @@ hear whether its entry landed; a new writer may start at any moment. A commit is
 3. `ASK`: where no answer came, the token of the entry at that version says who won;
 4. `FORWARD`: side tables follow from what the newest entry names, before anything else is committed.
 
-`explore` walks every interleaving within `Bounds` and gives the shortest way to a broken invariant, if there is one:
+`explore` (exploring.py) walks every interleaving within `Bounds` and gives the shortest way to a broken invariant, if there is one (invariants.py):
 
 - one writer: an entry of a batch carries the epoch of the newest claim before it, so a fenced one is never visible;
 - no batch is lost or doubled: numbers rise by one, and each begins at the offset where the one before it ended;
@@ -21,7 +21,6 @@ Each `Simplification` is something that looks as if it would do. Each breaks an 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -295,59 +294,3 @@ def _worked(world: World, number: int, process: Process, without: Without) -> It
 def _token(number: int, batch: int) -> int:
     """One for each commit that a process wants, whatever its attempts."""
     return 100 * (number + 1) + batch
-
-
-def broken(world: World) -> str | None:  # noqa: C901, PLR0911  # the list of the invariants, one after another
-    """The invariant that does not hold; None while all do."""
-    batches = [entry for entry in world.log if entry.kind is Kind.BATCH]
-    epoch = closed = 0
-    for entry in world.log:
-        if entry.kind is Kind.BATCH and entry.head.epoch != epoch:
-            return "a fenced writer is visible"
-        if entry.kind is Kind.BATCH and entry.hour <= closed:
-            return "an hour that was closed has grown"
-        if entry.head.epoch < epoch:
-            return "an epoch came back"
-        epoch, closed = entry.head.epoch, max(closed, entry.head.closed)
-    if [entry.head.batch for entry in batches] != list(range(1, len(batches) + 1)):
-        return "a batch is lost or doubled"
-    if [entry.start for entry in batches] != list(range(len(batches))):
-        return "offsets are lost or doubled"
-    named = [(entry.head.batch, entry.start) for entry in batches]
-    if list(world.ledger) != named[: len(world.ledger)]:
-        return "a side table holds what no commit names"
-    if len(world.ledger) < len(named) - 1:
-        return "more than the newest batch is missing in a side table"
-    return None
-
-
-class Found(NamedTuple):
-    """What an exploration came to: how many worlds there are, and the way to the first broken one."""
-
-    worlds: int
-    broken: str | None = None
-    way: tuple[World, ...] = ()
-
-
-def explore(bounds: Bounds, without: Without = frozenset()) -> Found:
-    """Every world within bounds, nearest first; ends at the first broken invariant."""
-    begin = bounds.begin()
-    before: dict[World, World | None] = {begin: None}
-    waiting = deque([begin])
-    while waiting:
-        world = waiting.popleft()
-        if (problem := broken(world)) is not None:
-            return Found(len(before), problem, _way(world, before))
-        for following in steps(world, without):
-            if following not in before:
-                before[following] = world
-                waiting.append(following)
-    return Found(len(before))
-
-
-def _way(world: World | None, before: dict[World, World | None]) -> tuple[World, ...]:
-    way: list[World] = []
-    while world is not None:
-        way.append(world)
-        world = before[world]
-    return tuple(reversed(way))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.protocol import Bounds, Simplification, explore
+from tests.model.exploring import explore
+from tests.model.protocol import Bounds, Simplification
 
 S = Simplification
 BREAKS = {
