@@ -9,7 +9,8 @@ hear whether its entry landed; a new writer may start at any moment. A commit is
 3. `ASK`: where no answer came, the token of the entry at that version says who won;
 4. `FORWARD`: side tables follow from what the newest entry names, before anything else is committed.
 
-`explore` (exploring.py) walks every interleaving within `Bounds` and gives the shortest way to a broken invariant, if there is one (invariants.py):
+`explore` (exploring.py) walks every interleaving within `Bounds` and gives the shortest way to a broken invariant, if
+there is one (invariants.py):
 
 - one writer: an entry of a batch carries the epoch of the newest claim before it, so a fenced one is never visible;
 - no batch is lost or doubled: numbers rise by one, and each begins at the offset where the one before it ended;
