@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.verify.forging import Forged
 
 COUNTS = ("with_rows", "buffered", "released", "late", "timer_rows", "rows_emitted")
+FORGED = "forged.state"
 HELD, AGENDA, CLOCK = b"\xfe", b"\xff", b"\xfd"
 _PREAMBLE = struct.Struct("<8sHII")
 _LENGTH = struct.Struct("<I")
@@ -158,8 +159,8 @@ def _state(
     file, at, header, entries, key = rng.choice(places)
     change(entries, key)
     content = _encoded(header, entries)
-    (forged.folder / "state" / "forged.state").write_bytes(content)
-    forged.change("ledger", file, at, state_file="forged.state", state_start=0, state_length=len(content))
+    (forged.folder / "state" / FORGED).write_bytes(content)
+    forged.change("ledger", file, at, state_file=FORGED, state_start=0, state_length=len(content))
     return one_of(Kind.STATE_DIFFERS)
 
 
@@ -185,7 +186,7 @@ def _section(forged: Forged, row: dict[str, Any]) -> tuple[dict[str, Any], dict[
 def _encoded(header: dict[str, Any], entries: dict[bytes, Any]) -> bytes:
     """A section with these entries, whole by all its sums."""
     packer = zstandard.ZstdCompressor(write_checksum=True)
-    told = packer.compress(msgspec.msgpack.encode(header | {"entries": len(entries)}))
+    told = packer.compress(msgspec.msgpack.encode(header | {"entries": len(entries), "file": FORGED}))
     block = packer.compress(msgspec.msgpack.encode([[key, entries[key]] for key in sorted(entries)]))
     body = told + _LENGTH.pack(len(block)) + block
     checksum = zlib.crc32(body, zlib.crc32(_PREAMBLE.pack(b"lockstep", 1, len(told), 0)))
