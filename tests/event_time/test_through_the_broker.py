@@ -18,8 +18,6 @@ from lockstep import EventTime, Every, Limits, LogOnly, Sequence, Strict, Topics
 from lockstep.engine.loop import Outcome
 from lockstep.errors import IntegrityLost
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.quality.check import RULES, check_stream
-from lockstep.quality.rules import Outcome as Judged
 from lockstep.table.ledger import read_ledger
 from lockstep.testing import Sent, run
 from tests.engine.feed import Feed
@@ -30,8 +28,6 @@ from tests.event_time.meters import Close, Message, Read, Start, Total, meters, 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Several
     from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
     from lockstep.engine.facts import BinFacts
     from lockstep.engine.hands import AnyStream
@@ -257,14 +253,3 @@ def test_a_silent_partition_goes_on_by_the_clock_where_the_stream_says_so(
     feed.send(topic, [msgspec.json.encode(Start(1, int(datetime.now(UTC).timestamp())))], key="a")
     assert runs.run() is Outcome.ENDED
     assert read_until(runs.folders.ledger, topic) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_such_tables_pass_every_rule(
-    shared_spark: SparkSession, broker: Broker, topic_family: str, tmp_path: Path, name: str
-) -> None:
-    case = CASES[name]
-    runs, _ = read(broker, topic_family, tmp_path, case, 5)
-    checked = check_stream(shared_spark, runs.folders, in_order=case.stream.integrity.in_order)
-    assert {result.rule: result.outcome for result in checked.results} == dict.fromkeys(RULES, Judged.PASSED)

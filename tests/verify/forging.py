@@ -103,7 +103,7 @@ class Forged:
         if text is None or file not in text:
             return action
         head = json.loads(text)
-        named: Sequence[Any] = [head.get("ledger"), *(head.get("quarantine") or {}).get("files", [])]
+        named: Sequence[Any] = [head.get("ledger"), *_side(head, "quarantine"), *_side(head, "late")]
         for side in named:
             if side is not None and side["path"] == file:
                 side |= {"size": size, "rows": rows}
@@ -125,3 +125,7 @@ def _unseal(folder: Path) -> None:
         entry.write_text(sealed.sub(r"\1.parquet", entry.read_text()))
     for path in (folder / "ledger").glob("*.parquet"):
         path.rename(path.with_name(sealed.sub(r"\1.parquet", path.name)))
+
+
+def _side(head: dict[str, Any], table: str) -> list[Any]:
+    return list((head.get(table) or {}).get("files", []))

@@ -23,6 +23,8 @@ def one_of(*kinds: Kind) -> Found:
 
 
 def pick(forged: Forged, table: str, rng: random.Random, fits: Callable[[dict[str, Any]], bool] = bool) -> Any:
+    if not (forged.folder / table).exists():
+        return None
     places = [place for place in forged.all_rows(table) if fits(place[2])]
     return rng.choice(places) if places else None
 

@@ -10,18 +10,23 @@ import pytest
 from lockstep.operations.verify.proof import Status
 from lockstep.operations.verify.verify import verify
 from lockstep.table.layout import StreamFolders
+from tests.verify import seeds_of_waiting
+from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
 from tests.verify.forging import Forged
 from tests.verify.seeds import SEEDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from lockstep.rehearsal.broker import Broker
     from tests.verify.clean_tables import Made
+    from tests.verify.seeds_of_rows import Found
 
 CLEAN_TABLES = 100
-USUAL_CLEAN_TABLES = 25
+USUAL_CLEAN_TABLES = 12
+USUAL_CLEAN_METERS = 15
 
 
 @pytest.mark.parametrize(
@@ -30,6 +35,19 @@ USUAL_CLEAN_TABLES = 25
 )
 def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     made = clean_table(seed, broker.bootstrap_servers, tmp_path)
+    found = verify(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+    assert (found.violations, made.told) == ((), made.told)
+    if found.notes != ("no message could be read again",):  # retention took all of them
+        assert found.status is Status.PROVEN, (found.notes, made.told)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=() if n < USUAL_CLEAN_METERS else pytest.mark.slow) for n in range(CLEAN_TABLES)],
+)
+def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
+    """Windows, reordering, timers, silent sessions, late messages, snapshots in parts."""
+    made = clean_meters(seed, broker.bootstrap_servers, tmp_path)
     found = verify(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
     assert (found.violations, made.told) == ((), made.told)
     if found.notes != ("no message could be read again",):  # retention took all of them
@@ -51,13 +69,39 @@ def good_tables(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> lis
     return made
 
 
+GOOD_METERS = (1, 4, 5, 6, 9, 17)
+"""Seeds of the tables of meters that are forged."""
+
+
+@pytest.fixture(scope="module")
+def good_meters(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Made]:
+    made = []
+    for seed in GOOD_METERS:
+        root = tmp_path_factory.mktemp(f"meters{seed}_")
+        made.append(clean_meters(seed, broker.bootstrap_servers, root, expires=False))
+    return made
+
+
 @pytest.mark.parametrize(
     "number", [pytest.param(n, marks=() if n < USUAL_SEEDED else pytest.mark.slow) for n in range(SEEDED)]
 )
 def test_a_seeded_violation_is_found_and_named(good_tables: list[Made], tmp_path: Path, number: int) -> None:
     """Each kind of violation in turn, in a table and at a place that chance decides."""
-    rng, seed = random.Random(number), SEEDS[number % len(SEEDS)]  # noqa: S311  # chance that can be had again
-    for made in rng.sample(good_tables, len(good_tables)):
+    _is_found(SEEDS[number % len(SEEDS)], number, good_tables, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=() if n < len(seeds_of_waiting.SEEDS) else pytest.mark.slow) for n in range(SEEDED // 2)],
+)
+def test_a_violation_of_what_waits_is_found_and_named(good_meters: list[Made], tmp_path: Path, number: int) -> None:
+    """The same of late messages, messages held back, timers and watermarks."""
+    _is_found(seeds_of_waiting.SEEDS[number % len(seeds_of_waiting.SEEDS)], number, good_meters, tmp_path)
+
+
+def _is_found(seed: Callable[[Forged, random.Random], Found], number: int, tables: list[Made], tmp_path: Path) -> None:
+    rng = random.Random(number)  # noqa: S311  # chance that can be had again
+    for made in rng.sample(tables, len(tables)):
         folders = StreamFolders(made.runs.folders.stream, tmp_path / made.runs.root.name)
         forged = Forged.copy(made.runs.folders.table.parent, folders.table.parent)
         kinds = seed(forged, rng)

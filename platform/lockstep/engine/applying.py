@@ -171,7 +171,7 @@ class Applying:
 
     def _end(self, session: str, entry: Entry[object]) -> None:
         on_end = self.program.hooks.on_end
-        if on_end is not None and entry.gate is not None:
+        if on_end is not None and entry.gate is not None and entry.state is not None:  # None: a snapshot on its way
             self._emit(on_end(entry.state))
         held = self._sessions.gate.held(cast("GateState", entry.gate))
         self._sessions.remove(session)

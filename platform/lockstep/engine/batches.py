@@ -248,6 +248,7 @@ class Batches:
 
     def _plan_input(self) -> PlanInput:
         head = self._committer.head
+        now_us = time.time_ns() // 1_000  # the one moment by which this plan is judged, here and by `lockstep verify`
         return PlanInput(
             generation=self._writer.generation,
             epoch=self._writer.epoch,
@@ -260,8 +261,8 @@ class Batches:
             cores=self._hands.cores(),
             learned=self._partitions.learned,
             goal=self._goal(),
-            planned_at_us=time.time_ns() // 1_000,
-            silent=self._silence.moved_on(self._partitions.positions, self._watch.view.ends, time.time_ns() // 1_000),
+            planned_at_us=now_us,
+            silent=self._silence.moved_on(self._partitions.positions, self._watch.view.ends, now_us),
         )
 
     def _goal(self) -> FileGoal | None:

@@ -31,7 +31,15 @@ class Emission:
         event_time_us: Smallest and largest event time so far.
     """
 
-    def __init__(self, builder: RowsBuilder, position: Position, counts: Counts, time: PartitionTime) -> None:
+    def __init__(self, builder: RowsBuilder, position: Position, counts: Counts, time: PartitionTime | None) -> None:
+        """Begin.
+
+        Args:
+            builder: Turns rows into Arrow.
+            position: Where the range begins.
+            counts: Of its messages.
+            time: The watermark, where nothing depends on it and a look at each chunk is enough; else None.
+        """
         self._builder, self._position, self._counts, self._time = builder, position, counts, time
         self._numbering = Numbering(position.next_offset, position.rows_emitted)
         self.batches: list[pa.RecordBatch] = []
@@ -93,6 +101,8 @@ class Emission:
         low, high = self.event_time_us or (times[0], times[0])
         newest = max(times)
         self.event_time_us = min(low, *times), max(high, newest)
+        if self._time is None:
+            return
         if self._time.is_absurd(newest):
             newest = max((time for time in times if not self._time.is_absurd(time)), default=-1)
         self._time.see(newest)

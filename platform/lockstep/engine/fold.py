@@ -57,7 +57,8 @@ class RangeFold:
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(program, position, state, self.time)
         self.judge = Judging(program.integrity, position)
-        self.emission = Emission(program.rows, position, self.judge.counts, self.time)
+        seen_by_chunk = None if program.is_timed else self.time
+        self.emission = Emission(program.rows, position, self.judge.counts, seen_by_chunk)
         self._timing = Timing(program, self.time, state) if program.is_timed else None
         self._applying = Applying(program, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without

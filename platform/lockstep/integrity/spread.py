@@ -74,8 +74,11 @@ class Spread(Gate):
         return None if inner is None else cast("GateState", Parts(p=parts["p"], g=inner))
 
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`."""
-        return tuple(cast("Parts", state)["p"]) if is_spread(state) else self._inner.held(state)
+        """See `Gate.held`: what the gate inside held back before the snapshot began waits, too."""
+        if not is_spread(state):
+            return self._inner.held(state)
+        parts = cast("Parts", state)
+        return (*parts["p"], *self._inner.held(parts["g"]))
 
     def due_us(self, state: GateState) -> int | None:
         """See `Gate.due_us`: a snapshot is waited for as long as it takes."""
@@ -97,7 +100,7 @@ def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
         return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
     if parts["p"] and place.kind is Kind.END:
         return violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
-    if verdict.judgement is Judgement.BUFFER or verdict.after:
+    if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before:
         return violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
         return verdict

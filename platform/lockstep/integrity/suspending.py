@@ -167,7 +167,7 @@ class Suspending(Gate):
             return cast("GateState", known), verdict
         if known is None:
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
-        freed = self._inner.held(known["g"])
+        freed = self.held(cast("GateState", known))
         told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
         broken = _stays_broken(place, broken=_is_broken(known))
         return suspended_state(cast("GateState", known), record.offset, broken=broken), told

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import msgspec
 
 from lockstep.declare.decoders.registry import Registry
+from lockstep.declare.event_time import EventTime
 from lockstep.declare.place import Place
 from lockstep.declare.record import Record
 from lockstep.declare.stream import Stream
@@ -26,7 +29,12 @@ class Declared(msgspec.Struct, frozen=True):
         place: A message's place.
         open: A snapshot to a state.
         apply: A state and an update to rows.
-        on_end: A state to its last rows; None where there are none.
+        on_end: A state to its last rows; None where there are none. So for the hooks that follow.
+        watermark: A message to the event time up to which its partition is complete.
+        deadline: A state to when its timer is due.
+        on_timer: A state and that time to rows.
+        on_late: A state and a late message to rows.
+        event_time: How event time is treated.
         row_type: What the transform emits.
         state: How states are stored.
         message_bytes_max: Larger values are no messages.
@@ -37,9 +45,39 @@ class Declared(msgspec.Struct, frozen=True):
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None
+    watermark: Callable[[object, Record], int | None] | None
+    deadline: Callable[[object], int | None] | None
+    on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None
+    on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None
+    event_time: EventTime
     row_type: type[msgspec.Struct]
     state: StateSchema[object]
     message_bytes_max: int
+
+    @property
+    def idle_us(self) -> int | None:
+        """How long a session may be silent; None where it may be for ever."""
+        return _microseconds(self.event_time.session_idle)
+
+    @property
+    def advance_us(self) -> int | None:
+        """How long a partition may be silent before its watermark goes on by the clock; None where it does not."""
+        return _microseconds(self.event_time.idle_advance)
+
+    @property
+    def skew_us(self) -> int:
+        """How far ahead of the moment of planning a time may be."""
+        return self.event_time.max_skew // timedelta(microseconds=1)
+
+    def saved(self, state: object) -> bytes | object:
+        """A copy of a state, to go back to."""
+        return copy.deepcopy(state) if self.state.tables else self.state.encode("", None, state)
+
+    def recovered(self, saved: bytes | object) -> object:
+        """The state of a copy, as a new object."""
+        if self.state.tables:
+            return copy.deepcopy(saved)
+        return self.state.decode("", cast("bytes", saved))[1]
 
 
 def declared(stream: AnyStream, registry: Registry | None) -> Declared:
@@ -50,20 +88,20 @@ def declared(stream: AnyStream, registry: Registry | None) -> Declared:
         place=transform.place,
         open=transform.open,
         apply=transform.apply,
-        on_end=transform.on_end if _has_own(transform, "on_end") else None,
+        **{name: getattr(transform, name) if _has_own(transform, name) else None for name in _HOOKS},
         row_type=types.row,
         state=StateSchema(types.state, migration_of(transform)),
         message_bytes_max=stream.limits.message_bytes,
+        event_time=stream.event_time,
     )
 
 
-def without_a_proof(stream: AnyStream) -> str | None:
-    """What of a declaration no proof follows yet; None where there is nothing."""
-    hooks = [hook for hook in ("watermark", "deadline", "on_timer", "on_late") if _has_own(stream.transform, hook)]
-    if hooks:
-        return f"a transform with {', '.join(hooks)}"
-    return "the end of sessions that fall silent" if stream.event_time.session_idle is not None else None
+_HOOKS = ("on_end", "watermark", "deadline", "on_timer", "on_late")
 
 
 def _has_own(transform: object, hook: str) -> bool:
     return getattr(type(transform), hook) is not getattr(Transform, hook)
+
+
+def _microseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(microseconds=1)

@@ -1,83 +1,52 @@
-"""Folds one partition's messages again, one by one, with the second gate of its class.
-
-Where the transform raises, the session's state goes back to what it was: it is made again from its last saved copy and
-the messages since. The engine folds the whole range again instead; both must come to the same.
-"""
+"""Folds one partition's messages again, one by one, with the second gate of its class."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 from confluent_kafka import Message
 
-from lockstep.declare.place import Kind, Place
+from lockstep.declare.place import Kind
 from lockstep.declare.record import KafkaMessage, Record
-from lockstep.declare.transform import Opened
-from lockstep.errors import EnvironmentProblem, StateError
 from lockstep.operations.verify import proof
+from lockstep.operations.verify.applying import Applying, Session
+from lockstep.operations.verify.aside import Aside, Marked
 from lockstep.operations.verify.declared import Declared
-from lockstep.operations.verify.kept import KeptMessages
-from lockstep.operations.verify.row_values import Emitted, unfit
-from lockstep.operations.verify.second_gate.contract import Answer, Rules, What, not_provable
-from lockstep.operations.verify.second_gate.sessions import Known, Suspension, fate
+from lockstep.operations.verify.due import Agenda, Due
+from lockstep.operations.verify.row_values import Source
+from lockstep.operations.verify.second_gate.contract import Answer, Rules, What
+from lockstep.operations.verify.second_gate.moment import Moment
+from lockstep.operations.verify.second_gate.parts import is_on_its_way
+from lockstep.operations.verify.second_gate.sessions import Fate, Known, Suspension, fate
+from lockstep.operations.verify.waiting import NOT_OF_THE_MESSAGE, Held, Waiting
 
-SAVED_AFTER_MESSAGES = 64
-"""Messages that may have to be applied again after one on which the transform raises."""
 NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on a value that is none of the stream's messages."""
-
-
-class Session(msgspec.Struct):
-    """One session.
-
-    Attributes:
-        known: What the second gate remembers.
-        state: The user's state.
-        saved: An encoded copy of the state; None where none is needed.
-        since: What was applied after the copy was made.
-    """
-
-    known: Known
-    state: object
-    saved: bytes | None = None
-    since: list[tuple[object, Record]] = msgspec.field(default_factory=list)
-
-
-class PastViolation(Exception):  # ends the fold of a partition: what the class forbids was read past
-    """The log holds what the class forbids, and the stream went on.
-
-    Attributes:
-        cause: What.
-    """
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
 
 
 class Folding:
     """The fold of one partition.
 
     Attributes:
-        sessions: All that are known.
-        touched: Those that may have changed since somebody last cleared this.
-        counts: Messages of the current range, by the names of the ledger's columns.
-        emitted: Rows that the table must hold, since somebody last took them.
+        aside: What is not applied, and all counts.
+        applying: The sessions.
+        waiting: What is held back.
+        due: What the watermark sets going.
         suspension: Which sessions wait for their next snapshot without having done anything.
-        given_up: What lies before this offset is kept in quarantine, whatever it is.
     """
 
-    def __init__(self, declared: Declared, rules: Rules, place: proof.Place, kept: KeptMessages) -> None:
-        self._declared, self._rules, self._place, self._kept = declared, rules, place, kept
-        self._undoes = rules.raised is not Answer.STOP
-        self.sessions: dict[str, Session] = {}
-        self.touched: set[str] = set()
-        self.counts: Counter[str] = Counter()
-        self.emitted = Emitted()
+    def __init__(self, declared: Declared, rules: Rules, moment: Moment, place: proof.Place, aside: Aside) -> None:
+        self._declared, self._rules, self._place, self.aside = declared, rules, place, aside
+        self.applying = Applying(declared, aside, undoes=rules.raised is not Answer.STOP)
+        self.waiting = Waiting(rules, self.applying, aside)
+        self.due = Due(declared, rules, moment, self.applying, self.waiting, aside)
         self.suspension = Suspension()
-        self.given_up = 0
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """All sessions that are known."""
+        return self.applying.sessions
 
     @property
     def suspends(self) -> bool:
@@ -98,6 +67,16 @@ class Folding:
         held = self.sessions.get(session)
         return held is not None and not held.known.waits and held.known.opened_at >= before
 
+    def placed(self, record: Record) -> Held:
+        """A message that was held back, as it was when it came."""
+        body = self._decoded(record.value)
+        return self._declared.place(body, record), body, record
+
+    def advance(self, watermark_us: int, at: int) -> None:
+        """Move the watermark on where nothing has come."""
+        self.due.moment.see(watermark_us)
+        self.due.fire(at, self.waits_before)
+
     def take(self, message: Message, offset: int) -> None:
         """Fold the next message.
 
@@ -110,162 +89,197 @@ class Folding:
         """
         where = self._place
         record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
-        self.counts["messages"] += 1
-        if self._kept.killed(record.offset):
+        self.aside.counts["messages"] += 1
+        if self.aside.kept.killed(record.offset):
             self._undecodable(record)  # as the stream found out: it ends whoever decodes it
             return
         try:
             body = self._decoded(record.value)
         except NO_MESSAGE as error:
-            if isinstance(error, (EnvironmentProblem, StateError)):
+            if isinstance(error, NOT_OF_THE_MESSAGE):
                 raise
             self._undecodable(record)
             return
         try:
             place = self._declared.place(body, record)
         except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
-            self._raised(record, None, error)
+            self._misplaced(record, error)
             return
         if place.kind is Kind.SKIP:
-            self.counts["skipped"] += 1
-            self._kept.refuse(record.offset, with_rows=False)
-        elif place.kind is Kind.PART:
-            not_provable("a snapshot of several messages")
+            self.aside.counts["skipped"] += 1
+            self.aside.nowhere(record.offset)
+        elif self.due.is_timed:
+            self._judge_in_time((place, body, record))
         else:
-            self._judge(place, body, record)
-
-    def save(self, session: str, state: bytes) -> None:
-        """Keep a copy of a session's state that was encoded anyway."""
-        held = self.sessions[session]
-        held.saved, held.since = (state, []) if self._undoes else (None, [])
+            self._judge((place, body, record))
 
     def _decoded(self, value: bytes | None) -> object:
         if value is None or len(value) > self._declared.message_bytes_max:
             raise ValueError("no value, or a larger one than the stream takes")
         return self._declared.decode(value)
 
-    def _judge(self, place: Place, body: object, record: Record) -> None:
-        held = self.sessions.get(place.session)
-        known = held.known if held is not None else None
-        what, after, cause = fate(self._rules, known, place, record, self.suspension)
-        if what is What.ACCEPT:  # what the transform refuses after all is not counted as noticed
-            if self._apply(place, body, record, cast("Known", after)):
-                self._notice(what, cause)
-            return
-        self._notice(what, cause)
-        if what is What.DROP:
-            self.counts["dropped"] += 1
-            self._kept.refuse(record.offset, with_rows=False)
-        else:
-            if what is What.REFUSE:  # the stream should have stopped here, unless another policy was in force then
-                self._stop_unless_kept(record.offset, cause)
-                after = known._replace(waits=True) if known is not None else None
-            self._keep(record, cause, place.session)
-            if held is not None and after is not None and held.known != after:
-                held.known = after
-                self.touched.add(place.session)
-
-    def _notice(self, what: What, cause: str) -> None:
-        if cause == "gap":
-            self.counts["gaps"] += 1
-        elif what is What.DROP or (what is What.ACCEPT and cause):
-            self.counts["repeats"] += 1
-
-    def _apply(self, place: Place, body: object, record: Record, known: Known) -> bool:
-        """Apply a message; False where the transform refused it."""
-        held = self.sessions.get(place.session)
+    def _judge_in_time(self, message: Held) -> None:
+        """Judge a message after what it makes due; one that the transform refuses makes nothing due."""
+        place, body, record = message
+        watermark_us = self.due.moment.at_us
         try:
-            if place.kind is Kind.END:
-                rows = self._ended(held)
-                self.sessions.pop(place.session, None)
-            elif place.kind is Kind.UPDATE and held is not None and held.known.memory is not None:
-                rows = self._updated(held, body, record)
-                held.known = known
-            else:
-                rows = self._opened(place.session, body, record, known)
-        except (EnvironmentProblem, StateError):
+            self.due.see(place, body, record)
+        except Exception as error:  # noqa: BLE001  # see above
+            self.waiting.refused(record, place.session, error)
+            return
+        may_undo = self.aside.kept.holds(record.offset) and (self.due.is_due or self.waiting.held)
+        copied = self._copied() if may_undo else None
+        self.due.fire(record.offset, self.waits_before)
+        raised = self._judge(message, refuses=copied is None)
+        if raised is not None and copied is not None:
+            self._back(copied)
+            self.waiting.refused(record, place.session, raised)
+        if raised is not None:
+            self.due.moment.at_us = watermark_us
+
+    def _judge(self, message: Held, *, refuses: bool = True) -> Exception | None:
+        """Judge a message; gives what the transform raised on it.
+
+        Args:
+            message: Its place, body and record.
+            refuses: Whether it is put aside then.
+        """
+        place, _, record = message
+        held = self.sessions.get(place.session)
+        fated = fate(self._rules, held.known if held is not None else None, place, record, self.suspension)
+        self.waiting.free(fated.freed)
+        try:
+            done = self._done(fated, message, held)
+        except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:  # noqa: BLE001  # see above
-            self._raised(record, place.session, error)
-            return False
-        self.touched.add(place.session)
-        self._kept.refuse(record.offset, with_rows=bool(rows))
-        self.counts["rows"] += len(rows)
-        self.counts["accepted_without_row"] += not rows
-        self.emitted.add(record.offset, place, rows)
+            if refuses:
+                self.waiting.refused(record, place.session, error)
+            return error
+        if done:  # what the transform refuses after all is not counted as noticed
+            self._notice(fated)
+            if fated.what in _GOES_ON:
+                self.due.touch(place, record)
+        return None
+
+    def _done(self, fated: Fate, message: Held, held: Session | None) -> bool:
+        """Do with a message what was ruled; whether that is to be noticed."""
+        place, _, record = message
+        if fated.what is What.ACCEPT:
+            return self._accept(fated, message)
+        if fated.what is What.HOLD:
+            self._hold(fated, message)
+        elif fated.what is What.DROP:
+            self.aside.drop(record.offset)
+        elif fated.what is What.LATE:
+            self._late(message)
+        elif fated.what is What.ASIDE:
+            self.aside.keep(record, fated.cause, place.session)
+        else:
+            self._keep_out(fated, record, place.session, held)
         return True
 
-    def _ended(self, held: Session | None) -> list[msgspec.Struct]:
-        return [] if held is None or self._declared.on_end is None else list(self._declared.on_end(held.state))
+    def _accept(self, fated: Fate, message: Held) -> bool:
+        place, _, record = message
+        known = cast("Known", fated.known)
+        held = self.sessions.get(place.session)
+        if held is not None and fated.before and is_on_its_way(held.known.memory):
+            if not self.waiting.complete(message, fated.before):
+                return False
+            self.sessions[place.session].known = known
+            return True
+        if held is not None and (fated.before or place.kind is Kind.END):
+            held.known = known  # what is applied or freed now waits no longer
+            self.waiting.release(place.session, fated.before, record.offset)
+        if place.kind is Kind.END:
+            self.waiting.apply(message, at=record.offset)
+            return True
+        self.applying.apply(message, at=record.offset, known=known)
+        self.waiting.release(place.session, fated.after, record.offset)
+        return True
 
-    def _opened(self, session: str, body: object, record: Record, known: Known) -> list[msgspec.Struct]:
-        state = self._declared.open(body, record)
-        rows: list[msgspec.Struct] = []
-        if isinstance(state, Opened):
-            rows, state = list(state.rows), state.state
-        self._refuse_unfit(rows, record)
-        held = self.sessions[session] = Session(known, state)
-        if self._undoes:
-            held.saved = self._declared.state.encode(session, None, state)
-        return rows
+    def _hold(self, fated: Fate, message: Held) -> None:
+        session, known = message[0].session, cast("Known", fated.known)
+        held = self.sessions.get(session)
+        if held is None:
+            self.sessions[session] = Session(known, None)
+        else:
+            held.known = known
+        self.applying.touched.add(session)
+        self.waiting.hold(message)
 
-    def _updated(self, held: Session, body: object, record: Record) -> list[msgspec.Struct]:
-        try:
-            rows = list(self._declared.apply(held.state, body, record))
-            self._refuse_unfit(rows, record)
-        except Exception:
-            self._undo(held)
-            raise
-        if self._undoes:
-            held.since.append((body, record))
-            if len(held.since) >= SAVED_AFTER_MESSAGES:
-                held.saved, held.since = self._declared.state.encode("", None, held.state), []
-        return rows
+    def _late(self, message: Held) -> None:
+        place, body, record = message
+        held, on_late = self.sessions.get(place.session), self._declared.on_late
+        if held is not None and on_late is not None:
+            rows = self.applying.beside(place.session, on_late(held.state, body, record), held)
+            self.aside.counts["timer_rows"] += bool(rows)
+            source = Source(record.offset, place.session, place.sequence, place.event_time_us)
+            self.applying.emit(source, record.offset, rows)
+        self.aside.keep_late(record, place.session)
 
-    def _undo(self, held: Session) -> None:
-        if held.saved is None:
+    def _keep_out(self, fated: Fate, record: Record, session: str, held: Session | None) -> None:
+        after = fated.known
+        if fated.what is What.REFUSE:  # the stream should have stopped here, unless another policy was in force then
+            self.aside.stop_unless_kept(record.offset, fated.cause)
+            after = held.known._replace(waits=True) if held is not None else None
+        self.aside.keep(record, fated.cause, session)
+        if held is not None and after is not None and held.known != after:
+            held.known = after
+            self.applying.touched.add(session)
+
+    def _notice(self, fated: Fate) -> None:
+        if fated.what is What.HOLD:
             return
-        _, held.state = self._declared.state.decode("", held.saved)
-        for body, record in held.since:
-            for _ in self._declared.apply(held.state, body, record):
-                pass
-
-    def _refuse_unfit(self, rows: list[msgspec.Struct], record: Record) -> None:
-        """Rows that no table can hold count as raised; looked at closely only where the stream said so too."""
-        if rows and self._kept.holds(record.offset) and unfit(rows, self._declared.row_type):
-            raise ValueError("a row that its table cannot hold")
+        if fated.cause == "gap":
+            self.aside.counts["gaps"] += 1
+        elif fated.what is What.DROP or (fated.what is What.ACCEPT and fated.cause):
+            self.aside.counts["repeats"] += 1
 
     def _undecodable(self, record: Record) -> None:
-        answer = Answer.QUARANTINE if record.offset < self.given_up else self._rules.undecodable
+        answer = self.aside.answer(self._rules.undecodable, record.offset, "undecodable")
         if answer is Answer.COUNT:
-            self.counts["dropped"] += 1
-            self._kept.refuse(record.offset, with_rows=False)
+            self.aside.drop(record.offset)
             return
-        if answer is Answer.STOP:
-            self._stop_unless_kept(record.offset, "undecodable")
-        self._keep(record, "undecodable", None)
+        self.aside.keep(record, "undecodable", None)
         if answer is not Answer.QUARANTINE:  # whose message it was is not known
             self.suspend_before(record.offset + 1)
 
-    def _raised(self, record: Record, session: str | None, error: Exception) -> None:
+    def _misplaced(self, record: Record, error: Exception) -> None:
+        """A message of which the transform cannot say whose it is."""
         cause = str(getattr(error, "what", "transform raised"))
-        answer = Answer.QUARANTINE if record.offset < self.given_up else self._rules.raised
-        if answer is Answer.STOP:
-            self._stop_unless_kept(record.offset, cause)
-        self._keep(record, cause, session)
-        if answer is Answer.QUARANTINE:
-            return
-        if session is None:
+        answer = self.aside.answer(self._rules.raised, record.offset, cause)
+        self.aside.keep(record, cause, None)
+        if answer is not Answer.QUARANTINE:
             self.suspend_before(record.offset + 1)
-        elif session in self.sessions:
-            held = self.sessions[session]
-            held.known = held.known._replace(waits=True)
-            self.touched.add(session)
 
-    def _keep(self, record: Record, cause: str, session: str | None) -> None:
-        self.counts["quarantined"] += 1
-        self._kept.expect(record, cause, session)
+    def _copied(self) -> _Copied:
+        """All that a message may change, to go back to."""
+        applying = self.applying
+        return _Copied(
+            sessions={session: held.copied() for session, held in self.sessions.items()},
+            held=dict(self.waiting.held),
+            aside=self.aside.marked(),
+            rows=len(applying.emitted.rows),
+            last_row=applying.last_row,
+            due=self.due.copied(),
+        )
 
-    def _stop_unless_kept(self, offset: int, cause: str) -> None:
-        if not self._kept.holds(offset):
-            raise PastViolation(cause)
+    def _back(self, copied: _Copied) -> None:
+        self.applying.sessions, self.waiting.held = copied.sessions, copied.held
+        self.aside.back(copied.aside)
+        self.applying.emitted.since(copied.rows)
+        self.applying.last_row = copied.last_row
+        self.due.back(copied.due)
+
+
+class _Copied(NamedTuple):
+    sessions: dict[str, Session]
+    held: dict[int, Held]
+    aside: Marked
+    rows: int
+    last_row: tuple[int, int]
+    due: Agenda
+
+
+_GOES_ON = (What.ACCEPT, What.HOLD)

@@ -1,10 +1,11 @@
-"""The quarantine of one partition, compared with what the fold says must be in it."""
+"""The quarantine of one partition, or its late table, compared with what the fold says must be in it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import NamedTuple, cast
 
 from lockstep.declare.record import Record
 from lockstep.operations.verify.proof import Place, ViolationKind, Violations
@@ -18,22 +19,44 @@ SHOWN_CHARACTERS = 120
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class Kinds(NamedTuple):
+    """How violations of a side table are called."""
+
+    missing: ViolationKind
+    extra: ViolationKind
+    doubled: ViolationKind
+    changed: ViolationKind
+
+
+IN_QUARANTINE = Kinds(
+    ViolationKind.QUARANTINE_MISSING,
+    ViolationKind.QUARANTINE_EXTRA,
+    ViolationKind.QUARANTINE_DOUBLED,
+    ViolationKind.QUARANTINE_CHANGED,
+)
+IN_LATE = Kinds(
+    ViolationKind.LATE_MISSING, ViolationKind.LATE_EXTRA, ViolationKind.LATE_DOUBLED, ViolationKind.LATE_CHANGED
+)
+
+
 class KeptMessages:
-    """Quarantine rows of one partition, by offset.
+    """Rows of a side table that are of one partition, by offset.
 
     Attributes:
         compared: How many rows were compared with their messages.
     """
 
-    def __init__(self, place: Place, rows: Iterable[Row], violations: Violations) -> None:
-        self._place, self._violations = place, violations
+    def __init__(self, place: Place, rows: Iterable[Row], violations: Violations, kinds: Kinds = IN_QUARANTINE) -> None:
+        self._place, self._violations, self._kinds = place, violations, kinds
         self._rows: dict[int, Row] = {}
+        self._by_batch: Counter[int] = Counter()
         self.compared = 0
         for row in rows:
+            self._by_batch[cast("int", row["batch"])] += 1
             offset = cast("int", row["offset"])
             if offset in self._rows:
                 found = f"again in batch {row['batch']}"
-                violations.add(ViolationKind.QUARANTINE_DOUBLED, place, offset, "one row", found)
+                violations.add(kinds.doubled, place, offset, "one row", found)
             self._rows[offset] = row
 
     def holds(self, offset: int) -> bool:
@@ -45,9 +68,9 @@ class KeptMessages:
         row = self._rows.get(offset)
         return row is not None and row["cause"] == "undecodable" and row["found"] == KILLS_ITS_WORKER
 
-    def count(self, start: int, until: int) -> int:
-        """How many there are at offsets [start, until)."""
-        return sum(1 for offset in self._rows if start <= offset < until)
+    def count(self, batch: int) -> int:
+        """How many a batch put here."""
+        return self._by_batch[batch]
 
     def outside(self, inside: range) -> list[int]:
         """Offsets in quarantine that are not in a range."""
@@ -57,27 +80,28 @@ class KeptMessages:
         """A message that must be here, as it came."""
         row = self._rows.get(record.offset)
         if row is None:
-            self._violations.add(ViolationKind.QUARANTINE_MISSING, self._place, record.offset, cause, "not there")
+            self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")
             return
         self.compared += 1
         wanted = _as_kept(record) | {"cause": cause} | ({"session": session} if session is not None else {})
         for name, value in wanted.items():
             if row[name] != value:
                 expected, found = f"{name} {_short(value)}", _short(row[name])
-                self._violations.add(ViolationKind.QUARANTINE_CHANGED, self._place, record.offset, expected, found)
+                self._violations.add(self._kinds.changed, self._place, record.offset, expected, found)
                 return
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """A message that must not be here."""
         if offset in self._rows:
-            kind = ViolationKind.QUARANTINE_AND_ROWS if with_rows else ViolationKind.QUARANTINE_EXTRA
-            found = f"in quarantine as {self._rows[offset]['cause']!r}"
-            self._violations.add(kind, self._place, offset, "not in quarantine", found)
+            in_both = with_rows and self._kinds is IN_QUARANTINE
+            kind = ViolationKind.QUARANTINE_AND_ROWS if in_both else self._kinds.extra
+            found = f"there as {self._rows[offset]['cause']!r}"
+            self._violations.add(kind, self._place, offset, "not there", found)
 
     def unread(self, offset: int) -> None:
         """A row of an offset that holds no message, or was never read."""
-        found = f"in quarantine as {self._rows[offset]['cause']!r}"
-        self._violations.add(ViolationKind.QUARANTINE_EXTRA, self._place, offset, "no message was read there", found)
+        found = f"there as {self._rows[offset]['cause']!r}"
+        self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
 
 
 def _as_kept(record: Record) -> dict[str, object]:

@@ -7,19 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from confluent_kafka import Message
 
-from lockstep.operations.verify.folding import Folding, PastViolation
+from lockstep.operations.verify.aside import Aside, PastViolation
+from lockstep.operations.verify.declared import Declared
+from lockstep.operations.verify.folding import Folding
 from lockstep.operations.verify.kafka_log import offset_of
-from lockstep.operations.verify.kept import KeptMessages
 from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.ranges import EXPIRED, Chain, LedgerRange
-from lockstep.operations.verify.row_values import Emitted, RowComparison
-from lockstep.operations.verify.second_gate.contract import Answer, NotProvable, Rules
+from lockstep.operations.verify.row_values import RowComparison
+from lockstep.operations.verify.second_gate.contract import Answer, Rules
+from lockstep.operations.verify.second_gate.moment import NO_LIMIT_US, UNKNOWN_US
 from lockstep.operations.verify.stored_state import StoredState
 from lockstep.operations.verify.table_rows import Cursor
 
 COUNTS = (
-    *("messages", "rows", "accepted_without_row", "skipped"),
-    *("repeats", "gaps", "dropped", "quarantined"),
+    *("messages", "rows", "with_rows", "accepted_without_row", "skipped"),
+    *("repeats", "gaps", "dropped", "quarantined", "late", "buffered", "released", "timer_rows"),
 )
 """Columns of the ledger that the fold counts too."""
 
@@ -30,10 +32,11 @@ BEGUN_ELSEWHERE = -1
 class Parts(msgspec.Struct, frozen=True):
     """What a partition's proof works with."""
 
+    declared: Declared
     chain: Chain
     rules: Rules
     folding: Folding
-    kept: KeptMessages
+    aside: Aside
     cursor: Cursor
     rows: RowComparison
     stored: StoredState
@@ -89,8 +92,8 @@ class PartitionProof:
 
     @property
     def compared_kept(self) -> int:
-        """Quarantine rows that were compared with their messages."""
-        return self._parts.kept.compared
+        """Rows of quarantine and late table that were compared with their messages."""
+        return self._parts.aside.kept.compared + self._parts.aside.late.compared
 
     def take(self, messages: Sequence[Message], reached: int) -> None:
         """Fold messages; every offset before `reached` is in them, or holds none."""
@@ -103,8 +106,6 @@ class PartitionProof:
             self._compare_rows(self._at)
         except PastViolation as past:
             self._end(past.cause)
-        except NotProvable as reason:
-            self.ended = f"from offset {self._at - 1} on nothing is proven: {reason.reason}"
 
     def finish(self, end: int) -> None:
         """After the last message: what is left over has no message.
@@ -115,13 +116,16 @@ class PartitionProof:
         chain, parts = self._parts.chain, self._parts
         if self.ended or end < chain.until:
             return
-        self._compare_rows(chain.until)
+        self._compare_rows(chain.until + (parts.folding.applying.last_row[0] == chain.until))
         for batch in parts.cursor.before(2**63 - 1):
             offset = batch["_emit_offset"][0].as_py()
             found, expected = f"{batch.num_rows} rows", f"no rows from {chain.until} on"
             self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, found)
-        for offset in parts.kept.outside(range(chain.start, chain.until)):
-            parts.kept.unread(offset)
+        for offset in parts.folding.waiting.held:
+            parts.aside.nowhere(offset)
+        for kept in (parts.aside.kept, parts.aside.late):
+            for offset in kept.outside(range(chain.start, chain.until)):
+                kept.unread(offset)
 
     def _take(self, message: Message) -> None:
         offset = offset_of(message)
@@ -171,7 +175,18 @@ class PartitionProof:
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
         if rules.hole is Answer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
-        folding.given_up = folding.suspension.before
+        parts = self._parts
+        parts.aside.given_up = folding.suspension.before
+        planned_us, moment = row.planned_us, folding.due.moment
+        moment.latest_us = NO_LIMIT_US if planned_us is None else planned_us + parts.declared.skew_us
+        if row.is_empty and planned_us is not None and row.watermark_us is not None:
+            self._advance(row, planned_us, row.watermark_us)
+
+    def _advance(self, row: LedgerRange, planned_us: int, watermark_us: int) -> None:
+        """The watermark of a partition in which nothing comes goes on by the clock, where the stream says so."""
+        folding, advance_us = self._parts.folding, self._parts.declared.advance_us
+        if folding.due.is_timed and advance_us is not None and watermark_us <= planned_us - advance_us:
+            folding.advance(watermark_us, row.until)
 
     def _suspend_before(self, offset: int) -> None:
         self._parts.folding.suspend_before(max(self._parts.folding.suspension.before, offset))
@@ -186,6 +201,7 @@ class PartitionProof:
         row, parts = self._ranges[self._next], self._parts
         self._compare_holes(row)
         self._compare_counts(row)
+        self._compare_time(row)
         self._compare_suspensions(row)
         whole = self._next == len(self._ranges) - 1
         parts.stored.compare(row, parts.folding, whole=whole)
@@ -204,13 +220,24 @@ class PartitionProof:
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))
 
     def _compare_counts(self, row: LedgerRange) -> None:
-        counts = self._parts.folding.counts
+        counts = self._parts.aside.counts
         for name in COUNTS:
             self.totals[name] += counts[name]
-            if counts[name] != getattr(row, name):
+            if getattr(row, name) not in {counts[name], None}:  # None: of an older release
                 expected = f"{counts[name]} {name} in batch {row.batch}"
                 self._add(ViolationKind.COUNT_DIFFERS, row.start, expected, getattr(row, name))
         counts.clear()
+        offset, rows = self._parts.folding.applying.last_row
+        if row.rows_emitted != (emitted := rows if offset == row.until else 0):
+            expected = f"{emitted} rows emitted at offset {row.until} by batch {row.batch}"
+            self._add(ViolationKind.COUNT_DIFFERS, row.until, expected, row.rows_emitted)
+
+    def _compare_time(self, row: LedgerRange) -> None:
+        due = self._parts.folding.due
+        at_us = None if due.moment.at_us == UNKNOWN_US else due.moment.at_us
+        if due.is_timed and row.watermark_us != at_us:
+            expected = f"watermark {at_us} after batch {row.batch}"
+            self._add(ViolationKind.WATERMARK_DIFFERS, row.until, expected, row.watermark_us)
 
     def _compare_holes(self, row: LedgerRange) -> None:
         if row.is_loss:
@@ -231,8 +258,10 @@ class PartitionProof:
 
     def _compare_rows(self, until: int) -> None:
         parts = self._parts
-        emitted, parts.folding.emitted = parts.folding.emitted, Emitted()
-        parts.rows.compare(emitted, parts.cursor.before(until), parts.kept)
+        emitted = parts.folding.applying.emitted
+        later = emitted.since(emitted.emitted_before(until))
+        parts.folding.applying.emitted = later
+        parts.rows.compare(emitted, parts.cursor.before(until), parts.aside.kept)
 
     def _end(self, cause: str) -> None:
         self.ended = f"from offset {self._at - 1} on nothing is proven: {cause}"

@@ -42,6 +42,10 @@ class ViolationKind(Enum):
     QUARANTINE_AND_ROWS = "in quarantine and in rows"
     QUARANTINE_DOUBLED = "twice in quarantine"
     QUARANTINE_CHANGED = "quarantine row changed"
+    LATE_MISSING = "missing from the late table"
+    LATE_EXTRA = "wrongly in the late table"
+    LATE_DOUBLED = "twice in the late table"
+    LATE_CHANGED = "row of the late table changed"
     ROW_UNCLAIMED = "row of offsets that the ledger never read"
     ROW_ORDER = "rows out of order"
     ROW_DOUBLED = "row doubled"
@@ -52,6 +56,7 @@ class ViolationKind(Enum):
     STATE_DIFFERS = "stored state is not the fold"
     STATE_DAMAGED = "stored state unreadable"
     COUNT_DIFFERS = "wrong count in the ledger"
+    WATERMARK_DIFFERS = "wrong watermark in the ledger"
     SUSPENSION_DIFFERS = "wrong suspension in the ledger"
     PAST_VIOLATION = "read past a violation"
     SIDE_FILE_MISSING = "side table lacks a file"
@@ -73,7 +78,7 @@ _INVARIANTS = {
     **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED, _K.SESSION_IN_TWO_PARTITIONS), Invariant.ORDER),
     **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED), Invariant.FOLD),
     **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS), Invariant.FOLD),
-    **dict.fromkeys((_K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
+    **dict.fromkeys((_K.WATERMARK_DIFFERS, _K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
     **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),
     **dict.fromkeys((_K.LEDGER_ROW_DOUBLED, _K.LEDGER_ROW_FOREIGN, _K.DATA_FILE_DAMAGED), Invariant.SIDE_TABLES),
 }
@@ -136,6 +141,15 @@ class Violations:
             topic, partition = (where.topic, where.partition) if where is not None else ("", None)
             place = {"topic": topic, "partition": partition, "offset": offset}
             self.kept.append(Violation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
+
+    def marked(self) -> tuple[int, Counter[ViolationKind]]:
+        """How much there is, to go back to."""
+        return len(self.kept), self.counts.copy()
+
+    def back(self, marked: tuple[int, Counter[ViolationKind]]) -> None:
+        """Forget what was noted since."""
+        del self.kept[marked[0] :]
+        self.counts = marked[1]
 
     def of(self, invariant: Invariant) -> int:
         """How many break an invariant."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import msgspec
@@ -68,6 +69,14 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     accepted: list[Accepted] = []
     suspended_sessions: list[Skipped] = []
     catching_up: bool = False
+    with_rows: int | None = None
+    buffered: int = 0
+    released: int = 0
+    late: int = 0
+    timer_rows: int = 0
+    watermark: datetime | None = None
+    rows_emitted: int = 0
+    planned_at: datetime | None = None
 
     @property
     def place(self) -> Place:
@@ -80,6 +89,16 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
         if self.state_file is None or self.state_start is None or self.state_length is None:
             return None
         return SectionRef(file=self.state_file, start=self.state_start, length=self.state_length)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Event time that the partition had come to; None before any."""
+        return microseconds(self.watermark)
+
+    @property
+    def planned_us(self) -> int | None:
+        """When its batch was planned."""
+        return microseconds(self.planned_at)
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +123,14 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
             if hole.cause == EXPIRED and hole.start == at:
                 at = hole.until
         return at
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(at: datetime | None) -> int | None:
+    """A time in microseconds since 1970 (UTC)."""
+    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
 
 
 class Chain(msgspec.Struct):

@@ -7,24 +7,32 @@ row in Python.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from lockstep.declare.place import Place
-from lockstep.operations.verify import proof
 from lockstep.operations.verify.kept import KeptMessages
-from lockstep.operations.verify.proof import ViolationKind, Violations
+from lockstep.operations.verify.proof import Place, ViolationKind, Violations
 from lockstep.table.schema import row_schema
 
 CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
 NOT_COMPARED = ("commit_hour",)
 """Outside of row equality: a batch that was planned again may lie in another hour."""
+
+
+class Source(NamedTuple):
+    """Whose rows these are: the message, or the session's last one where a timer emitted them."""
+
+    offset: int
+    session: str
+    sequence: int | None
+    event_time_us: int | None
 
 
 class Emitted:
@@ -42,16 +50,37 @@ class Emitted:
         self._add = [held.append for held in self.proof.values()]
         self.rows: list[msgspec.Struct] = []
 
-    def add(self, offset: int, place: Place, rows: Sequence[msgspec.Struct]) -> None:
-        """The rows of one message."""
-        columns = (offset, offset, 0, place.session, place.sequence, place.event_time_us)
+    def add(self, source: Source, at: int, first: int, rows: Sequence[msgspec.Struct]) -> None:
+        """Rows that were emitted together.
+
+        Args:
+            source: Whose they are.
+            at: The offset that was worked on then.
+            first: The number of the first among the rows emitted there.
+            rows: The rows.
+        """
+        columns = (source.offset, at, first, source.session, source.sequence, source.event_time_us)
         if len(rows) == 1:
             for add, value in zip(self._add, columns, strict=True):
                 add(value)
         else:
             for (name, held), value in zip(self.proof.items(), columns, strict=True):
-                held.extend(range(len(rows)) if name == "_row" else [value] * len(rows))
+                held.extend(range(first, first + len(rows)) if name == "_row" else [value] * len(rows))
         self.rows += rows
+
+    def since(self, rows: int) -> Emitted:
+        """Take out all but the first so many rows."""
+        taken = Emitted()
+        for name, held in self.proof.items():
+            taken.proof[name] += held[rows:]
+            del held[rows:]
+        taken.rows += self.rows[rows:]
+        del self.rows[rows:]
+        return taken
+
+    def emitted_before(self, offset: int) -> int:
+        """How many rows were emitted before an offset."""
+        return bisect_left(self.proof["_emit_offset"], offset)
 
 
 class RowComparison:
@@ -61,7 +90,7 @@ class RowComparison:
         compared: How many rows of the table were compared.
     """
 
-    def __init__(self, place: proof.Place, violations: Violations) -> None:
+    def __init__(self, place: Place, violations: Violations) -> None:
         self._place, self._violations = place, violations
         self.compared = 0
 

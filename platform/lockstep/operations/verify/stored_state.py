@@ -6,23 +6,25 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.declare.record import Record
 from lockstep.errors import StateError
+from lockstep.operations.verify.applying import Session
 from lockstep.operations.verify.declared import Declared
-from lockstep.operations.verify.folding import Folding, Session
+from lockstep.operations.verify.folding import Folding
 from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.ranges import LedgerRange
-from lockstep.operations.verify.second_gate.sessions import agree, from_stored, stored_form
+from lockstep.operations.verify.second_gate.moment import UNKNOWN_US
+from lockstep.operations.verify.second_gate.parts import held_of
+from lockstep.operations.verify.second_gate.sessions import agree, from_stored, is_waiting, stored_form
+from lockstep.operations.verify.stored_beside import StoredBeside
+from lockstep.operations.verify.waiting import Held
 from lockstep.state.address import SectionRef, StateAddress
 from lockstep.state.durable import read_section
 from lockstep.state.section import Section, StateDamaged
-from lockstep.state.translation import Translation
+from lockstep.state.translation import Today, Translation
 from lockstep.state.versions import is_session, versions_of
 
 SHOWN_CHARACTERS = 200
-
-
-class _OfAnotherLayout(StateDamaged):
-    """State that is stored in another layout than one value a session: this proof cannot read it."""
 
 
 class StoredState:
@@ -37,6 +39,7 @@ class StoredState:
         self._folder, self._schema, self._violations = folder, declared.state, violations
         self._at: SectionRef | None = None
         self._entries: dict[str, bytes] = {}
+        self._beside = StoredBeside()
         self._typed: Translation[object] | None = None
         self.compared = 0
         self.unreadable = False
@@ -60,11 +63,11 @@ class StoredState:
         wanted = row.section
         address = StateAddress(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
-            self._entries, self._at, self._typed = {}, None, None
+            self._entries, self._beside, self._at, self._typed = {}, StoredBeside(), None, None
             return None
         head = read_section(self._folder, wanted, address)
         if not head.header.chain or head.header.chain[-1] != self._at:
-            self._entries = {}
+            self._entries, self._beside = {}, StoredBeside()
             for ref in head.header.chain:
                 self._put(read_section(self._folder, ref, address))
         self._put(head)
@@ -78,12 +81,23 @@ class StoredState:
         self._load(row)
         folding.suspend_before(row.suspended_from)
         suspends = suspends or folding.suspends
+        folding.due.moment.at_us = UNKNOWN_US if row.watermark_us is None else row.watermark_us
+        folding.applying.last_row = (row.until, row.rows_emitted)
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
             known = from_stored(gate, folding.waits_before(session), suspends=suspends)
             if known is not None:
-                folding.sessions[session] = Session(known, state)
-                folding.save(session, self._schema.encode(session, gate, state))
+                seen_us, at = self._beside.clock(session)
+                held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
+                folding.applying.save(held)
+                self._hold_again(session, held, row, folding)
+                folding.due.note(session, held)
+
+    def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Folding) -> None:
+        for offset in held_of(held.known.memory):
+            message = self._beside.held(session, offset)
+            record = Record(row.topic, row.topic_id, row.partition, offset, message)
+            folding.waiting.held[offset] = folding.placed(record)
 
     def compare(self, row: LedgerRange, folding: Folding, *, whole: bool) -> None:
         """Compare what is stored after a row with the fold: the sessions that were touched, or all."""
@@ -96,10 +110,22 @@ class StoredState:
             expected = f"the state after batch {row.batch}"
             self._violations.add(ViolationKind.STATE_DAMAGED, row.place, row.until, expected, error.problem)
             return
-        sessions = folding.sessions.keys() | self._entries.keys() if whole else folding.touched
+        touched = folding.applying.touched
+        sessions = folding.sessions.keys() | self._entries.keys() if whole else touched
         for session in sorted(sessions):
             self._compare(row, session, folding)
-        folding.touched.clear()
+            self._compare_beside(row, session, folding)
+        for found in self._beside.of_nobody(folding.sessions) if whole else ():
+            self._differs(row, None, "entries of sessions that are known", found)
+        touched.clear()
+
+    def _compare_beside(self, row: LedgerRange, session: str, folding: Folding) -> None:
+        held, due = folding.sessions.get(session), folding.due
+        found = list(self._beside.differences(session, _held_by(session, folding)))
+        if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
+            found += self._beside.late_agenda(session, held, due.due_us(held))
+        for each in found[:1]:
+            self._differs(row, session, "what is stored beside the state", each)
 
     def _compare(self, row: LedgerRange, session: str, folding: Folding) -> None:
         self.compared += 1
@@ -110,8 +136,8 @@ class StoredState:
                 self._differs(row, session, words[held is not None], words[stored is not None])
             return
         value = self._schema.encode(session, stored_form(held.known, suspends=folding.suspends), held.state)
-        folding.save(session, value)
-        if value == stored:
+        folding.applying.save(held, value)
+        if value == stored and not self._schema.tables:
             return
         gate, state = self._decoded(session, stored)
         if not agree(gate, held.known, folding.waits_before(session)):
@@ -126,21 +152,39 @@ class StoredState:
     def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
         """A stored value by today's type, whatever type it was stored by."""
         # Tables have a layout of their own, which is refused before: there are no rows to migrate.
-        today = value if self._typed is None else self._typed.today(session, value, lambda _name, _shape: {}).value
-        return self._schema.decode(session, today)
+        today = Today(value)
+        if self._typed is not None:
+            today = self._typed.today(session, value, lambda name, shape: self._beside.old_rows(session, name, shape))
+        gate, state = self._schema.decode(session, today.value)
+        if today.migrated is None:
+            self._beside.fill(session, state, self._schema)
+        else:
+            self._schema.put_tables(state, today.migrated.state)
+        return gate, state
 
     def _put(self, section: Section) -> None:
         if section.header.is_base:
-            self._entries = {}
+            self._entries, self._beside = {}, StoredBeside()
         for block in section.blocks():
             for key, value in block:
                 if not is_session(key):
-                    raise _OfAnotherLayout(section.place, "sessions", f"a key that begins with {key[:1]!r}")
+                    if not self._beside.put(key, value):
+                        raise StateDamaged(
+                            section.place, "entries of a known kind", f"a key beginning with {key[:1]!r}"
+                        )
+                    continue
                 session = key.decode("utf-8", "surrogatepass")
                 if value is None:
                     self._entries.pop(session, None)
                 else:
                     self._entries[session] = value
+
+
+def _held_by(session: str, folding: Folding) -> dict[int, Held]:
+    """What a session holds back: by what its gate remembers, so that nothing can be held back by nobody."""
+    held = folding.sessions.get(session)
+    offsets = () if held is None or held.known.waits else held_of(held.known.memory)
+    return {offset: folding.waiting.held[offset] for offset in offsets}
 
 
 def _short(state: object) -> str:

@@ -73,6 +73,7 @@ class Stored(msgspec.Struct):
         data_files: Live files of the output table.
         ledger: Ledger rows up to the head, without those of generations that were rewound.
         quarantine: Quarantine rows, likewise.
+        late: Rows of the late table, likewise.
         checked: How many side files were compared.
         notes: What limits the comparison.
     """
@@ -82,6 +83,7 @@ class Stored(msgspec.Struct):
     data_files: list[StoredFile]
     ledger: list[LedgerRange]
     quarantine: list[Row]
+    late: list[Row]
     checked: int
     notes: list[str]
 
@@ -113,8 +115,9 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
     ledger = _compared(sides[0], named.ledger, named.first_version, head, violations)  # 4
     kept = _compared(sides[1], named.quarantine, named.first_version, head, violations)
+    too_late: list[Row] = []
     if late is not None:
-        _compared(late, named.late, named.first_version, head, violations)
+        too_late = _compared(late, named.late, named.first_version, head, violations)
     _check_data_files(folders.table, data_files, violations)
     return Stored(
         version=base.version,
@@ -122,6 +125,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         data_files=data_files,
         ledger=[_range(row) for row in _valid(ledger, head)],
         quarantine=list(_valid(kept, head)),
+        late=list(_valid(too_late, head)),
         checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,
     )

@@ -92,10 +92,11 @@ def _proven(invariant: Invariant, checked: str, violations: Violations, *, block
 def _checked(invariant: Invariant, stored: Stored, work: Work) -> str:
     counts = work.counts
     if invariant is Invariant.ACCOUNTED:
-        with_rows = counts["messages"] - sum(counts[name] for name in _WITHOUT_ROWS)
         named = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _WITHOUT_ROWS)
+        if counts["late"] or counts["buffered"]:
+            named += f", {counts['late']} late, {counts['buffered'] - counts['released']} held back"
         lost = f", {work.lost} accepted as lost" if work.lost else ""
-        return f"{work.messages} messages: {with_rows} with rows, {named}; {work.holes} holes{lost}"
+        return f"{work.messages} messages: {counts['with_rows']} with rows, {named}; {work.holes} holes{lost}"
     if invariant is Invariant.ORDER:
         return f"{work.table_rows} rows in {len(stored.data_files)} files"
     if invariant is Invariant.FOLD:

@@ -159,6 +159,13 @@ class Cursor:
             self._batch = next(self._batches, None)
         return taken
 
+    def skip(self, rows: int) -> None:
+        """Pass over so many rows."""
+        while rows and self._batch is not None:
+            passed = min(rows, self._batch.num_rows)
+            rows, rest = rows - passed, self._batch.slice(passed)
+            self._batch = rest if rest.num_rows else next(self._batches, None)
+
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     return batch[name].to_numpy(zero_copy_only=False)

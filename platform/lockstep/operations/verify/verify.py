@@ -13,22 +13,24 @@ import msgspec
 
 from lockstep.declare.decoders.registry import Registry
 from lockstep.errors import LockstepError, StateError
-from lockstep.operations.verify.declared import AnyStream, Declared, declared, without_a_proof
+from lockstep.operations.verify.aside import Aside
+from lockstep.operations.verify.declared import AnyStream, Declared, declared
 from lockstep.operations.verify.folding import Folding
 from lockstep.operations.verify.holes import check_causes
 from lockstep.operations.verify.kafka_log import TOGETHER_MAX, KafkaLog, Kept, Wanted
-from lockstep.operations.verify.kept import KeptMessages
+from lockstep.operations.verify.kept import IN_LATE, KeptMessages
 from lockstep.operations.verify.partition_proof import PartitionProof, Parts
 from lockstep.operations.verify.proof import Place, Proof, Scope, ViolationKind, Violations
 from lockstep.operations.verify.ranges import Chain, Key, chains, provable_from
 from lockstep.operations.verify.row_values import RowComparison
 from lockstep.operations.verify.second_gate.classes import rules_of
-from lockstep.operations.verify.second_gate.contract import NotProvable, Rules, not_provable
+from lockstep.operations.verify.second_gate.contract import NotProvable, Rules
+from lockstep.operations.verify.second_gate.moment import Moment
 from lockstep.operations.verify.stored_state import StoredState
 from lockstep.operations.verify.stored_tables import Row, Stored, read_stored
 from lockstep.operations.verify.summary import Work, summary
 from lockstep.operations.verify.table_rows import TableRows
-from lockstep.operations.verify.without_kafka import check_totals, check_without_kafka
+from lockstep.operations.verify.without_kafka import check_without_kafka
 from lockstep.settings import KafkaSettings
 from lockstep.table import log
 from lockstep.table.layout import StreamFolders
@@ -96,15 +98,12 @@ class _Proving:
         functions: Declared,
     ) -> None:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
-        self._quarantine: dict[Key, list[Row]] = {}
-        for row in stored.quarantine:
-            self._quarantine.setdefault((str(row["topic_id"]), int(str(row["partition"]))), []).append(row)
+        self._integrity = stream.integrity
+        self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
         self.work = Work()
         try:
-            if (what := without_a_proof(stream)) is not None:
-                not_provable(what)
-            self._rules: Rules | None = rules_of(stream.integrity)
+            self._rules: Rules | None = rules_of(stream.integrity, Moment())
         except NotProvable as reason:
             self._rules = None
             self.work.blocked.append(reason.reason)
@@ -155,18 +154,18 @@ class _Proving:
             elif first == len(chain.ranges):
                 self._not_again(chain, f"Kafka has nothing before offset {kept.first}: order and counts only")
             else:
-                opened = self._open(chain, first, self._rules)
+                opened = self._open(chain, first)
                 if opened is not None:
                     self.work.scopes.append(_scope(chain, first, kept))
                     yield chain, kept, opened
 
-    def _open(self, chain: Chain, first: int, rules: Rules) -> PartitionProof | None:
+    def _open(self, chain: Chain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state that was stored before it."""
-        parts = self._parts(chain, rules)
+        parts = self._parts(chain)
         if first > 0:
             before = chain.ranges[first - 1]
             try:
-                parts.stored.begin(before, parts.folding, suspends=rules.suspends)
+                parts.stored.begin(before, parts.folding, suspends=parts.rules.suspends)
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
                 self._violations.add(
@@ -175,30 +174,35 @@ class _Proving:
                 self.work.blocked.append(reason)
                 self._not_again(chain, "not provable: the state to begin with cannot be read")
                 return None
-            check_without_kafka(chain.ranges[:first], parts.cursor, parts.kept, self._violations)
+            check_without_kafka(chain.ranges[:first], parts.cursor, parts.aside, self._violations)
+            parts.cursor.skip(chain.ranges[first - 1].rows_emitted)
         return PartitionProof(parts, first, self._violations)
 
-    def _parts(self, chain: Chain, rules: Rules) -> Parts:
-        key, place = (chain.place.topic_id, chain.place.partition), chain.place
-        kept = KeptMessages(place, self._quarantine.get(key, ()), self._violations)
+    def _parts(self, chain: Chain) -> Parts:
+        key, moment = (chain.place.topic_id, chain.place.partition), Moment()
+        rules = rules_of(self._integrity, moment)
+        aside = self._aside(chain)
         return Parts(
+            declared=self._declared,
             chain=chain,
             rules=rules,
-            folding=Folding(self._declared, rules, place, kept),
-            kept=kept,
+            folding=Folding(self._declared, rules, moment, chain.place, aside),
+            aside=aside,
             cursor=self._rows.cursor(key),
-            rows=RowComparison(place, self._violations),
+            rows=RowComparison(chain.place, self._violations),
             stored=StoredState(self._folders.state, self._declared, self._violations),
         )
 
-    def _not_again(self, chain: Chain, why: str) -> None:
-        """A partition whose messages are not folded again."""
+    def _aside(self, chain: Chain) -> Aside:
         key = (chain.place.topic_id, chain.place.partition)
         kept = KeptMessages(chain.place, self._quarantine.get(key, ()), self._violations)
-        if self._rules is None:
-            check_totals(chain, self._rows.cursor(key), kept, self._violations)
-        else:
-            check_without_kafka(chain.ranges, self._rows.cursor(key), kept, self._violations)
+        late = KeptMessages(chain.place, self._late.get(key, ()), self._violations, IN_LATE)
+        return Aside(kept, late, self._violations)
+
+    def _not_again(self, chain: Chain, why: str) -> None:
+        """A partition whose messages are not folded again."""
+        cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
+        check_without_kafka(chain.ranges, cursor, self._aside(chain), self._violations)
         self.work.scopes.append(_scope_of(chain, None, why))
 
     def _check_start(self, chain: Chain, kept: Kept) -> None:
@@ -219,9 +223,18 @@ class _Proving:
                 first, rows = self._rows.slices[key][0].first[0], sum(each.rows for each in self._rows.slices[key])
                 expected = f"no rows of topic id {place.topic_id}"
                 self._violations.add(ViolationKind.ROW_UNCLAIMED, place, first, expected, f"{rows} rows")
-        for key in self._quarantine.keys() - found.keys():
-            found_rows = f"{len(self._quarantine[key])} rows of {key[0]}/{key[1]}"
-            self._violations.add(ViolationKind.QUARANTINE_EXTRA, None, None, "partitions of the ledger", found_rows)
+        tables = ((self._quarantine, ViolationKind.QUARANTINE_EXTRA), (self._late, ViolationKind.LATE_EXTRA))
+        for table, kind in tables:
+            for key in table.keys() - found.keys():
+                found_rows = f"{len(table[key])} rows of {key[0]}/{key[1]}"
+                self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
+
+
+def _by_partition(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault((str(row["topic_id"]), int(str(row["partition"]))), []).append(row)
+    return found
 
 
 def _end(chain: Chain, kept: Kept) -> int:

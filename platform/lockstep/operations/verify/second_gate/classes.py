@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.operations.verify.second_gate import none, once, ordered, strict
+from lockstep.operations.verify.second_gate import none, once, ordered, strict, window
 from lockstep.operations.verify.second_gate.contract import Rules, not_provable
+from lockstep.operations.verify.second_gate.moment import Moment
 
 
-def rules_of(integrity: Any) -> Rules:
-    """The rules of a stream's integrity class.
+def rules_of(integrity: Any, moment: Moment) -> Rules:
+    """The rules of a stream's integrity class, in the partition of a watermark.
 
     Raises:
         NotProvable: There is no second gate for it.
@@ -25,6 +26,8 @@ def rules_of(integrity: Any) -> Rules:
         return ordered.rules(integrity, bears=bears, restarts_on_growth=restarts)
     if name == "Once":
         return once.rules(integrity, bears=bears)
+    if name == "FuzzyWindow":
+        return window.rules(integrity, moment, bears=bears, restarts_on_growth=restarts)
     if name == "NoIntegrity":
         return none.rules()
     return not_provable(f"the class {name}")

@@ -33,14 +33,32 @@ class What(Enum):
     """Into quarantine, and the session waits for a snapshot, whatever the policy is."""
     REFUSE = "refuse"
     """The promise is broken: the policy says what follows."""
+    HOLD = "hold"
+    """Held back in the state until something else comes."""
+    LATE = "late"
+    """Into the late table, and nothing else happens."""
+    ASIDE = "aside"
+    """Into quarantine, and nothing else happens."""
 
 
 class Ruling(NamedTuple):
-    """What a rule says, with what is remembered of the session if the message is accepted."""
+    """What a rule says, with what is remembered of the session if the message is accepted or held back.
+
+    Attributes:
+        what: What becomes of the message.
+        memory: What is remembered then.
+        cause: Why; empty where nothing was remarked.
+        before: Offsets of messages held back that are applied before it, in order.
+        after: Offsets of those that are applied after it.
+        freed: Offsets of those that will not be applied.
+    """
 
     what: What
     memory: Memory = None
     cause: str = ""
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 Rule = Callable[[Memory, Place, Record], Ruling]
@@ -60,6 +78,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         bears: Whether a broken promise suspends the session instead of stopping the stream.
         passes_unknown: Whether an update of an unknown session opens it.
         of_one_partition: Whether a session in two partitions has lost its order.
+        release: What waits no longer, by the watermark; None for a class in which nothing waits for that.
+        bears_all: Whether nothing that a message says of itself breaks the promise.
+        by_time: Whether messages are compared with the watermark.
     """
 
     rule: Rule
@@ -71,6 +92,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     bears: bool
     passes_unknown: bool = False
     of_one_partition: bool = True
+    release: Callable[[Memory], Ruling] | None = None
+    bears_all: bool = False
+    by_time: bool = False
 
     @property
     def suspends(self) -> bool:

@@ -20,6 +20,7 @@ def rules() -> Rules:
         bears=False,
         passes_unknown=True,
         of_one_partition=False,
+        bears_all=True,
     )
 
 
@@ -33,7 +34,7 @@ def by_counting(memory: Memory, place: Place, record: Record) -> Ruling:
     if known is True or not isinstance(known, int):
         return Ruling(What.ACCEPT, number)
     is_snapshot = place.kind is Kind.SNAPSHOT
-    if number == known + 1 or (is_snapshot and number == known):
+    if number == known + 1 or (is_snapshot and (place.resets or number == known)):
         return Ruling(What.ACCEPT, number)
     if number > known:
         return Ruling(What.ACCEPT, number, "gap")

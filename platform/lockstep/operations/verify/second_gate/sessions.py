@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
-from lockstep.operations.verify.second_gate.contract import Memory, Rules, What
+from lockstep.operations.verify.second_gate.contract import Memory, Rules, Ruling, What
+from lockstep.operations.verify.second_gate.parts import held_of, is_on_its_way, ruled
 
 
 class Known(NamedTuple):
@@ -17,25 +18,33 @@ class Known(NamedTuple):
         opened_at: Offset of the snapshot that began it.
         memory: What the class remembers of it.
         waits: Its messages go to quarantine until its next snapshot.
+        broken: That one may only be the rest of a snapshot in parts, which goes to quarantine, too.
     """
 
     opened_at: int
     memory: Memory
     waits: bool = False
+    broken: bool = False
 
 
 class Fate(NamedTuple):
     """What becomes of one message.
 
     Attributes:
-        what: Applied, dropped, kept in quarantine (WAIT), or the end of the stream (REFUSE).
+        what: Applied, held back, late, dropped, kept in quarantine (WAIT, ASIDE), or the end of the stream (REFUSE).
         known: The session from now on.
         cause: Why; empty where nothing was remarked.
+        before: Offsets of messages held back that are applied before it, in order.
+        after: Offsets of those that are applied after it.
+        freed: Offsets of those that will not be applied: they go to quarantine.
     """
 
     what: What
     known: Known | None
     cause: str = ""
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 class Suspension(NamedTuple):
@@ -55,6 +64,13 @@ class Suspension(NamedTuple):
 
 
 def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspension: Suspension) -> Fate:
+    """What becomes of a message of a session; see `_fate` for what is given."""
+    if rules.needs_no_snapshot:
+        return _unless_given_up(rules, known, place, record, suspension.of(place.session))
+    return _fate(rules, known, place, record, suspension)
+
+
+def _fate(rules: Rules, known: Known | None, place: Place, record: Record, suspension: Suspension) -> Fate:
     """What becomes of a message of a session.
 
     Args:
@@ -65,36 +81,71 @@ def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspen
         suspension: Who waits.
     """
     offset, from_offset = record.offset, suspension.of(place.session)
-    if rules.needs_no_snapshot:
-        return _unless_given_up(rules, known, place, record, from_offset)
-    waits = known is not None and (known.waits or known.opened_at < from_offset)
-    is_snapshot = place.kind is Kind.SNAPSHOT and offset >= from_offset
+    waits = known is not None and is_waiting(known, from_offset)
+    held = () if known is None or known.waits else held_of(known.memory)
+    begins = place.kind in {Kind.SNAPSHOT, Kind.PART} and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
-    if not is_snapshot and (waits or skipped or offset < from_offset):
-        return Fate(What.WAIT, known._replace(waits=True) if known is not None and waits else known, "suspended")
+    if known is not None and waits and (not begins or (_is_broken(known) and not place.resets)):
+        return Fate(What.WAIT, suspended(known, place), "suspended", freed=held)
+    if not begins and (skipped or offset < from_offset):
+        return Fate(What.WAIT, known, "suspended")
     before = None if known is None or waits else known.memory
-    what, memory, cause = rules.rule(before, place, record)
-    if what is What.ACCEPT:
-        opened_at = offset if known is None or is_snapshot else known.opened_at
-        return Fate(what, Known(opened_at, memory), cause)
-    if is_snapshot and what is not What.DROP and before is not None and rules.bears:
-        again, fresh, why = rules.rule(None, place, record)
-        if again is What.ACCEPT and not why:
-            return Fate(What.ACCEPT, Known(offset, fresh), cause)
-        what, cause = again, why
-    may_have_begun_before = known is None and not is_snapshot and suspension.before != 0
-    if what is What.DROP or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
+    ruling = ruled(rules, before, place, record)
+    what, cause = ruling.what, ruling.cause
+    if what in _GOES_ON:
+        opened_at = offset if known is None or begins else known.opened_at
+        return _going_on(Known(opened_at, ruling.memory), ruling, freed=held if waits else ())
+    is_whole = place.resets or not is_on_its_way(before)
+    if begins and what not in _NOTHING_ELSE and before is not None and rules.bears and is_whole:
+        anew = ruled(rules, None, place, record)
+        if anew.what in _GOES_ON and not anew.cause:
+            return Fate(anew.what, Known(offset, anew.memory), cause, freed=held)
+        what, cause = anew.what, anew.cause
+    may_have_begun_before = known is None and not begins and suspension.before != 0
+    if what in _NOTHING_ELSE or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
         return Fate(what, known, cause)
-    return Fate(What.WAIT, known._replace(waits=True) if known is not None else None, cause)
+    return Fate(What.WAIT, suspended(known, place) if known is not None else None, cause, freed=held)
+
+
+_GOES_ON = (What.ACCEPT, What.HOLD)
+_NOTHING_ELSE = (What.DROP, What.LATE, What.ASIDE)
+
+
+def is_waiting(known: Known, from_offset: int) -> bool:
+    """Whether a session waits for its next snapshot: it was suspended, or began before an offset."""
+    return known.waits or known.opened_at < from_offset
+
+
+def suspended(known: Known, place: Place | None = None) -> Known:
+    """A session from now on until its next snapshot.
+
+    Args:
+        known: The session.
+        place: The message that went to quarantine, which may leave the rest of a snapshot to come; None where the
+            transform refused one.
+    """
+    may_go_on = place is not None and place.kind in {Kind.UPDATE, Kind.PART}
+    return known._replace(memory=None, waits=True, broken=may_go_on and _is_broken(known))
+
+
+def _is_broken(known: Known) -> bool:
+    return known.broken if known.waits else is_on_its_way(known.memory)
+
+
+def _going_on(known: Known, ruling: Ruling, freed: tuple[int, ...]) -> Fate:
+    freed = (*freed, *ruling.freed)
+    return Fate(ruling.what, known, ruling.cause, before=ruling.before, after=ruling.after, freed=freed)
 
 
 def _unless_given_up(rules: Rules, known: Known | None, place: Place, record: Record, from_offset: int) -> Fate:
     """Of a class whose sessions wait for no snapshot: what an operator gave up is put aside, no more."""
     if record.offset < from_offset:
         return Fate(What.WAIT, known, "given up")
-    what, memory, cause = rules.rule(None if known is None else known.memory, place, record)
+    ruling = ruled(rules, None if known is None else known.memory, place, record)
+    if ruling.what not in _GOES_ON:
+        return Fate(ruling.what, known, ruling.cause)
     opened_at = record.offset if known is None else known.opened_at
-    return Fate(what, Known(opened_at, memory) if what is What.ACCEPT else known, cause)
+    return _going_on(Known(opened_at, ruling.memory), ruling, freed=())
 
 
 def stored_form(known: Known, *, suspends: bool) -> object:
@@ -115,7 +166,7 @@ def from_stored(gate: object, suspended_from: int, *, suspends: bool) -> Known |
     waits = memory is False
     if not suspends and (waits or opened_at < suspended_from):
         return None
-    return Known(opened_at, None if waits else _memory(memory), waits)
+    return Known(opened_at, None if waits else _memory(memory), waits, waits and bool(gate.get("b")))
 
 
 def agree(gate: object, known: Known, before: int) -> bool:
@@ -132,6 +183,8 @@ def agree(gate: object, known: Known, before: int) -> bool:
     opened_at, memory = gate["o"], gate["g"]
     began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy kept it
     if waits:
+        if memory is False and known.waits and bool(gate.get("b")) is not known.broken:
+            return False
         return began_alike and (memory is False or opened_at < before)
     return began_alike and _same(memory, known.memory)
 

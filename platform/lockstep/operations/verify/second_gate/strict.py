@@ -104,14 +104,14 @@ def without_repeats(rule: Rule, memory: Memory, place: Place, record: Record) ->
     content = content_of(record)
     if number is not None and known["r"].get(number) == content:
         return Ruling(What.DROP, memory, "repeat")
-    what, inner, cause = rule(known["g"], place, record)
-    if what is not What.ACCEPT:
-        return Ruling(what, memory, cause)
+    ruling = rule(known["g"], place, record)
+    if ruling.what is not What.ACCEPT:
+        return ruling._replace(memory=memory)
     contents = {} if _resets(place) else {held: each for held, each in known["r"].items() if held != number}
     if number is not None:
         contents[number] = content
     newest = dict(list(contents.items())[-REMEMBERED:])
-    return Ruling(What.ACCEPT, {"r": newest, "g": inner}, cause)
+    return Ruling(What.ACCEPT, {"r": newest, "g": ruling.memory}, ruling.cause)
 
 
 _RULES: dict[str, Rule] = {"Sequence": by_sequence, "Linked": by_link, "Checksum": by_count, "LogOnly": by_count}

@@ -1,0 +1,297 @@
+"""The commit protocol as an executable specification: small enough to be explored whole.
+
+Several writers, a compactor and somebody who closes hours share one log. Each may stop anywhere for any time (a
+zombie) or for ever (a crash: it takes no further step, and every world is one in which anybody may be dead), or never
+hear whether its entry landed; a new writer may start at any moment. A commit is
+
+1. `LOOK`: refresh; the head is read on this base, and what the kind demands is checked on it, at every attempt;
+2. `WRITE`: the entry is written at exactly the next version, or not at all;
+3. `ASK`: where no answer came, the token of the entry at that version says who won;
+4. `FORWARD`: side tables follow from what the newest entry names, before anything else is committed.
+
+`explore` (exploring.py) walks every interleaving within `Bounds` and gives the shortest way to a broken invariant, if
+there is one (invariants.py):
+
+- one writer: an entry of a batch carries the epoch of the newest claim before it, so a fenced one is never visible;
+- no batch is lost or doubled: numbers rise by one, and each begins at the offset where the one before it ended;
+- side tables hold what the commits name, in order, and at most the newest is missing;
+- nothing is committed into an hour that was closed.
+
+Each `Simplification` is something that looks as if it would do. Each breaks an invariant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """Kinds of entries."""
+
+    CREATE = auto()
+    CLAIM = auto()
+    BATCH = auto()
+    COMPACTION = auto()
+    CLOSE = auto()
+
+
+class Simplification(Enum):
+    """What one might leave out."""
+
+    CHECK_ONLY_AFTER_CONFLICT = "demands are looked at only after a race was lost"
+    RETRY_BLINDLY = "what was not answered, or lost its race, is written again as it is"
+    EPOCH_KEPT_FROM_BEFORE = "the epoch is compared with a head that was read earlier"
+    SIDE_TABLES_FIRST = "side tables are committed before the output"
+    SIDE_TABLES_WHENEVER = "the next batch does not wait for them"
+    WRITE_ANYWHERE = "an entry that lost its place goes to the next one, as a library's own retries do"
+    HOUR_KEPT_FROM_BEFORE = "the hour is compared with a head that was read earlier"
+    OFFSETS_IN_MEMORY = "a new writer goes on at the offset that an old one told it, not from the ledger"
+
+
+class Head(NamedTuple):
+    """What every entry of ours carries."""
+
+    epoch: int = 0
+    batch: int = 0
+    closed: int = 0
+
+
+class Entry(NamedTuple):
+    """One version of the table. `start`: the offset at which a batch begins; each is one offset long."""
+
+    kind: Kind
+    head: Head
+    token: int = 0
+    start: int = 0
+    hour: int = 0
+
+
+class At(Enum):
+    """Where a process stands."""
+
+    BEGIN = auto()
+    LOOK = auto()
+    WRITE = auto()
+    ASK = auto()
+    FORWARD = auto()
+    WORK = auto()
+    GONE = auto()
+
+
+class Process(NamedTuple):
+    """A process on its way through its commits.
+
+    Attributes:
+        at: Its next step.
+        wants: The kind of entry that it commits now.
+        epoch: The epoch that it named, and then holds.
+        kept: The head that it read first; used by simplifications only.
+        base: The version it looked at.
+        batch: Number of its batch.
+        start: Offset of its batch.
+        hour: Hour of its batch.
+        token: Of its commit now; one for all attempts.
+        left: Batches that it may still commit.
+        blind: It looks at nothing any more (only with a simplification).
+    """
+
+    at: At = At.BEGIN
+    wants: Kind = Kind.CLAIM
+    epoch: int = 0
+    kept: Head = Head()
+    base: int = 0
+    batch: int = 0
+    start: int = 0
+    hour: int = 1
+    token: int = 0
+    left: int = 0
+    blind: bool = False
+
+
+class World(NamedTuple):
+    """Everything that lasts, and every process.
+
+    Attributes:
+        log: Entries of the output table.
+        ledger: The side table: number and start of each batch in it.
+        processes: The processes that there may be.
+        lost_answers: Answers that may still be lost.
+    """
+
+    log: tuple[Entry, ...] = (Entry(Kind.CREATE, Head()),)
+    ledger: tuple[tuple[int, int], ...] = ()
+    processes: tuple[Process, ...] = ()
+    lost_answers: int = 1
+
+    @property
+    def head(self) -> Head:
+        return self.log[-1].head
+
+    def where(self, number: int, process: Process) -> World:
+        processes = list(self.processes)
+        processes[number] = process
+        return self._replace(processes=tuple(processes))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much there may be of each."""
+
+    writers: int = 2
+    batches: int = 2
+    compactions: int = 1
+    closes: int = 0
+    lost_answers: int = 1
+
+    def begin(self) -> World:
+        writers = (Process(left=self.batches),) * self.writers
+        compactors = (Process(wants=Kind.COMPACTION),) * self.compactions
+        closers = (Process(wants=Kind.CLOSE),) * self.closes
+        return World(processes=writers + compactors + closers, lost_answers=self.lost_answers)
+
+
+Without = frozenset[Simplification]
+S = Simplification
+
+
+class Refused(Exception):
+    """The head is not as a commit demands."""
+
+
+def demanded(kind: Kind, head: Head, *, epoch: int, batch: int = 0, hour: int = 1) -> Head:
+    """The head that a commit leaves, where the head before it is as it demands; the real machine is compared with it.
+
+    Raises:
+        Refused: It is not.
+    """
+    match kind:
+        case Kind.CLAIM if head.epoch == epoch:
+            return head._replace(epoch=epoch + 1)
+        case Kind.BATCH if head.epoch == epoch and head.batch == batch - 1 and hour > head.closed:
+            return head._replace(batch=batch)
+        case Kind.COMPACTION:
+            return head
+        case Kind.CLOSE:
+            return head._replace(closed=max(1, head.closed))
+    raise Refused
+
+
+def steps(world: World, without: Without) -> Iterator[World]:
+    """Every next world: one step of one process."""
+    for number, process in enumerate(world.processes):
+        if process.at is At.GONE:
+            continue
+        yield from _step(world, number, process, without)
+
+
+def _step(world: World, number: int, process: Process, without: Without) -> Iterator[World]:
+    match process.at:
+        case At.BEGIN:
+            kept = world.head if without else Head()
+            begun = process._replace(at=At.LOOK, epoch=world.head.epoch, kept=kept, token=_token(number, 0))
+            yield world.where(number, begun)
+        case At.LOOK:
+            yield world.where(number, _looked(world, process, without))
+        case At.WRITE:
+            yield from _written(world, number, process, without)
+        case At.ASK:
+            landed = world.log[process.base + 1].token == process.token
+            if S.RETRY_BLINDLY in without:
+                yield world.where(number, process._replace(at=At.LOOK, blind=True))
+            else:
+                again = world.where(number, process._replace(at=At.LOOK))
+                yield _landed(world, number, process, without) if landed else again
+        case At.FORWARD:
+            yield _forwarded(world, number, process)
+        case At.WORK:
+            yield from _worked(world, number, process, without)
+
+
+def _looked(world: World, process: Process, without: Without) -> Process:
+    """1. The demands are checked on this base."""
+    looked = process._replace(at=At.WRITE, base=len(world.log) - 1)
+    first = process.base == 0 or world.log[process.base].token != process.token
+    if process.blind or (S.CHECK_ONLY_AFTER_CONFLICT in without and first and process.at is At.LOOK):
+        return looked
+    try:
+        _demanded_of(process, world.head, without)
+    except Refused:
+        return Process(at=At.GONE)
+    return looked
+
+
+def _demanded_of(process: Process, head: Head, without: Without) -> Head:
+    if S.EPOCH_KEPT_FROM_BEFORE in without and process.wants is Kind.BATCH:
+        head = head._replace(epoch=process.epoch)
+    if S.HOUR_KEPT_FROM_BEFORE in without:
+        head = head._replace(closed=process.kept.closed)
+    return demanded(process.wants, head, epoch=process.epoch, batch=process.batch, hour=process.hour)
+
+
+def _written(world: World, number: int, process: Process, without: Without) -> Iterator[World]:
+    """2. At exactly the next version, or not at all."""
+    if len(world.log) - 1 != process.base and S.WRITE_ANYWHERE not in without:
+        blind = process.blind or S.RETRY_BLINDLY in without
+        yield world.where(number, process._replace(at=At.LOOK, blind=blind))
+        return
+    head = world.head
+    if process.wants is Kind.CLAIM:
+        head = head._replace(epoch=process.epoch + 1)
+    elif process.wants is Kind.BATCH:
+        head = head._replace(epoch=process.epoch, batch=process.batch)
+    elif process.wants is Kind.CLOSE:
+        head = head._replace(closed=1)
+    entry = Entry(process.wants, head, process.token, process.start, process.hour)
+    base = len(world.log) - 1
+    after = world._replace(log=(*world.log, entry))
+    yield _landed(after, number, process, without)
+    if world.lost_answers:
+        unanswered = after._replace(lost_answers=world.lost_answers - 1)
+        yield unanswered.where(number, process._replace(at=At.ASK, base=base))
+
+
+def _landed(world: World, number: int, process: Process, without: Without) -> World:
+    process = process._replace(base=0, blind=False)
+    if process.wants is Kind.CLAIM:
+        return world.where(number, process._replace(epoch=process.epoch + 1, at=At.FORWARD))
+    if process.wants is Kind.BATCH:
+        follows = At.WORK if S.SIDE_TABLES_WHENEVER in without else At.FORWARD
+        return world.where(number, process._replace(at=follows, left=process.left - 1))
+    return world.where(number, Process(at=At.GONE))
+
+
+def _forwarded(world: World, number: int, process: Process) -> World:
+    """4. At most the newest addition may be missing; whoever finds more goes no further."""
+    newest = next((entry for entry in reversed(world.log) if entry.kind is Kind.BATCH), None)
+    held = world.ledger[-1][0] if world.ledger else 0
+    work = process._replace(at=At.WORK)
+    if newest is None or held == newest.head.batch:
+        return world.where(number, work)
+    if held != newest.head.batch - 1:
+        return world.where(number, Process(at=At.GONE))
+    return world._replace(ledger=(*world.ledger, (newest.head.batch, newest.start))).where(number, work)
+
+
+def _worked(world: World, number: int, process: Process, without: Without) -> Iterator[World]:
+    """The next batch is planned from the ledger, read and folded."""
+    if not process.left:
+        yield world.where(number, Process(at=At.GONE))
+        return
+    held, start = (world.ledger[-1][0], world.ledger[-1][1] + 1) if world.ledger else (0, 0)
+    if process.wants is Kind.BATCH:
+        held, start = process.batch, process.start + 1
+    elif S.OFFSETS_IN_MEMORY in without:
+        start = process.kept.batch
+    token = _token(number, held + 1)
+    planned = process._replace(wants=Kind.BATCH, at=At.LOOK, batch=held + 1, start=start, token=token)
+    if S.SIDE_TABLES_FIRST in without:
+        world = world._replace(ledger=(*world.ledger, (planned.batch, planned.start)))
+    yield world.where(number, planned)
+
+
+def _token(number: int, batch: int) -> int:
+    """One for each commit that a process wants, whatever its attempts."""
+    return 100 * (number + 1) + batch

@@ -1,0 +1,157 @@
+"""A stream whose messages come late, wait, and set timers going: what a proof must follow of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import msgspec
+
+from lockstep import EventTime, Kind, Place, Record, Stream, Topics, Transform
+from lockstep.integrity.contract import IntegrityClass
+
+POISON = 666
+"""The transform fails at this value, after it has changed its state."""
+FATAL = 777
+"""`on_late` fails at this value."""
+SECOND = 1_000_000
+BEGINNING = 1_700_000_000
+"""Seconds since 1970 at which these meters began."""
+
+
+class Reading(msgspec.Struct):
+    """One message.
+
+    Attributes:
+        kind: "snapshot", "part", "update", "end" or "skip".
+        second: When, in seconds since the beginning; None where only Kafka knows.
+        number: The producer's number, where it has one.
+        value: What was read.
+        resets: Of a snapshot: the numbers begin anew.
+    """
+
+    kind: str
+    second: int | None = None
+    number: int | None = None
+    value: int = 0
+    resets: bool = False
+
+
+class Meter(msgspec.Struct):
+    """The state of a session: what was read since its timer went off."""
+
+    values: list[int] = []
+    due_us: int | None = None
+    fired: int = 0
+
+
+class Total(msgspec.Struct, frozen=True):
+    """A row."""
+
+    what: str
+    number: int | None
+    values: list[int]
+
+
+class Meters(Transform[Reading, Meter, Total]):
+    """A row a message but for zero, and one when the messages end."""
+
+    def place(self, message: Reading, record: Record) -> Place:
+        """The session is the key."""
+        assert record.key is not None
+        time = None if message.second is None else (BEGINNING + message.second) * SECOND
+        return Place(
+            record.key.decode(),
+            Kind(message.kind),
+            sequence=message.number,
+            event_time_us=time,
+            id=message.number,
+            resets=message.resets,
+        )
+
+    def open(self, message: Reading, record: Record) -> Meter:
+        """A meter that has read one value."""
+        self._fail_at(message, POISON)
+        return Meter([message.value])
+
+    def apply(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
+        """A row with all values, but for zero."""
+        state.values.append(message.value)
+        if message.value:
+            yield Total(message.kind, message.number, state.values[-5:])
+        self._fail_at(message, POISON)
+
+    def on_end(self, state: Meter) -> Iterable[Total]:
+        """The last values."""
+        yield Total("end", None, state.values[-5:])
+
+    @staticmethod
+    def _fail_at(message: Reading, value: int) -> None:
+        if message.value == value:
+            raise ZeroDivisionError("poison")
+
+
+class TimedMeters(Meters):
+    """A row for each ten seconds in which something was read."""
+
+    def apply(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
+        """As always; what is read first sets the timer."""
+        yield from super().apply(state, message, record)
+        if state.due_us is None and message.second is not None:
+            state.due_us = (BEGINNING + message.second // 10 * 10 + 10) * SECOND
+
+    def deadline(self, state: Meter) -> int | None:
+        """When ten seconds are over."""
+        return state.due_us
+
+    def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
+        """What was read in them; where that is too little the timer goes off once more."""
+        state.fired += 1
+        if len(state.values) == 1 and state.fired % 2:
+            state.due_us = deadline_us + 5 * SECOND
+            return
+        yield Total("timer", state.fired, state.values[-5:])
+        state.values, state.due_us = [], None
+
+
+class LateMeters(TimedMeters):
+    """Late messages have rows too."""
+
+    def on_late(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
+        """A row, but for zero; it changes the state too."""
+        state.fired += 100
+        if message.value:
+            yield Total("late", message.number, [message.value])
+        self._fail_at(message, FATAL)
+
+
+class WatermarkedMeters(TimedMeters):
+    """Only what one session says is believed."""
+
+    def watermark(self, message: Reading, record: Record) -> int | None:
+        """Two seconds behind the messages with even values."""
+        if message.second is None or message.value % 2:
+            return None
+        return (BEGINNING + message.second - 2) * SECOND
+
+
+TRANSFORMS: dict[str, Transform[Reading, Meter, Total]] = {
+    "plain": Meters(),
+    "timed": TimedMeters(),
+    "late": LateMeters(),
+    "watermarked": WatermarkedMeters(),
+}
+SILENT = EventTime(session_idle=timedelta(seconds=40))
+
+
+def metering(
+    pattern: str, integrity: IntegrityClass, transform: str, event_time: EventTime | None = None
+) -> Stream[Reading, Meter, Total]:
+    """The stream over the topics of one table."""
+    return Stream(
+        name="metering",
+        topics=Topics(pattern=pattern),
+        transform=TRANSFORMS[transform],
+        integrity=integrity,
+        event_time=event_time or EventTime(),
+    )
