@@ -20,6 +20,7 @@ from lockstep.table.layout import StreamFolders
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding
+from tests.state.evolving_streams import InRows, release
 from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
 from tests.verify.forging import Forged
@@ -68,6 +69,16 @@ def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs
         writer.join()
     assert [(each.status, each.violations) for each in found] == [(Status.PROVEN, ())] * PROOFS_BESIDE
     assert [each.batch for each in found] == sorted(each.batch for each in found)
+
+
+def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    runs = runs.of(release(feed.pattern, InRows()))
+    for first in (1, 22, 43):
+        feed.send(topic, session(20, first=first))
+        runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations) == (Status.PROVEN, ())
 
 
 def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) -> None:
