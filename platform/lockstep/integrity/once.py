@@ -102,7 +102,7 @@ class Once(IntegrityClass):
 
     def __post_init__(self) -> None:
         """Refuse a memory that holds nothing, or more than a session's state can carry."""
-        kept: object = self.keep_ids
+        kept = cast("object", self.keep_ids)  # users need no checker
         if isinstance(kept, bool) or not isinstance(kept, int) or not 0 < kept <= IDS_MAX:
             problem = f"is not a number of ids between 1 and {IDS_MAX}"
             raise DeclarationError("Once.keep_ids", kept, problem, "for example Once(keep_ids=1_000)")

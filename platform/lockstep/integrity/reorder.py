@@ -88,7 +88,7 @@ class Reordering(Gate):
         return _state(Order(h=[], w=recent, n=place.sequence)), ACCEPT
 
     def _by_number(self, order: Order, place: Place, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
-        number, last, held = cast("int", place.sequence), order["n"], order["h"]
+        number, last, held = cast("int", place.sequence), order.get("n", 0), order["h"]
         if place.kind is Kind.SNAPSHOT and place.resets:
             recent = self._remember({}, number, record, happened_us)
             return _state(Order(h=[], w=recent, n=number)), Verdict(Judgement.ACCEPT, before=_offsets(held))
@@ -106,7 +106,7 @@ class Reordering(Gate):
         return _state(after), Verdict(Judgement.ACCEPT, after=_offsets(held[:ready])) if ready else ACCEPT
 
     def _by_time(self, order: Order, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
-        floor_us = max(order["t"], self._time.watermark_us - self._lateness_us)
+        floor_us = max(order.get("t", 0), self._time.watermark_us - self._lateness_us)
         if happened_us < floor_us:
             return _state(order), late(happened_us, floor_us)
         return self._waiting(order, happened_us, record, happened_us)

@@ -240,7 +240,8 @@ def still_skipped(
 
 def _begun(state: object, before: int) -> bool:
     if isinstance(state, dict) and "o" in state:
-        return state["g"] is not False and state["o"] >= before
+        known = cast("Opened", state)
+        return known["g"] is not False and known["o"] >= before
     return state is not None  # of a class that needs no snapshots: it goes on
 
 

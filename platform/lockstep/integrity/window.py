@@ -80,7 +80,7 @@ class FuzzyWindow(IntegrityClass):
 
     def __post_init__(self) -> None:
         """Refuse a bound that bounds nothing."""
-        bound: object = self.lateness
+        bound = cast("object", self.lateness)  # users need no checker
         if not isinstance(bound, timedelta) or bound <= timedelta(0):
             problem = "is not a duration above zero"
             raise DeclarationError("FuzzyWindow.lateness", bound, problem, "for example timedelta(seconds=10)")

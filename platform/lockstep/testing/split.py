@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -101,7 +101,7 @@ class Batches(Generic[S, R]):
         self.finding: Finding | None = None
 
     @contextmanager
-    def folder(self) -> Iterator[None]:
+    def folder(self) -> Generator[None]:
         """While the test runs; nothing is left of it."""
         with tempfile.TemporaryDirectory(prefix="lockstep-testing-") as root:
             self._root = Path(root)
@@ -236,7 +236,8 @@ class Batches(Generic[S, R]):
         where = life.position
         address = StateAddress(GENERATION, where.topic_id, where.partition, where.next_offset, where.state)
         hot = HotFolder(self._root / "hot", self._root / "state")
-        with PartitionState.open(address, durable=self._root / "state", hot=hot, schema=self._made.state) as state:
+        opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
+        with opened as state:
             for session in dict.fromkeys(place.session for place in life.notes.places.values()):
                 entry = state.load(session)
                 if entry is not None and entry.state is not None:
@@ -245,13 +246,11 @@ class Batches(Generic[S, R]):
     def _rows(self, facts: BinFacts) -> pa.Table | None:
         """The rows of a batch, as they lie in the table."""
         return (
-            pa.concat_tables(pq.read_table(self._root / "table" / file.path) for file in facts.files)
-            if facts.files
-            else None
+            pa.concat_tables(_read(self._root / "table" / file.path) for file in facts.files) if facts.files else None
         )
 
     def _aside(self, folder: str, files: Sequence[SideFile]) -> list[QuarantineRow]:
-        rows = [row for file in files for row in pq.read_table(self._root / folder / file.path).to_pylist()]
+        rows = [row for file in files for row in _read(self._root / folder / file.path).to_pylist()]
         return [msgspec.convert(row, QuarantineRow) for row in rows]
 
     def _job(self) -> Job:
@@ -264,3 +263,7 @@ class Batches(Generic[S, R]):
             state=self._root / "state",
             hot=self._root / "hot",
         )
+
+
+def _read(file: Path) -> pa.Table:
+    return pq.read_table(file)  # pyright: ignore[reportUnknownMemberType]  # its stubs leave its arguments open
