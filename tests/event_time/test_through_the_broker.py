@@ -174,7 +174,9 @@ def read(broker: Broker, family: str, root: Path, case: Case, limit: int) -> tup
     return runs, topic
 
 
-@pytest.mark.parametrize("limit", [1, 5, 100])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(100, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_any_batches_give_the_rows_of_the_pure_run(
     broker: Broker, topic_family: str, tmp_path: Path, name: str, limit: int

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tests.verify.seeds_of_rows import Found
 
 CLEAN_TABLES = 100
-USUAL_CLEAN_TABLES = 8
-USUAL_CLEAN_METERS = 10
+USUAL_CLEAN_TABLES = 4
+USUAL_CLEAN_METERS = 5
 
 
 @pytest.mark.parametrize(
