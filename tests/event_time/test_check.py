@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from lockstep.rehearsal.broker import Broker
 
 
-@pytest.mark.parametrize("case", [TIMERS, REORDERED], ids=["timers", "reordered"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(TIMERS, id="timers", marks=pytest.mark.slow), pytest.param(REORDERED, id="reordered")]
+)
 def test_a_table_with_timers_and_held_messages_passes_its_check(
     broker: Broker, shared_spark: SparkSession, topic_family: str, tmp_path: Path, case: Case
 ) -> None:
