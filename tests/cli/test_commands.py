@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import msgspec
 import pytest
 import typer
 
+from lockstep import __version__
 from lockstep.cli import app
 from lockstep.commands import operate, resume, run
 from lockstep.commands.app import EXIT_CODES
@@ -59,6 +61,7 @@ ROOT = Path(__file__).parents[2]
 ANSWERS: dict[tuple[str, ...], object] = {
     ("streams",): tuple[streams.DeclaredStream, ...],
     ("status", "adding"): status.Status,
+    ("status",): tuple[status.StreamOverview, ...],
     ("topics", "adding"): topics.TopicsOfStream,
     ("plan", "adding"): preview.BatchPreview,
     ("plan", "adding", "--restart"): preview.RestartPreview,
@@ -200,6 +203,50 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")
     assert msgspec.json.decode(stopped.stdout, type=desire.Stopped).ended_by == "a claim"
     assert "stopped" in fresh.call("streams").stdout
+
+
+def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(1), update(9, a=1)])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    told = f"next: find the cause, then: lockstep resume adding --skip-session {topic}/0/s --why '...'"
+
+    said = fresh.call("status", "adding")
+    *_, halted_at, next_step = said.stdout.splitlines()
+    assert said.exit_code == 1
+    assert re.fullmatch(r"halted \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", halted_at)
+    assert next_step.startswith(told)
+
+    everything = fresh.call("status")
+    assert everything.exit_code == 1
+    assert everything.stdout.splitlines()[1].split()[:3] == ["adding", "halted", "ended"]
+    assert everything.stdout.splitlines()[-1].startswith(told)
+
+    for arguments in (["plan", "adding"], ["plan", "adding", "--restart"]):
+        planned = fresh.call(*arguments)
+        assert "refused: halted: gap at" in planned.stdout
+        assert planned.stdout.splitlines()[-1].startswith(told)
+
+
+def test_status_without_a_name_shows_streams_that_never_ran_too(fresh: Platform) -> None:
+    said = fresh.call("status")
+    assert said.exit_code == 0
+    assert said.stdout.splitlines()[1].split() == ["adding", "no", "table", "yet", "none", "-", "-", "-"]
+
+
+def test_status_does_not_say_that_nothing_expires_while_kafka_is_down(platform: Platform) -> None:
+    silent = {"LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "LOCKSTEP_KAFKA__TIMEOUT_SECONDS": "1"}
+    said = replace(platform, environment={**platform.environment, **silent}).call("status", "adding")
+    assert said.exit_code == 0
+    assert "headroom" in said.stdout
+    assert "unknown: Kafka did not answer" in said.stdout
+    assert "nothing unread expires" not in said.stdout
+
+
+def test_the_version_is_that_of_the_package(platform: Platform) -> None:
+    said = platform.call("--version")
+    assert (said.exit_code, said.stdout) == (0, f"lockstep {__version__}\n")
 
 
 def test_a_start_without_dagster_says_what_else_there_is(fresh: Platform) -> None:

@@ -71,6 +71,23 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:  # noqa: FBT001  # a flag of a command line
+    if asked:
+        from lockstep import __version__
+
+        sys.stdout.write(f"lockstep {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: FBT002  # a flag
+        bool, typer.Option("--version", help="Print the version, and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # answered by its callback
+
+
 def command(
     example: str, panel: Panel, *, name: str | None = None, within: typer.Typer | None = None
 ) -> Callable[[F], F]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
 from rich.live import Live
 
-from lockstep.commands.app import AsJson, Panel, StreamName, all_streams, command, settings, stream_of
+from lockstep.commands.app import FAILED, AsJson, Panel, StreamName, all_streams, command, settings, stream_of
 from lockstep.commands.output import answer, duration, facts, grid, lines, out, styled
 
 if TYPE_CHECKING:
     from lockstep.operations.preview import BatchPreview, RestartPreview
-    from lockstep.operations.status import Status
+    from lockstep.operations.status import Status, StreamOverview
     from lockstep.operations.streams import DeclaredStream
     from lockstep.operations.topics import TopicsOfStream
+
+T = TypeVar("T")
 
 WATCH_SECONDS = 2.0
 
@@ -36,21 +38,28 @@ def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a com
 
 @command("status order_books --watch", Panel.LOOK)
 def status(
-    stream: StreamName,
+    stream: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of a stream; all without one.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show where a stream stands: writer, batch, lag, freshness, headroom, positions, halt.
+    """Show where a stream stands: writer, batch, lag, freshness, headroom, positions, halt; or all, a line each.
 
-    With --watch and --json: one document a line, every two seconds.
+    Exit code 1 while one that is shown is halted, or has a table that cannot be read. With --watch and --json: one
+    document a line, every two seconds.
     """
+    from lockstep.operations.status import overview
     from lockstep.operations.status import status as read_status
 
-    name, found = stream_of(stream).name, settings()
-    if not watch:
-        answer(read_status(name, found), _status, as_json=as_json)
-        return
-    _watch(lambda: read_status(name, found), as_json=as_json)
+    found = settings()
+    if stream is None:
+        names = tuple(all_streams())
+        shown = _shown(lambda: overview(names, found), _overview, watch=watch, as_json=as_json)
+        halted = any(each.needs_operator for each in shown)
+    else:
+        name = stream_of(stream).name
+        halted = bool(_shown(lambda: read_status(name, found), _status, watch=watch, as_json=as_json).next_step)
+    if halted and not watch:
+        raise typer.Exit(FAILED)
 
 
 @command("topics order_books", Panel.LOOK)
@@ -80,7 +89,15 @@ def plan(
         answer(preview.next_batch(declared, found), _batch, as_json=as_json)
 
 
-def _watch(look: Callable[[], Status], *, as_json: bool) -> None:
+def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch: bool, as_json: bool) -> T:
+    """Show what is found, once or until Ctrl-C; gives what was found last."""
+    if watch:
+        return _watch(look, show, as_json=as_json)
+    answer(found := look(), show, as_json=as_json)
+    return found
+
+
+def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_json: bool) -> T:
     """Until Ctrl-C: in place on a terminal, one after the other in a pipe. A second Ctrl-C does not wait for a look."""
     over = threading.Event()
 
@@ -94,13 +111,15 @@ def _watch(look: Callable[[], Status], *, as_json: bool) -> None:
         live = (
             None if as_json or not out().is_terminal else screen.enter_context(Live(console=out(), auto_refresh=False))
         )
-        while not over.is_set():
+        while True:
+            found = look()
             if live is None:
-                answer(look(), _status, as_json=as_json)
+                answer(found, show, as_json=as_json)
                 sys.stdout.flush()
             else:
-                live.update(_status(look()), refresh=True)
-            over.wait(WATCH_SECONDS)
+                live.update(show(found), refresh=True)
+            if over.wait(WATCH_SECONDS):
+                return found
 
 
 def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
@@ -120,7 +139,7 @@ def _status(found: Status) -> RenderableType:
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
             ("freshness", duration(found.freshness_seconds)),
-            ("headroom", duration(found.headroom_seconds) or "nothing unread expires"),
+            ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
         )
     )
@@ -129,8 +148,44 @@ def _status(found: Status) -> RenderableType:
         ((p.topic, p.partition, p.position, p.lag_messages, duration(p.headroom_seconds)) for p in found.partitions),
     )
     problem = styled(f"Kafka: {found.kafka}", "yellow") if found.kafka else None
-    halts = [styled(str(finding), "red") for finding in found.findings]
-    return lines(head, table, problem, *halts)
+    return lines(head, table, problem, *_halt(found))
+
+
+def _headroom(found: Status) -> str:
+    if found.kafka:
+        return "unknown: Kafka did not answer"
+    return duration(found.headroom_seconds) or "nothing unread expires"
+
+
+def _halt(found: Status) -> Iterator[RenderableType]:
+    if not found.next_step:
+        return
+    yield from (styled(str(finding), "red") for finding in found.findings)
+    at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield styled(f"halted {at}", "red")
+    yield styled(f"next: {found.next_step}")
+
+
+def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
+    rows = (
+        (
+            each.stream,
+            each.desired,
+            each.writer,
+            each.lag_messages,
+            duration(each.freshness_seconds),
+            duration(each.headroom_seconds),
+        )
+        for each in found
+    )
+    table = grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
+    silent = sorted({each.kafka for each in found if each.kafka})
+    wrong = [(each.stream, each.reason, each.next_step) for each in found if each.needs_operator]
+    return lines(
+        table,
+        *(styled(f"Kafka: {problem}", "yellow") for problem in silent),
+        *(part for name, why, step in wrong for part in (styled(f"{name}: {why}", "red"), styled(f"next: {step}"))),
+    )
 
 
 def _topics(found: TopicsOfStream) -> RenderableType:
@@ -162,6 +217,7 @@ def _batch(found: BatchPreview) -> RenderableType:
         styled(waiting, "yellow") if waiting else None,
         styled(f"a run would be refused: {found.refused}", "red") if found.refused else None,
         *(styled(str(finding), "red") for finding in found.findings),
+        styled(f"next: {found.next_step}") if found.next_step else None,
     )
 
 
@@ -175,4 +231,5 @@ def _restart(found: RestartPreview) -> RenderableType:
         styled(f"topics kept aside: {', '.join(found.kept_aside) or 'none'}"),
         grid(("topic", "partition", "action", "start", "why"), rows),
         *(styled(str(finding), "red") for finding in found.findings),
+        styled(f"next: {found.next_step}") if found.next_step else None,
     )

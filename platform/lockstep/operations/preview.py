@@ -13,7 +13,7 @@ from lockstep.engine.hours import clock_hour, hour_of
 from lockstep.engine.plan import BatchPlan, PlanInput, Position, plan_batch
 from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.subscription import Subscription
-from lockstep.errors import StateError, TableError
+from lockstep.errors import StateError, TableError, resume_command
 from lockstep.integrity.finding import Finding
 from lockstep.kafka.audit import Key, audit
 from lockstep.kafka.discovery import ClusterView
@@ -54,7 +54,9 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
         ranges: What would be read, by bin.
         unavailable: "topic/partition" of those without a leader.
         findings: What an audit finds; a class with a promise would halt.
-        refused: Why a run would not start, where the declared types are not those of the table and the state.
+        refused: Why a run would not start: the stream is halted, or the declared types are not those of the table and
+            the state.
+        next_step: The command that ends the halt; empty unless halted.
     """
 
     stream: str
@@ -66,6 +68,7 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
     unavailable: tuple[str, ...]
     findings: tuple[Finding, ...]
     refused: str = ""
+    next_step: str = ""
 
 
 class RestartedPartition(msgspec.Struct, frozen=True):
@@ -98,6 +101,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Every partition, by topic and number.
         findings: What the first audit would find; a class with a promise would halt.
         changes: What it would change because declared types have: columns added, state migrated when touched.
+        next_step: The command that ends the halt; empty unless halted.
     """
 
     stream: str
@@ -108,6 +112,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[RestartedPartition, ...]
     findings: tuple[Finding, ...]
     changes: tuple[str, ...] = ()
+    next_step: str = ""
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -144,7 +149,8 @@ def next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
         )
     )
     found = _preview(stream, plan, partitions.positions, audit(partitions.known, seen.view))
-    return msgspec.structs.replace(found, refused=_types(stream, settings, seen)[1])
+    refused = _halted(head) or _types(stream, settings, seen)[1]
+    return msgspec.structs.replace(found, refused=refused, next_step=_next_step(head))
 
 
 def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
@@ -171,12 +177,21 @@ def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         partitions=tuple(listed),
         findings=audit(partitions.known, seen.view),
         changes=changes,
+        next_step=_next_step(seen.head),
     )
 
 
+def _halted(head: Head) -> str:
+    return f"halted: {head.reason}" if head.desired is Desired.HALTED else ""
+
+
+def _next_step(head: Head) -> str:
+    return resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else ""
+
+
 def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
-    if head.desired is Desired.HALTED:
-        return f"halted: {head.reason}"
+    if halted := _halted(head):
+        return halted
     folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
     try:
         refuse_lost_table(stream, folders, discovery_of(settings.kafka), group)

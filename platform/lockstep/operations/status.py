@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import msgspec
 
 from lockstep.engine.liveness import Phase, pulse, writer_lives
-from lockstep.errors import KafkaError
+from lockstep.errors import KafkaError, LockstepError, resume_command
 from lockstep.integrity.finding import Finding
 from lockstep.kafka.client import admin_client, reader_configuration
 from lockstep.kafka.discovery import ClusterView, Discovery
 from lockstep.kafka.oldest import oldest_unread
 from lockstep.kafka.topic_settings import topic_settings
-from lockstep.operations.opened import opened
+from lockstep.operations.opened import NoTable, opened
 from lockstep.operations.sql import rows_of_sql
 from lockstep.settings import KafkaSettings, Settings
+from lockstep.table import log
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, now, positions
 
+STREAMS_AT_ONCE = 16
+"""A look mostly waits: for a counter to move, and for Kafka."""
 OLDEST_SECONDS_MAX = 5.0
 """How long a look waits for the first unread message of each partition."""
 
@@ -65,6 +70,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         last_resume: The last time that an operator resumed the stream, as the ledger has it; None if never.
         partitions: Its partitions, by topic and number.
         kafka: Why Kafka could not be asked; empty when it was.
+        halted_at: When the halt was committed (UTC); None unless halted, or when the log does not hold that entry now.
+        next_step: The command that ends the halt; empty unless halted.
     """
 
     stream: str
@@ -83,6 +90,42 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_resume: str | None
     partitions: tuple[PartitionStatus, ...]
     kafka: str
+    halted_at: datetime | None = None
+    next_step: str = ""
+
+
+class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream among all of them, in one line.
+
+    Attributes:
+        stream: Its name.
+        desired: As in `Status`; "no table yet" before the first run, "unreadable" for a table that cannot be read.
+        writer: As in `Status`.
+        lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
+        freshness_seconds: Age of the newest committed message; None when none was read lately.
+        headroom_seconds: Until retention removes an unread message; None when nothing unread expires, or is known.
+        reason: Why it is halted, stopped or unreadable.
+        next_step: The command that ends that.
+        kafka: Why Kafka could not be asked; empty when it was.
+    """
+
+    stream: str
+    desired: str
+    writer: str = "none"
+    lag_messages: int | None = None
+    freshness_seconds: float | None = None
+    headroom_seconds: float | None = None
+    reason: str = ""
+    next_step: str = ""
+    kafka: str = ""
+
+    @property
+    def needs_operator(self) -> bool:
+        """Whether it is halted, or its table cannot be read."""
+        return self.desired in {Desired.HALTED.value, UNREADABLE}
+
+
+UNREADABLE = "unreadable"
 
 
 class KafkaLook(msgspec.Struct, frozen=True):
@@ -97,6 +140,32 @@ class KafkaLook(msgspec.Struct, frozen=True):
     view: ClusterView | None
     expires_at: Mapping[tuple[str, int], float]
     problem: str
+
+
+def overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview, ...]:
+    """Where all these streams stand, by name; looked at side by side."""
+    with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
+        return tuple(pool.map(lambda name: _overview(name, settings), sorted(streams)))
+
+
+def _overview(stream: str, settings: Settings) -> StreamOverview:
+    try:
+        found = status(stream, settings)
+    except NoTable as none:
+        return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
+    except LockstepError as error:
+        return StreamOverview(stream=stream, desired=UNREADABLE, reason=error.problem, next_step=error.next_step)
+    return StreamOverview(
+        stream=stream,
+        desired=found.desired,
+        writer=found.writer,
+        lag_messages=found.lag_messages,
+        freshness_seconds=found.freshness_seconds,
+        headroom_seconds=found.headroom_seconds,
+        reason=found.reason,
+        next_step=found.next_step,
+        kafka=found.kafka,
+    )
 
 
 def status(stream: str, settings: Settings) -> Status:
@@ -130,7 +199,15 @@ def status(stream: str, settings: Settings) -> Status:
         last_resume=_last_resume(folders),
         partitions=partitions,
         kafka=seen.problem,
+        halted_at=_halted_at(folders, head),
+        next_step=resume_command(stream, head.findings) if head.desired is Desired.HALTED else "",
     )
+
+
+def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
+    """The halt is the last batch: nothing but a resumption is committed as a batch after it."""
+    entry = log.read_entry(folders.table, head.batch_version) if head.desired is Desired.HALTED else None
+    return None if entry is None else entry.written_at
 
 
 def writer_of(folders: StreamFolders, epoch: int) -> str:

@@ -7,6 +7,7 @@ of a version itself.
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ class Entry(msgspec.Struct, frozen=True):
         head: The head it carries.
         operation: Delta's name of the operation.
         author: The engine that wrote it.
+        written_at: When, by the writer's clock (UTC).
     """
 
     version: int
@@ -35,6 +37,7 @@ class Entry(msgspec.Struct, frozen=True):
     head: Head | None
     operation: str
     author: str
+    written_at: datetime | None = None
 
 
 class _Line(msgspec.Struct):
@@ -71,6 +74,7 @@ def read_entry(table: Path, version: int) -> Entry | None:
         head=Head.decode(head) if isinstance(head, str) else None,
         operation=str(info.get("operation", "unknown")),
         author=str(info.get("engineInfo", "unknown")),
+        written_at=_time(info.get("timestamp")),
     )
 
 
@@ -85,3 +89,7 @@ def sync(path: Path) -> None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _time(value: object) -> datetime | None:
+    return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else None
