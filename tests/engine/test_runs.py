@@ -12,7 +12,7 @@ import pytest
 from lockstep import Every, Limits
 from lockstep.engine import watch
 from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
+from lockstep.errors import EnvironmentProblem, IntegrityLost
 from lockstep.kafka.discovery import Discovery
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import heads, named_files, named_ledger_files, read_table, read_until
@@ -120,6 +120,64 @@ def test_a_topic_created_again_between_runs_halts_the_stream_by_name(
     assert lost.value.findings[0].topic_id != lost.value.findings[0].found
     assert runs.rows(topic) == rows
     assert heads(runs.folders.table)[-1]["desired"] == "halted"
+
+
+class Pauses(threading.Event):
+    """A stop that nobody asks for: notes how long the run meant to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout)
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("batch_messages", [3, 1_000])
+def test_a_bounded_run_does_not_pause_after_a_batch(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
+    feed.send(feed.create("values"), session(5))
+    pauses = Pauses()
+    assert runs.with_limits(Limits(batch_messages=batch_messages)).run(stop=pauses) is Outcome.ENDED
+    assert pauses.seconds == []
+
+
+def test_a_bounded_run_pauses_before_it_tries_a_failed_batch_again(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(5))
+    pauses, calls = Pauses(), iter(range(1_000))
+
+    def failing_once(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+            if next(calls) == 0:
+                raise EnvironmentProblem("no space left", next_step="free some")
+            return runner(plan)
+
+        return run
+
+    assert runs.run(stop=pauses, around=failing_once) is Outcome.ENDED
+    assert pauses.seconds
+    assert_one_copy(runs, topic, session(5))
+
+
+def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(5))
+    pauses, right, looks_without = Pauses(), Discovery.view, iter(range(4))
+    begun = threading.Event()
+
+    def leaderless_after_the_first_batch(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+        view = right(discovery, names)
+        gone = begun.is_set() and next(looks_without, None) is not None
+        return msgspec.structs.replace(view, ends={}) if gone else view
+
+    monkeypatch.setattr(Discovery, "view", leaderless_after_the_first_batch)
+    two_batches = runs.with_limits(Limits(batch_messages=3))
+    assert two_batches.run(stop=pauses, around=telling(begun)) is Outcome.ENDED
+    assert pauses.seconds
+    assert_one_copy(runs, topic, session(5))
 
 
 def test_a_lost_hot_copy_changes_nothing(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ class Batches:
         """Whether all that was there at the start of the run is committed."""
         return self._partitions.stands_at(self._stop_at)
 
-    def work(self, plan: BatchPlan) -> None:
-        """Run the bins of a plan and commit what they reached.
+    def work(self, plan: BatchPlan) -> bool:
+        """Run the bins of a plan and commit what they reached; whether anything was committed.
 
         1. Run the bins; a failed job is planned again, from the last commit.
         2. Ask Kafka again: a topic replaced since the plan was read under a false name.
@@ -101,7 +101,7 @@ class Batches:
         began = time.monotonic()
         bins = self._run(plan)
         if bins is None or self._replaced(plan) or not self._worth_committing(bins):
-            return
+            return False
         burst, accepted = quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
             self._halt((burst,))
@@ -124,11 +124,12 @@ class Batches:
             commit_seconds = self._commit(reached, bins)
         except demands.Replan as lost:
             self._renew_head(lost)
-            return
+            return False
         self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
         self._report(bins, time.monotonic() - began, commit_seconds)
         if findings:
             self._end_halted(findings)
+        return True
 
     def _run(self, plan: BatchPlan) -> Sequence[BinFacts] | None:
         """The facts of all that worked; None when nothing did."""

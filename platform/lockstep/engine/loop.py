@@ -61,22 +61,22 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
 
 def _until_over(batches: Batches, hands: Hands, claimed: Claimed, heartbeat: Heartbeat) -> Outcome:
     while True:
-        began = time.monotonic()
+        began, bounded = time.monotonic(), isinstance(hands.trigger, AvailableNow)
         plan = batches.plan()
-        if plan is not None:
-            batches.work(plan)
-        elif isinstance(hands.trigger, AvailableNow) and batches.done():
+        if plan is None and bounded and batches.done():
             return Outcome.ENDED
-        backlog = plan is not None and batches.behind(plan)
-        outcome = _look(hands, claimed, heartbeat, began, backlog=backlog)
+        committed = plan is not None and batches.work(plan)
+        # A bounded run has nothing to wait for but what it could not read or commit: a leader, a log that settles.
+        at_once = plan is not None and ((bounded and committed) or batches.behind(plan))
+        outcome = _look(hands, claimed, heartbeat, began, at_once=at_once)
         if outcome is not None:
             return outcome
 
 
-def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *, backlog: bool) -> Outcome | None:
+def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *, at_once: bool) -> Outcome | None:
     """Wait until the next batch is due; say how the run ends if it is to end."""
     pace = hands.trigger.seconds if isinstance(hands.trigger, Every) else IDLE_SECONDS
-    due = began if backlog else began + pace
+    due = began if at_once else began + pace
     while True:
         if hands.stop.is_set():
             return Outcome.STOPPED

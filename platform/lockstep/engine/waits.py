@@ -7,8 +7,8 @@ import math
 import msgspec
 
 IDLE_SECONDS = 1.0
-"""Pause of a run that waits for anything but time: files to fill, a leader to come back. A look at Kafka
-costs some 10 ms of CPU."""
+"""Pause of a run that waits for anything but time: files to fill, a leader to come back. A bounded run that has just
+committed does not pause. A look at Kafka costs some 10 ms of CPU."""
 
 
 class Waits(msgspec.Struct, frozen=True):
