@@ -229,6 +229,20 @@ def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it
         assert planned.stdout.splitlines()[-1].startswith(told)
 
 
+def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(1), *[b"garbage"] * 50, *session(1, first=9)])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    told = fresh.call("status", "adding").stdout.splitlines()[-1]
+    command = told.partition("lockstep ")[2].partition(" (or --mended")[0].replace("'...'", "'a broken producer'")
+    assert f"--from-snapshot {topic}/0@2-52" in command
+    assert fresh.call(*shlex.split(command)).exit_code == 0
+    assert fresh.runs.run().value == "all that was available is committed"
+    assert fresh.call("status", "adding").exit_code == 0
+    assert fresh.call("verify", "adding").exit_code == 0
+
+
 def test_status_without_a_name_shows_streams_that_never_ran_too(fresh: Platform) -> None:
     said = fresh.call("status")
     assert said.exit_code == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,6 +59,12 @@ def kept(runs: LocalRuns) -> dict[tuple[str, int, int], str]:
 def send(feed: Feed, topic: str, *messages: tuple[str, bytes]) -> None:
     for key, value in messages:
         feed.send(topic, [value], key=key)
+
+
+def send_all(feed: Feed, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
+    """Append many messages, in order, with one producer for each run of one key."""
+    for key, run in groupby(messages, key=itemgetter(0)):
+        feed.send(topic, [value for _, value in run], key=key)
 
 
 def applied(sent: list[tuple[str, bytes]], *offsets: int) -> list[tuple[object, ...]]:

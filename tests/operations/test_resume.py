@@ -20,7 +20,7 @@ from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import BY_CHECKSUM, POISON, adding
-from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send
+from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send, send_all
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +96,47 @@ def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed
     assert kept(runs)[(topic, 0, 9)] == "suspended"
     send(feed, topic, ("s", b"garbage again"))
     assert [each.cause for each in halted(runs)] == ["undecodable"]
+
+
+@pytest.mark.parametrize("batch_messages", [200_000, 60])
+def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
+    """More of it than makes a burst, with messages of the stream in between, and over more than one batch."""
+    topic, runs = feed.create("values"), runs.with_limits(Limits(batch_messages=batch_messages))
+    garbage: list[tuple[str, bytes]] = [("s", b"\x00garbage")] * 50
+    sent = [*TWO, *garbage, ("s", update(3, a=1)), ("s", snapshot(4, a=2)), *garbage, *garbage[:25]]
+    sent += [("s", snapshot(9, a=5)), ("t", update(3, b=1)), ("s", update(10, a=1))]
+    send_all(feed, topic, sent)
+    (finding,) = halted(runs)
+    if batch_messages > len(sent):
+        assert (finding.offset, finding.until) == (4, 131)
+        assert "125 of 130 messages cannot be decoded; looked as far as offset 133" in finding.detail
+        proposal = FromSnapshot(topic, 0, 4, 131)
+        assert proposed(finding) == proposal
+    else:
+        assert (finding.offset, finding.until) == (4, 60)
+        assert "54 of 56 messages cannot be decoded; looked as far as offset 59" in finding.detail
+        proposal = FromSnapshot(topic, 0, 4, 131)  # the operator has seen how far it goes
+    (row,) = resumed(runs, FromSnapshot.parse(proposal.argument))
+    assert (row.until, row.suspended_from) == (4, 131)
+    assert noted([row]) == [("from-snapshot", "undecodable", 4, 131, None)]
+    assert runs.run() is Outcome.ENDED
+    assert applied(sent, 0, 1, 2, 3, 131, 133) == runs.rows(topic)
+    found = kept(runs)
+    assert [found[topic, 0, at] for at in (54, 55, 132)] == ["suspended"] * 3
+    assert sum(cause == "undecodable" for cause in found.values()) == 125
+
+
+def test_a_part_of_a_run_of_garbage_can_be_passed_over(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    sent = [*TWO, *([("s", b"\x00garbage")] * 3), ("s", update(3, a=1))]
+    send_all(feed, topic, sent)
+    (finding,) = halted(runs)
+    assert (finding.offset, finding.until) == (4, 7)
+    resumed(runs, Loss(topic, 0, 4, 5))
+    assert [(each.offset, each.until) for each in halted(runs)] == [(5, 7)]
+    resumed(runs, Loss(topic, 0, 5, 7))
+    runs.run()
+    assert applied(sent, 0, 1, 2, 3, 7) == runs.rows(topic)
 
 
 def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
@@ -187,6 +228,8 @@ def test_options_are_read_as_they_are_written() -> None:
     _, argument = shlex.split(acceptance.options([odd]))
     assert SkipSession.parse(argument) == odd
     assert Loss.parse("books.eth/0@120-121") == Loss("books.eth", 0, 120, 121)
+    for snapshots in (FromSnapshot("books.eth", 0), FromSnapshot("books.eth", 0, 120, 170)):
+        assert FromSnapshot.parse(snapshots.argument) == snapshots
     for wrong in ("books.eth", "books.eth/0@9-8", "books/eth/0@1-2", "books.eth/x@1-2"):
         with pytest.raises(ValueError, match="for example"):
             Loss.parse(wrong)

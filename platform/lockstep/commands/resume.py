@@ -42,7 +42,7 @@ def resume(  # noqa: PLR0913  # an option a kind
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: to quarantine until its next snapshot.")
     ] = None,
     from_snapshot: Annotated[
-        Several, typer.Option(help="TOPIC/PARTITION: all its sessions, until the next snapshot of each.")
+        Several, typer.Option(help="TOPIC/PARTITION[@FROM-UNTIL]: all its sessions, until the next snapshot of each.")
     ] = None,
     accept_truncated: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION: its log was cut; its sessions wait for snapshots.")

@@ -261,6 +261,16 @@ class RangeFold:
             self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
 
 
+def decoded(value: bytes | None, program: Program) -> object:
+    """Decode a value as the fold does, which has these lines in its loop.
+
+    Raises:
+        Undecodable: It is larger than the stream takes; whatever else is in `DECODE_ERRORS` where it is no message.
+    """
+    bytes_max = program.message_bytes_max
+    return program.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
+
+
 def _offset(message: Message) -> int:
     return message.offset()  # type: ignore[return-value]  # always set on a consumed message
 

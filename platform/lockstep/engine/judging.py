@@ -108,7 +108,9 @@ class Judging:
         problem = "no value (null)" if record.value is None else str(error)
         cause = Cause.NO_VALUE if record.value is None else cause_of(error)
         answer = self.answer(Fault.UNDECODABLE, record.offset)
-        self.counts.refused += answer is not Judgement.GAP  # a class that only counts them fills no quarantine
+        given_up = record.offset < self._position.suspended_from
+        # A class that only counts them fills no quarantine, and what an operator has given up is no burst.
+        self.counts.refused += answer is not Judgement.GAP and not given_up
         found = self.finding("undecodable", record.offset, session=key_text(record))
         self.judged(
             answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from lockstep.engine.kept import Without
+from lockstep.engine.lookahead import with_range
 from lockstep.engine.program import Program
 from lockstep.engine.work import Opener, Work, read_and_fold
 from lockstep.integrity.contract import Fault
@@ -39,6 +40,7 @@ def settle(work: Work, opener: Opener) -> Work:
     1. Prove the holes; before what follows an unproven one, a class that suspends suspends.
     2. A message that the transform refuses is left out of the next fold, and judged there.
     3. A violation, or more than can be kept in quarantine, ends the range; the next fold stops there.
+    4. Of garbage that ends it, look how far it goes.
 
     A fold is deterministic, so each fold finds all that the one before it found, and at most one thing more.
     """
@@ -51,7 +53,8 @@ def settle(work: Work, opener: Opener) -> Work:
         bounds = narrower
         work = _fold_again(work, opener, bounds)
     work.holes = [hole for hole in holes if hole.until <= bounds.until]
-    work.planned, work.finding, work.trouble = planned, bounds.finding, work.trouble or bounds.trouble
+    work.planned, work.trouble = planned, work.trouble or bounds.trouble
+    work.finding = with_range(bounds.finding, work, opener)
     return work
 
 

@@ -55,6 +55,10 @@ class Log(Protocol):
         """Read all ranges at once, each in offset order."""
         ...
 
+    def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
+        """Read a range that is only looked at: nothing of it is folded."""
+        ...
+
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
         """Offsets that held no message, each with its cause."""
         ...
@@ -69,6 +73,10 @@ class KafkaLog:
     def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
         """See `Log.read`."""
         return read(_kept_consumer(msgspec.msgpack.encode(self.configuration)), ranges)
+
+    def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
+        """See `Log.ahead`."""
+        return self.read([beyond])
 
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
         """See `Log.explain`."""

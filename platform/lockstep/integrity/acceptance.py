@@ -110,17 +110,13 @@ class Loss(_OfPartition, frozen=True):
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
         here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
-        return here and self.start <= finding.offset and finding.until <= self.until
+        until = finding.offset + 1 if finding.cause == UNDECODABLE else finding.until  # of a run, as much as is wished
+        return here and self.start <= finding.offset and until <= self.until
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """From TOPIC/PARTITION@FROM-UNTIL. Raises ValueError with the right form."""
-        form = "TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0@120-121"
-        found = _matched(rf"{PLACE}@(?P<start>\d+)-(?P<until>\d+)", text, form)
-        start, until = int(found["start"]), int(found["until"])
-        if start > until:
-            raise ValueError(form)
-        return cls(found["topic"], int(found["partition"]), start, until)
+        return cls(*_range(text, "TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0@120-121"))
 
 
 class SkipSession(_OfPartition, frozen=True):
@@ -147,13 +143,37 @@ class SkipSession(_OfPartition, frozen=True):
 
 
 class FromSnapshot(_OfPartition, frozen=True):
-    """All sessions of a partition wait for their next snapshot."""
+    """All sessions of a partition wait for their next snapshot.
 
+    Attributes:
+        start: First offset of what is given up; None for where the stream stands.
+        until: First offset after it; None for the end of what the finding names. What lies before it goes to
+            quarantine, and only snapshots from there on count.
+    """
+
+    start: int | None = None
+    until: int | None = None
     OPTION: ClassVar[str] = "from-snapshot"
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        place = f"{self.topic}/{self.partition}"
+        return place if self.until is None else f"{place}@{self.start}-{self.until}"
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
-        return self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
+        here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
+        return here and (self.until is None or (self.start or 0) <= finding.offset < self.until)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From TOPIC/PARTITION, or TOPIC/PARTITION@FROM-UNTIL. Raises ValueError with the right form."""
+        form = "TOPIC/PARTITION or TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0 or books.eth/0@120-170"
+        if "@" in text:
+            return cls(*_range(text, form))
+        found = _matched(PLACE, text, form)
+        return cls(found["topic"], int(found["partition"]))
 
 
 class Truncated(_OfPartition, frozen=True):
@@ -256,7 +276,14 @@ def proposed(finding: Finding) -> Acceptance:
     }
     session = SkipSession(topic, partition, finding.session or "")
     by_session = session.covers(finding) and _can_be_typed(session.session)
-    return of_cause.get(finding.cause) or (session if by_session else FromSnapshot(topic, partition))
+    return of_cause.get(finding.cause) or (session if by_session else _from_snapshot(finding))
+
+
+def _from_snapshot(finding: Finding) -> FromSnapshot:
+    """With the range where a run of messages is given up, so that it is seen how much that is."""
+    if finding.cause == UNDECODABLE and finding.until > finding.offset + 1:
+        return FromSnapshot(finding.topic, finding.partition, finding.offset, finding.until)
+    return FromSnapshot(finding.topic, finding.partition)
 
 
 def options(accepted: Iterable[Acceptance]) -> str:
@@ -268,6 +295,15 @@ def options(accepted: Iterable[Acceptance]) -> str:
 
 def _can_be_typed(session: str) -> bool:
     return session.isprintable() and len(session) <= SESSION_LENGTH_MAX
+
+
+def _range(text: str, form: str) -> tuple[str, int, int, int]:
+    """Topic, partition, first offset and first offset after."""
+    found = _matched(rf"{PLACE}@(?P<start>\d+)-(?P<until>\d+)", text, form)
+    start, until = int(found["start"]), int(found["until"])
+    if start > until:
+        raise ValueError(form)
+    return found["topic"], int(found["partition"]), start, until
 
 
 def _matched(form: str, text: str, wanted: str) -> re.Match[str]:

@@ -120,13 +120,21 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: Decision) -> Ledger
         case FromSnapshot():
             if finding is not None and finding.cause in NOTHING_THERE and row.until < finding.until:
                 row = _moved(row, finding.until, decision)
-            return replace(row, suspended_from=max(row.until, finding.until if finding else 0))
+            until = max(row.until, row.suspended_from, _given_up_until(accepted, finding))
+            return replace(row, suspended_from=until)
         case Truncated():
             return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
         case Recreated() | Gone():
             return replace(row, retired=True)
         case _:
             return row
+
+
+def _given_up_until(accepted: Acceptance, finding: Finding | None) -> int:
+    """First offset that is not given up: what the operator names, else the end of what the finding names."""
+    if isinstance(accepted, FromSnapshot) and accepted.until is not None:
+        return accepted.until
+    return finding.until if finding else 0
 
 
 def _passed_over(row: LedgerRow, loss: Loss, decision: Decision) -> LedgerRow:
@@ -161,7 +169,7 @@ def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: De
         kind=accepted.OPTION,
         cause=finding.cause if finding else "",
         start=finding.offset if finding else before.until,
-        until=max(row.until, finding.until if finding else 0),
+        until=max(row.until, _given_up_until(accepted, finding)),
         session=accepted.session if isinstance(accepted, SkipSession) else None,
         who=decision.who,
         why=decision.why,

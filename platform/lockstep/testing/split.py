@@ -75,6 +75,11 @@ class _Life(Generic[R]):
             messages = cast("list[Message]", self.log[wanted.start : wanted.until])
             yield Run(index, messages, [], wanted.until)
 
+    def ahead(self, beyond: Range) -> Iterator[Run]:
+        """See `lockstep.engine.work.Log`: what is found depends on no batch, so nobody looks further than it goes."""
+        del beyond
+        return iter(())
+
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
         """See `lockstep.engine.work.Log`: a log in memory has no holes."""
         del position, gaps
