@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.engine.loop import Outcome
+from lockstep.engine.publish import refuse_lost_table
 from lockstep.errors import LockstepError, TableError
-from lockstep.kafka.group import Group
+from lockstep.kafka.client import admin_client
+from lockstep.kafka.discovery import Discovery
+from lockstep.kafka.group import Group, Place
 from lockstep.operations.reset import reset_new
 from tests.engine.feed import folded, session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -44,6 +49,22 @@ def test_a_table_that_is_gone_is_refused_until_it_is_reset(feed: Feed, runs: Loc
     reset_new(runs.stream.name, runs.settings)
     assert runs.run() is Outcome.ENDED
     assert folded([(n, "s", value) for n, value in enumerate(session(4))]) == runs.rows(topic)
+
+
+def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lost(feed: Feed, runs: LocalRuns) -> None:
+    """It sees no table, then asks Kafka: the other one has created its table and published positions in between."""
+    feed.send(feed.create("values"), session(4))
+
+    class AskedLate(Group):
+        def published(self, places: Iterable[Place]) -> dict[Place, int]:
+            runs.run()
+            return super().published(places)
+
+    kafka = runs.settings.kafka
+    late = AskedLate(kafka, runs.stream.name)
+    discovery = Discovery(admin_client(kafka), kafka.timeout_seconds)
+    refuse_lost_table(runs.stream, runs.folders, discovery, late)
+    assert any(late.published([(f"{feed.family}.values", 0)]).values())
 
 
 def test_a_table_that_exists_is_not_reset(feed: Feed, runs: LocalRuns) -> None:

@@ -56,7 +56,7 @@ def refuse_lost_table(stream: AnyStream, folders: StreamFolders, discovery: Disc
         return
     topics = discovery.topics(stream.topics.select(discovery.topic_names())).values()
     known = group.published((topic.name, partition) for topic in topics for partition in range(topic.partitions))
-    if any(known.values()):
+    if any(known.values()) and not log.exists(folders.table):  # else another first start was faster
         raise TableError(
             f"{folders.table} does not exist, but stream {stream.name} had come to {sum(known.values())} offsets of "
             f"{len({topic for topic, _ in known})} topics, says group {group.name} in Kafka",

@@ -84,7 +84,8 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             to_delta(schema),
             partition_by=partition_by,
             configuration=PROPERTIES,
-            commit_properties=CommitProperties(custom_metadata=metadata),
+            # Never its default, which tries again at version 1: over the table of a run that was faster.
+            commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
         )
     except DeltaError:
         if not log.exists(folder):  # else another run created it in the same moment
