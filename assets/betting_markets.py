@@ -62,8 +62,14 @@ Key = tuple[int, float, str, float | None]
 class RunnerChange(msgspec.Struct, frozen=True):
     """One changed price of a ladder, or one changed figure; a value is null where there is none.
 
-    `part` is, in ladders: available_to_back, available_to_lay, traded, starting_price_back,
-    starting_price_lay; without a price: last_price, traded_volume, near_price, far_price.
+    Attributes:
+        runner: The exchange's id of the runner.
+        handicap: Handicap of the runner, where the market has one; otherwise 0.
+        part: In ladders available_to_back, available_to_lay, traded, starting_price_back, starting_price_lay;
+            without a price last_price, traded_volume, near_price, far_price.
+        price: Price of the rung; null for a figure.
+        value: Money at the price, or the figure, after the message; null when there is none.
+        previous_value: The same before the message.
     """
 
     runner: int

@@ -96,7 +96,14 @@ def digits(number: str) -> str:
 
 
 class LevelChange(msgspec.Struct, frozen=True):
-    """One changed price level; a quantity is null where there is no such level in the book's depth."""
+    """One changed price level; a quantity is null where there is no such level in the book's depth.
+
+    Attributes:
+        side: bid or ask.
+        price: Price of the level, as the exchange wrote it.
+        quantity: Quantity after the message; null when the level is gone.
+        previous_quantity: Quantity before the message; null when the level is new.
+    """
 
     side: str
     price: str

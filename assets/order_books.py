@@ -37,7 +37,14 @@ class BookMessage(msgspec.Struct):
 
 
 class LevelChange(msgspec.Struct, frozen=True):
-    """One changed price level; a quantity is null where there is no such level."""
+    """One changed price level; a quantity is null where there is no such level.
+
+    Attributes:
+        side: bid or ask.
+        price: Price of the level, as the exchange wrote it.
+        quantity: Quantity after the message; null when the level is gone.
+        previous_quantity: Quantity before the message; null when the level is new.
+    """
 
     side: str
     price: str

@@ -12,7 +12,7 @@ import pytest
 from lockstep import Every, Limits
 from lockstep.engine import stalls
 from lockstep.engine.loop import Outcome
-from lockstep.operations.topics import topics_of
+from lockstep.operations.topics import TopicLifecycle, topics_of
 from lockstep.rehearsal.broker import Broker
 from tests.engine.feed import Feed, folded, send_within, session, update
 from tests.engine.local_runs import LocalRuns
@@ -97,7 +97,7 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
     newest = read_table(runs.folders.ledger).to_pylist()[-1]
     assert (newest["until"], newest["stable_end"], newest["high_watermark"]) == (3, 3, 5)
     (status,) = topics_of(runs.stream, runs.settings).topics
-    assert (status.state, status.lag_messages) == ("active", 2)
+    assert (status.state, status.lag_messages) == (TopicLifecycle.ACTIVE, 2)
     producer.commit_transaction()
     assert runs.run() is Outcome.ENDED
     assert runs.rows(topic) == rows([*opening, update(4, a=1), update(5, a=1)])

@@ -19,7 +19,7 @@ from lockstep.operations.resume import resume
 from lockstep.operations.sql import WrongQuery
 from lockstep.operations.state import NoSuchSession, Wanted, plain, read_states
 from lockstep.operations.status import status
-from lockstep.operations.topics import Life, TopicStatus, life, topics_of
+from lockstep.operations.topics import IDLE_AFTER, TopicLifecycle, TopicStatus, topic_lifecycle, topics_of
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
 from tests.engine import bad_inputs
@@ -55,6 +55,10 @@ def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRu
     runs.run()
     assert status("adding", runs.settings).headroom_seconds is None  # nothing is unread
     feed.send(topic, [update(3, a=1)])
+    (listed,) = topics_of(runs.stream, runs.settings).topics
+    assert listed.retention_seconds == 3600
+    assert listed.headroom_seconds is not None
+    assert 3000 < listed.headroom_seconds <= 3600
     headroom = status("adding", runs.settings).headroom_seconds
     assert headroom is not None
     assert 3000 < headroom <= 3600
@@ -93,13 +97,18 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
 
     found = topics_of(runs.stream, runs.settings)
     assert {item.topic: item.state for item in found.topics} == {
-        read: "active",
-        deleted: "deleted",
-        again: "re-created",
-        new: "new",
+        read: TopicLifecycle.ACTIVE,
+        deleted: TopicLifecycle.DELETED,
+        again: TopicLifecycle.RECREATED,
+        new: TopicLifecycle.NEW,
     }
     by_name: dict[str, TopicStatus] = {item.topic: item for item in found.topics}
-    assert (by_name[new].partitions, by_name[new].lag_messages) == (3, 5)
+    assert (by_name[new].partitions, by_name[new].messages, by_name[new].lag_messages) == (3, 5, 5)
+    assert (by_name[deleted].messages, by_name[deleted].first_message) == (None, None)
+    first, last = by_name[new].first_message, by_name[new].last_message
+    assert first is not None
+    assert last is not None
+    assert first <= last
     assert (by_name[read].position, by_name[read].lag_messages, by_name[deleted].lag_messages) == (2, 0, None)
     assert (found.wanted, found.subscribed) == (3, 3)
 
@@ -109,12 +118,17 @@ def test_a_topic_that_is_read_to_its_end_is_active_then_idle_then_drained(read: 
     topic = f"{feed.family}.values"
     held = topics_of(runs.stream, runs.settings).topics[0]
     assert held.topic == topic
-    rows, now = _rows(runs), timedelta(seconds=1)
-    there = _topic(runs, topic)
-    lives = [life(rows, there, runs.stream, lag=0, quiet=quiet) for quiet in (now, timedelta(hours=1), timedelta.max)]
-    assert lives == [Life.ACTIVE, Life.IDLE, Life.DRAINED]
-    assert life(rows, there, runs.stream, lag=1, quiet=timedelta.max) is Life.ACTIVE
-    assert life(rows, there, adding("other"), lag=1, quiet=now) is Life.UNWANTED
+    rows, moment = _rows(runs), timedelta(milliseconds=1)
+    there, drained = _topic(runs, topic), runs.stream.topics.inactive_after
+    silences = (moment, IDLE_AFTER - moment, IDLE_AFTER, drained - moment, drained, timedelta.max, None)
+    assert [topic_lifecycle(rows, there, runs.stream, lag=0, quiet=quiet) for quiet in silences] == [
+        *[TopicLifecycle.ACTIVE] * 2,
+        *[TopicLifecycle.IDLE] * 2,
+        *[TopicLifecycle.DRAINED] * 2,
+        TopicLifecycle.IDLE,  # nobody knows since when a topic without messages is silent
+    ]
+    assert topic_lifecycle(rows, there, runs.stream, lag=1, quiet=timedelta.max) is TopicLifecycle.ACTIVE
+    assert topic_lifecycle(rows, there, adding("other"), lag=1, quiet=moment) is TopicLifecycle.UNWANTED
 
 
 def test_the_next_batch_is_what_is_left_to_read(read: Read) -> None:

@@ -7,23 +7,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dagster import AssetObservation, AssetRecordsFilter, DagsterInstance
+from dagster import AssetMaterialization, AssetObservation, DagsterInstance, TableMetadataValue
 
 from assets.order_books import order_books
 from lockstep import Topics
 from lockstep.engine.bookkeeping import BatchIdentity, first_position, quiet_row
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
+from lockstep.operations.topics import topics_of
 from lockstep.orchestration import names
-from lockstep.orchestration.companions import observe_ledger, observe_topics
-from lockstep.orchestration.restarts import observe
+from lockstep.orchestration.companions import CHANGES_A_LOOK, observe_ledger
+from lockstep.orchestration.restarts import Observed, observe
 from lockstep.orchestration.topics import Cursor
-from lockstep.rehearsal.producer import create_topic
+from lockstep.rehearsal.producer import create_topic, produce
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import demands, ledger, side
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema import table_schema
+from tests.orchestration.installation import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
     from lockstep.engine.hands import AnyStream
     from lockstep.rehearsal.broker import Broker
+
+NEW_CURSOR = Cursor()
 
 
 class Installed:
@@ -58,14 +62,32 @@ class Installed:
         output.commit(demands.batch(writer, batch))
         side.SideLog(folders.ledger).forward((file,), 1, after=0)
 
-    def report(self, observations: list[AssetObservation]) -> None:
-        """Hand events to the instance, as the daemon does after a tick."""
-        for observation in observations:
-            self.instance.report_runless_asset_event(observation)
+    def look(self, wanted: str, cursor: Cursor = NEW_CURSOR) -> Observed:
+        """A look of the sensor, whose events the daemon hands to the instance."""
+        seen = observe(self.stream, self.settings, self.instance, frozenset(wanted.split()), cursor)
+        for request in seen.partitions:
+            self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+        for event in seen.events:
+            self.instance.report_runless_asset_event(event)
+        return seen
+
+    def ledger(self, lag_messages: int) -> AssetMaterialization | AssetObservation | None:
+        """What a look at the ledger gives the instance."""
+        events = observe_ledger(self.stream, self.settings, self.instance, lag_messages=lag_messages)
+        for event in events:
+            self.instance.report_runless_asset_event(event)
+        return events[0] if events else None
 
 
-def told(observation: AssetObservation) -> dict[str, Any]:
-    return {name: value.value for name, value in observation.metadata.items()}
+def told(event: AssetObservation | AssetMaterialization) -> dict[str, Any]:
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def table_of(event: AssetObservation | AssetMaterialization) -> list[dict[str, Any]]:
+    """The table of all topics that an event holds."""
+    shown = event.metadata["all_topics"]
+    assert isinstance(shown, TableMetadataValue)
+    return [dict(record.data) for record in shown.records]
 
 
 @pytest.fixture
@@ -76,47 +98,94 @@ def installed(broker: Broker, topic_family: str, tmp_path: Path) -> Iterator[Ins
         yield Installed(stream, Settings(kafka=kafka, table_root=tmp_path / "tables"), instance)
 
 
-def test_a_new_topic_becomes_a_partition_and_is_shown_as_new_then_as_read(
-    installed: Installed, topic_family: str
-) -> None:
+def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Installed, topic_family: str) -> None:
+    servers = installed.settings.kafka.bootstrap_servers
+    read, new = f"{topic_family}.a", f"{topic_family}.b"
+    create_topic(servers, read, partitions=2, retention_hours=2)
+    installed.subscribe(read)
+    produce(servers, new, messages()[:3])
+
+    whole = installed.look(f"{read} {new}").events[0]
+
+    assert (whole.asset_key, whole.partition) == (names.topics_key(installed.stream), None)
+    assert [(row["topic"], row["state"], row["partitions"], row["lag"]) for row in table_of(whole)] == [
+        (read, "idle", 2, 0),
+        (new, "new", 1, 3),
+    ]
+    empty, full = table_of(whole)
+    assert (empty["retention"], empty["messages"], empty["oldest"], empty["newest"]) == ("2.0 h", 0, None, None)
+    assert (full["retention"], full["messages"]) == ("for ever", 3)
+    assert full["oldest"] <= full["newest"]
+    figures = told(whole)
+    assert list(figures)[:2] == ["all_topics", "lag_messages"]
+    assert (figures["lag_messages"], figures["topics"], figures["topics_idle"], figures["topics_new"]) == (3, 2, 1, 1)
+
+
+def test_a_topic_gets_an_event_of_its_own_only_when_its_state_changes(installed: Installed, topic_family: str) -> None:
     topic = f"{topic_family}.a"
     create_topic(installed.settings.kafka.bootstrap_servers, topic, partitions=2)
 
-    seen = observe(installed.stream, installed.settings, installed.instance, frozenset({topic}), Cursor())
-
+    seen = installed.look(topic)
     (request,) = seen.partitions
     assert (request.partitions_def_name, list(request.partition_keys)) == ("order_books_topics", [topic])
-    (event,) = seen.events
-    assert (event.asset_key, event.partition) == (names.topics_key(installed.stream), topic)
-    assert (told(event)["state"], told(event)["partitions"], told(event)["messages"]) == ("new", 2, 0)
+    assert [(event.partition, told(event)["state"]) for event in seen.events[1:]] == [(topic, "new")]
+
+    again = installed.look(topic)
+    assert ([event.partition for event in again.events], again.partitions) == ([None], [])
 
     installed.subscribe(topic)
-    (event,) = observe_topics(installed.stream, installed.settings, installed.instance, [topic])
-    assert (told(event)["state"], told(event)["lag_messages"]) == ("idle", 0)
+    read = installed.look(topic)
+    (changed,) = [event for event in read.events if event.partition == topic]
+    assert (told(changed)["state"], told(changed)["lag_messages"]) == ("idle", 0)
+    assert told(changed)["first_seen"] == told(seen.events[1])["first_seen"]
 
 
-def test_when_a_topic_was_first_seen_is_carried_from_look_to_look(installed: Installed, topic_family: str) -> None:
-    topic = f"{topic_family}.a"
-    create_topic(installed.settings.kafka.bootstrap_servers, topic)
-    first = observe_topics(installed.stream, installed.settings, installed.instance, [topic])
-    installed.report(first)
-    again = observe_topics(installed.stream, installed.settings, installed.instance, [topic])
-    installed.report(again)
-    assert told(again[0])["first_seen"] == told(first[0])["first_seen"]
-    asked = AssetRecordsFilter(names.topics_key(installed.stream), asset_partitions=[topic])
-    assert len(installed.instance.fetch_observations(asked, limit=10).records) == 2
+def test_many_changes_are_written_down_over_several_looks(installed: Installed, topic_family: str) -> None:
+    topics = [f"{topic_family}.{number:02}" for number in range(CHANGES_A_LOOK + 3)]
+    for topic in topics:
+        create_topic(installed.settings.kafka.bootstrap_servers, topic)
+
+    first = installed.look(" ".join(topics))
+    assert len([event for event in first.events if event.partition]) == CHANGES_A_LOOK
+    assert first.sweep.behind
+
+    second = installed.look(" ".join(topics), Cursor(sweep=first.sweep))
+    assert sorted(str(event.partition) for event in second.events) == topics[CHANGES_A_LOOK:]
+    assert not second.sweep.behind
+    assert installed.look(" ".join(topics), Cursor(sweep=second.sweep)).events == []
 
 
-def test_the_ledger_is_shown_once_there_is_one(installed: Installed, topic_family: str) -> None:
+def test_the_command_line_and_dagster_say_the_same_of_each_topic(installed: Installed, topic_family: str) -> None:
+    servers = installed.settings.kafka.bootstrap_servers
+    read, old, new = (f"{topic_family}.{name}" for name in ("read", "old", "new"))
+    create_topic(servers, read)
+    installed.subscribe(read)
+    create_topic(servers, new)
+    produce(servers, old, messages()[:1])
+
+    (whole, *_) = installed.look(f"{read} {old} {new}").events
+
+    listed = topics_of(installed.stream, installed.settings).topics
+    assert [(row["topic"], row["state"], row["lag"]) for row in table_of(whole)] == [
+        (topic.topic, topic.state.value, topic.lag_messages) for topic in listed
+    ]
+
+
+def test_the_ledger_is_materialized_by_a_new_batch_or_while_nothing_waits(
+    installed: Installed, topic_family: str
+) -> None:
     topic = f"{topic_family}.a"
     create_topic(installed.settings.kafka.bootstrap_servers, topic, partitions=3)
-    assert observe_ledger(installed.stream, installed.settings) == []
+    assert installed.ledger(lag_messages=0) is None
 
     installed.subscribe(topic)
 
-    (event,) = observe_ledger(installed.stream, installed.settings)
-    figures = told(event)
-    assert (figures["batches"], figures["partitions"], figures["epoch"]) == (1, 3, 1)
+    first = installed.ledger(lag_messages=5)
+    assert isinstance(first, AssetMaterialization)
+    figures = told(first)
+    assert next(iter(figures)) == "lag_messages"
+    assert (figures["lag_messages"], figures["batches"], figures["partitions"], figures["epoch"]) == (5, 1, 3, 1)
     assert figures["path"].endswith("order_books/ledger")
-    assert 0 <= figures["positions_age_seconds"] < 3600
-    installed.report([event])
+    assert 0 <= figures["newest_batch_age_seconds"] < 3600
+    assert isinstance(installed.ledger(lag_messages=5), AssetObservation)  # it stands still
+    assert isinstance(installed.ledger(lag_messages=0), AssetMaterialization)

@@ -138,7 +138,7 @@ def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
     cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
     assert cursor.encode() == (
         '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","never_ending":false,"pulse":"3:10","run_key":"",'
-        '"sweep":{"after":"","ended_at":0.0},"version":1,"writer_at":0.0}'
+        '"sweep":{"behind":false,"looked_at":0.0},"version":1,"writer_at":0.0}'
     )
     assert read_cursor(cursor.encode()) == (cursor, "")
 

@@ -15,7 +15,8 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from lockstep.commands.app import FAILED, AsJson, Panel, StreamName, all_streams, command, settings, stream_of
-from lockstep.commands.output import answer, duration, facts, grid, lines, out, styled
+from lockstep.commands.output import answer, facts, grid, lines, out, styled
+from lockstep.operations.durations import duration
 
 if TYPE_CHECKING:
     from lockstep.operations.preview import BatchPreview, RestartPreview
@@ -64,7 +65,7 @@ def status(
 
 @command("topics order_books", Panel.LOOK)
 def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Show the topics of a stream, wanted and subscribed: state, partitions, lag, retention, last message.
+    """Show the topics of a stream, wanted and subscribed: state, partitions, lag, retention, oldest and newest message.
 
     States: new, active, idle, drained, unwanted, deleted, re-created.
     """
@@ -193,15 +194,18 @@ def _topics(found: TopicsOfStream) -> RenderableType:
     rows = (
         (
             t.topic,
-            t.state,
+            t.state.value,
             t.partitions,
+            t.messages,
             t.lag_messages,
             None if t.lag_messages is None else duration(t.retention_seconds) or "for ever",
+            None if t.first_message is None else f"{t.first_message:%Y-%m-%d %H:%M:%S}",
             None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
         )
         for t in found.topics
     )
-    return lines(styled(head), grid(("topic", "state", "partitions", "lag", "retention", "last message (UTC)"), rows))
+    heading = ("topic", "state", "partitions", "messages", "lag", "retention", "oldest (UTC)", "newest (UTC)")
+    return lines(styled(head), grid(heading, rows))
 
 
 def _batch(found: BatchPreview) -> RenderableType:

@@ -1,4 +1,4 @@
-"""The newest message of each partition, by its timestamp."""
+"""The newest and the oldest message of each partition, by their timestamps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lockstep.errors import KafkaError
 from lockstep.kafka.oldest import Place
 
 _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # the library's own stub
+_OLDEST: OffsetSpec = OffsetSpec.for_timestamp(0)
 
 
 def newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
@@ -20,14 +21,29 @@ def newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_secon
     Raises:
         KafkaError: The cluster did not answer.
     """
-    request = {TopicPartition(topic, partition): _NEWEST for topic, partition in places}
+    return _timestamps(admin, places, _NEWEST, timeout_seconds)
+
+
+def oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+    """Milliseconds since 1970 of the first message that each partition still holds; empty ones are left out.
+
+    Raises:
+        KafkaError: The cluster did not answer.
+    """
+    return _timestamps(admin, places, _OLDEST, timeout_seconds)
+
+
+def _timestamps(
+    admin: AdminClient, places: Iterable[Place], which: OffsetSpec, timeout_seconds: float
+) -> dict[Place, int]:
+    request = {TopicPartition(topic, partition): which for topic, partition in places}
     if not request:
         return {}
     try:
         answers = admin.list_offsets(request, request_timeout=timeout_seconds)
     except KafkaException as error:
         raise KafkaError(
-            f"Kafka did not say how new its messages are: {error.args[0].str()}", next_step="lockstep doctor"
+            f"Kafka did not say how old its messages are: {error.args[0].str()}", next_step="lockstep doctor"
         ) from error
     found = {}
     for place, future in answers.items():

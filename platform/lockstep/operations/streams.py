@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.declare.source_form import source_form
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError, TableError
 from lockstep.operations.opened import head_or_none
@@ -78,9 +79,9 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
         name=stream.name,
         topics=stream.topics.pattern,
         exclude=stream.topics.exclude,
-        integrity=repr(stream.integrity),
+        integrity=source_form(stream.integrity),
         promise=stream.integrity.promise(),
-        trigger=repr(stream.trigger),
+        trigger=source_form(stream.trigger, with_defaults=True),
         table=str(folders.table),
         desired=desired,
         reason=reason,

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 import msgspec
 
 from lockstep.engine.hands import AnyStream
+from lockstep.engine.headroom import headroom_seconds
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import ClusterView, Discovery, Topic
-from lockstep.kafka.newest import newest_timestamps
-from lockstep.kafka.topic_settings import topic_settings
+from lockstep.kafka.discovery import ClusterView, Discovery, Ends, Topic
+from lockstep.kafka.newest import newest_timestamps, oldest_timestamps
+from lockstep.kafka.oldest import Place
 from lockstep.operations.opened import head_or_none
 from lockstep.settings import Settings
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 
-ACTIVE_SECONDS = 60.0
+IDLE_AFTER = timedelta(minutes=10)
 """A topic that is read to its end and had no message for so long is idle; shorter, it is between two messages."""
 
 
-class Life(Enum):
-    """Where a topic is in its life, as the stream sees it."""
+class TopicLifecycle(Enum):
+    """Where a topic is in its life, as the stream sees it; the same on the command line and in Dagster."""
 
     NEW = "new"
     """Wanted, and not in the ledger yet: the next run reads it from its first offset."""
     ACTIVE = "active"
-    """Behind, or with a message within the last minute."""
+    """Behind, or with a message within the last ten minutes."""
     IDLE = "idle"
-    """Read to its end, and quiet."""
+    """Read to its end, and without a message for longer, or from the beginning."""
     DRAINED = "drained"
-    """Read to its end, and quiet for longer than `Topics(inactive_after=...)`."""
+    """Read to its end, and without a message for `Topics(inactive_after=...)`."""
     UNWANTED = "unwanted"
     """In the ledger, and not selected by the pattern any more; its position is kept."""
     DELETED = "deleted"
@@ -47,21 +49,28 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         topic: Its name.
-        state: Where it is in its life: see `Life`.
+        state: Where it is in its life: see `TopicLifecycle`.
         partitions: Number of partitions in Kafka; in the ledger when it is not in Kafka.
         position: Messages and holes read, summed over its partitions' next offsets.
+        messages: Offsets that Kafka holds; None when the topic is not in Kafka.
         lag_messages: Behind the high watermarks; None when it is not in Kafka.
         retention_seconds: How long messages stay; None for ever, or when it is not in Kafka.
+        headroom_seconds: Until retention by time removes a message that is not committed, on the safe side; None
+            where nothing limits it, or the age of what is unread is not known.
+        first_message: Time of the oldest message that Kafka holds (UTC); None without one.
         last_message: Time of the newest message (UTC); None without one.
         topic_id: Kafka's id of the life that is read, or would be.
     """
 
     topic: str
-    state: str
+    state: TopicLifecycle
     partitions: int
     position: int
+    messages: int | None
     lag_messages: int | None
     retention_seconds: float | None
+    headroom_seconds: float | None
+    first_message: datetime | None
     last_message: datetime | None
     topic_id: str
 
@@ -85,15 +94,20 @@ class TopicsOfStream(msgspec.Struct, frozen=True):
 
 
 class _Cluster(msgspec.Struct, frozen=True):
-    """What Kafka says: ids and offsets, retention by topic, newest message by topic."""
+    """What Kafka says: ids and offsets, oldest and newest message by topic."""
 
     view: ClusterView
-    retention: dict[str, float | None]
-    newest: dict[str, datetime]
+    oldest: Mapping[str, datetime]
+    newest: Mapping[str, datetime]
 
 
-def topics_of(stream: AnyStream, settings: Settings) -> TopicsOfStream:
+def topics_of(stream: AnyStream, settings: Settings, *, timeout_seconds: float | None = None) -> TopicsOfStream:
     """Compare the ledger with Kafka, topic by topic.
+
+    Args:
+        stream: The stream.
+        settings: Where Kafka and the tables are.
+        timeout_seconds: How long one question to Kafka may take, where that is less than the settings say.
 
     Raises:
         KafkaError: Kafka does not answer; that is never "no topics".
@@ -105,23 +119,24 @@ def topics_of(stream: AnyStream, settings: Settings) -> TopicsOfStream:
     held: dict[str, list[LedgerRow]] = {}
     for row in known.values():
         held.setdefault(row.topic, []).append(row)
-    admin, timeout = admin_client(settings.kafka), settings.kafka.timeout_seconds
+    timeout = min(settings.kafka.timeout_seconds, timeout_seconds or math.inf)
+    admin = admin_client(settings.kafka)
     discovery = Discovery(admin, timeout)
     wanted = stream.topics.select(discovery.topic_names())
     view = discovery.view(wanted | held.keys())
     places = [(topic.name, partition) for topic in view.topics.values() for partition in range(topic.partitions)]
-    kept = topic_settings(admin, view.topics, timeout)
-    newest: dict[str, datetime] = {}
-    for (topic, _), milliseconds in newest_timestamps(admin, places, timeout).items():
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-        newest[topic] = max(moment, newest.get(topic, moment))
-    retention = {item.topic: _retention(item.settings.get("retention.ms", "-1")) for item in kept}
-    cluster = _Cluster(view, retention, newest)
+    cluster = _Cluster(
+        view=view,
+        oldest=_by_topic(oldest_timestamps(admin, places, timeout), min),
+        newest=_by_topic(newest_timestamps(admin, places, timeout), max),
+    )
     listed = tuple(_topic(name, held.get(name, []), stream, cluster) for name in sorted(wanted | held.keys()))
     return TopicsOfStream(stream.name, stream.topics.pattern, len(wanted), len(held), listed)
 
 
-def life(rows: Iterable[LedgerRow], topic: Topic | None, stream: AnyStream, *, lag: int, quiet: timedelta) -> Life:
+def topic_lifecycle(
+    rows: Iterable[LedgerRow], topic: Topic | None, stream: AnyStream, *, lag: int, quiet: timedelta | None
+) -> TopicLifecycle:
     """Where a topic is in its life. Pure.
 
     Args:
@@ -129,48 +144,86 @@ def life(rows: Iterable[LedgerRow], topic: Topic | None, stream: AnyStream, *, l
         topic: The topic in Kafka; None when there is none.
         stream: The stream that reads it.
         lag: Messages behind.
-        quiet: Time since its newest message; very long without one.
+        quiet: Time since its newest message; None without one, as nobody knows since when.
     """
     held = {row.topic_id for row in rows}
     if not held:
-        return Life.NEW
+        return TopicLifecycle.NEW
     if topic is None:
-        return Life.DELETED
+        return TopicLifecycle.DELETED
     if topic.topic_id not in held:
-        return Life.RECREATED
+        return TopicLifecycle.RECREATED
     if not stream.topics.select([topic.name]):
-        return Life.UNWANTED
-    if lag > 0 or quiet.total_seconds() < ACTIVE_SECONDS:
-        return Life.ACTIVE
-    return Life.DRAINED if quiet > stream.topics.inactive_after else Life.IDLE
+        return TopicLifecycle.UNWANTED
+    return _activity(lag, quiet, stream.topics.inactive_after)
+
+
+def _activity(lag: int, quiet: timedelta | None, inactive_after: timedelta) -> TopicLifecycle:
+    """What a topic does that is read."""
+    if lag > 0:
+        return TopicLifecycle.ACTIVE
+    if quiet is None:
+        return TopicLifecycle.IDLE
+    if quiet >= inactive_after:
+        return TopicLifecycle.DRAINED
+    return TopicLifecycle.IDLE if quiet >= IDLE_AFTER else TopicLifecycle.ACTIVE
 
 
 def _topic(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _Cluster) -> TopicStatus:
     topic = cluster.view.topics.get(name)
     current = [row for row in rows if topic is None or row.topic_id == topic.topic_id]
-    lag = _lag(current, topic, cluster.view)
-    newest = cluster.newest.get(name)
-    quiet = timedelta.max if newest is None else datetime.now(UTC) - newest
+    ends = _ends(topic, cluster.view)
+    lag = _lag(current, ends)
+    newest, now = cluster.newest.get(name), datetime.now(UTC)
     return TopicStatus(
         topic=name,
-        state=life(rows, topic, stream, lag=lag or 0, quiet=quiet).value,
+        state=topic_lifecycle(rows, topic, stream, lag=lag or 0, quiet=None if newest is None else now - newest),
         partitions=topic.partitions if topic is not None else len(rows),
         position=sum(row.until for row in current),
+        messages=None if ends is None else sum(end.high_watermark - end.start for end in ends.values()),
         lag_messages=lag,
-        retention_seconds=cluster.retention.get(name),
+        retention_seconds=None if topic is None or topic.retention_ms is None else topic.retention_ms / 1000,
+        headroom_seconds=_headroom(current, topic, cluster.view, now),
+        first_message=cluster.oldest.get(name),
         last_message=newest,
         topic_id=topic.topic_id if topic is not None else rows[-1].topic_id,
     )
 
 
-def _lag(rows: list[LedgerRow], topic: Topic | None, view: ClusterView) -> int | None:
-    """Of a topic that is not read yet: all that it holds."""
+def _ends(topic: Topic | None, view: ClusterView) -> dict[int, Ends] | None:
+    """Offsets of each partition of a topic; None when it is not in Kafka."""
     if topic is None:
         return None
-    stands = {row.partition: row.until for row in rows}
-    ends = {n: view.ends[topic.topic_id, n] for n in range(topic.partitions) if (topic.topic_id, n) in view.ends}
-    return sum(max(0, end.high_watermark - stands.get(n, end.start)) for n, end in ends.items())
+    return {n: view.ends[topic.topic_id, n] for n in range(topic.partitions) if (topic.topic_id, n) in view.ends}
 
 
-def _retention(milliseconds: str) -> float | None:
-    return None if int(milliseconds) < 0 else int(milliseconds) / 1000
+def _lag(rows: list[LedgerRow], ends: Mapping[int, Ends] | None) -> int | None:
+    """Of a topic that is not read yet: all that it holds."""
+    if ends is None:
+        return None
+    positions = {row.partition: row.until for row in rows}
+    return sum(max(0, end.high_watermark - positions.get(n, end.start)) for n, end in ends.items())
+
+
+def _headroom(rows: Iterable[LedgerRow], topic: Topic | None, view: ClusterView, now: datetime) -> float | None:
+    if topic is None:
+        return None
+    positions = {(row.topic_id, row.partition): row.until for row in rows}
+    committed = {
+        (row.topic_id, row.partition): int(row.newest_timestamp.timestamp() * 1000)
+        for row in rows
+        if row.newest_timestamp is not None
+    }
+    alone = msgspec.structs.replace(view, topics={topic.name: topic})
+    return headroom_seconds(positions, committed, alone, int(now.timestamp() * 1000))
+
+
+def _by_topic(
+    timestamps_ms: Mapping[Place, int], choose: Callable[[datetime, datetime], datetime]
+) -> dict[str, datetime]:
+    """One time for each topic, of those of its partitions."""
+    found: dict[str, datetime] = {}
+    for (topic, _), milliseconds in timestamps_ms.items():
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        found[topic] = choose(moment, found.get(topic, moment))
+    return found

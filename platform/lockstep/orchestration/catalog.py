@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+import re
+from typing import TYPE_CHECKING, Annotated, get_args, get_origin, get_type_hints
 
+import msgspec
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
+from lockstep.declare.source_form import source_form
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema import table_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import msgspec
     from dagster._core.definitions.metadata import RawMetadataValue
 
     from lockstep.engine.hands import AnyStream
@@ -45,7 +48,7 @@ def table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]
         "topics": stream.topics.pattern,
         "integrity": integrity(stream),
         "promise": stream.integrity.promise(),
-        "trigger": repr(stream.trigger),
+        "trigger": source_form(stream.trigger, with_defaults=True),
     }
 
 
@@ -60,20 +63,45 @@ def table_description(stream: AnyStream) -> str:
 
 
 def integrity(stream: AnyStream) -> str:
-    """The promise as it is declared."""
-    return repr(stream.integrity)
+    """The integrity class as it is declared."""
+    return source_form(stream.integrity)
 
 
 def column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
     """All columns of the table, the proof columns too."""
+    meaning = MEANING | field_descriptions(row_type)
     return TableSchema(
         columns=[
             TableColumn(
                 field.name,
                 str(field.type),
-                description=MEANING.get(field.name),
+                description=meaning.get(field.name),
                 constraints=TableColumnConstraints(nullable=field.nullable),
             )
             for field in table_schema(row_type)
         ]
     )
+
+
+def field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
+    """What the row type says of its fields.
+
+    `Annotated[..., msgspec.Meta(description=...)]` counts first, then the `Attributes:` of the class's docstring.
+    """
+    return _documented(inspect.getdoc(row_type) or "") | {
+        name: meta.description
+        for name, hint in get_type_hints(row_type, include_extras=True).items()
+        if get_origin(hint) is Annotated
+        for meta in get_args(hint)[1:]
+        if isinstance(meta, msgspec.Meta) and meta.description
+    }
+
+
+_ATTRIBUTE = re.compile(r"^ {4}(?P<name>\w+)(?: \([^)]*\))?: (?P<text>.+(?:\n {5,}\S.*)*)", re.MULTILINE)
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """The attributes of a docstring in Google's style; lines that are indented further go on with the one before."""
+    _, _, attributes = docstring.partition("\nAttributes:\n")
+    section = re.split(r"^\S", attributes, maxsplit=1, flags=re.MULTILINE)[0]
+    return {found["name"]: " ".join(found["text"].split()) for found in _ATTRIBUTE.finditer(section)}

@@ -1,47 +1,69 @@
-"""The companions of a table: its topics, one partition each, and its ledger. Looked at, never made, by Dagster.
+"""The companions of a table: its topics and its ledger. Looked at, never made, by Dagster.
 
-The topics sensor looks at them as it goes, a few topics a tick, so that no run is spent on it.
+The topics sensor looks at them as it goes, so that no run is spent on it. Nothing is written down for ever: all
+topics together are one event every five minutes, a topic of its own gets one when its state changes, and
+housekeeping removes what is old.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TypeVar
 
+import msgspec
 from dagster import (
+    AssetMaterialization,
     AssetObservation,
     AssetRecordsFilter,
     AssetSpec,
+    DagsterEventType,
     DagsterInstance,
     DynamicPartitionsDefinition,
+    EventLogRecord,
     MetadataValue,
+    TableColumn,
+    TableRecord,
+    TableSchema,
 )
+from dagster._core.definitions.metadata import RawMetadataValue
 
 from lockstep.engine.hands import AnyStream
-from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
-from lockstep.kafka.newest import newest_timestamps
+from lockstep.operations.durations import duration
+from lockstep.operations.topics import TopicLifecycle, TopicsOfStream, TopicStatus, topics_of
 from lockstep.orchestration import names
-from lockstep.orchestration.topic_states import TopicState, topic_state
+from lockstep.orchestration.freshness import ledger_freshness
 from lockstep.settings import Settings
 from lockstep.table import log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, positions
 
+T = TypeVar("T")
+
 KAFKA_SECONDS_MAX = 10.0
 """A tick of a sensor that waits longer is killed by Dagster; the next one comes soon."""
-FIRST_SEEN = "first_seen"
+TOPICS_SHOWN_MAX = 200
+"""Rows of the table of all topics: about 60 kB an event. `lockstep topics` has no limit."""
+CHANGES_A_LOOK = 10
+"""Topics whose change of state one look writes down; the next look goes on. An event costs some 25 ms."""
+ASKED_AT_ONCE = 500
+"""Events read from Dagster's storage by their ids; SQLite takes a bounded number of them."""
+STATE, FIRST_SEEN, BATCH = "state", "first_seen", "batch"
+UNBOUNDED = "for ever"
 
 
 def topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
-    """The asset `<stream>/topics`: what each topic does, as a partition of its own."""
+    """The asset `<stream>/topics`: what each topic does, together and as a partition of its own."""
     return AssetSpec(
         key=names.topics_key(stream),
         partitions_def=DynamicPartitionsDefinition(name=names.topics_partitions(stream)),
         group_name=stream.name,
         description=(
-            f"The Kafka topics that match `{stream.topics.pattern}`, one partition each: new (not read yet), active, "
-            "idle or drained, with messages and lag. The topics sensor registers new ones within seconds and looks at "
-            "all of them every few minutes."
+            f"The Kafka topics that match `{stream.topics.pattern}`. The latest observation holds a table of all of "
+            "them: state, messages, lag, headroom, retention, oldest and newest message. Each topic is also a "
+            "partition, with an observation of its own whenever its state changes. The topics sensor registers new "
+            "topics within seconds and looks at all of them every five minutes."
         ),
         metadata={"pattern": stream.topics.pattern, "exclude": stream.topics.exclude or "none"},
         kinds={"kafka"},
@@ -57,101 +79,210 @@ def ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -
         group_name=stream.name,
         description=(
             f"What {stream.name} has read: one row per topic partition and batch, with offsets, counts, holes and "
-            "restart causes. Committed with each batch of the table, whatever Dagster does."
+            "restart causes. Committed with each batch of the table, whatever Dagster does. The topics sensor looks at "
+            "it every five minutes: it counts as materialized if a batch was committed since, or nothing waits to be "
+            "read, so that its freshness shows a stream that stands still."
         ),
         metadata={"dagster/uri": StreamFolders(stream.name, settings.table_root).ledger.as_uri()},
         kinds={"deltalake"},
         owners=list(owners),
+        freshness_policy=ledger_freshness(stream.trigger),
     )
 
 
+class TopicEvents(msgspec.Struct, frozen=True):
+    """What a look at the topics gives Dagster.
+
+    Attributes:
+        found: The topics.
+        events: To be recorded.
+        behind: Whether more topics have changed than are recorded.
+    """
+
+    found: TopicsOfStream
+    events: list[AssetObservation]
+    behind: bool
+
+
 def observe_topics(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, topics: Iterable[str]
-) -> list[AssetObservation]:
-    """Look at some topics.
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, shows_all: bool = True
+) -> TopicEvents:
+    """Look at all topics: one event for all of them, and one for each whose state has changed.
 
     Raises:
         KafkaError: Kafka does not answer.
         TableError: The table is not as its head says.
     """
-    wanted = sorted(topics)
-    if not wanted:
-        return []
-    admin, now = admin_client(settings.kafka), time.time()
-    view = Discovery(admin, _patience(settings)).view(wanted)
-    places = [(topic.name, partition) for topic in view.topics.values() for partition in range(topic.partitions)]
-    newest = newest_timestamps(admin, places, _patience(settings))
-    read = {(row.topic_id, row.partition): row.until for row in _positions(stream, settings)}
-    states = [
-        topic_state(topic, view, read, newest, stream.topics.inactive_after, now) for topic in view.topics.values()
-    ]
-    first = _first_seen(instance, stream, [state.topic for state in states])
-    return [_topic_observation(stream, state, first.get(state.topic, now)) for state in states]
+    found, now = topics_of(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
+    before = _last_observations(instance, stream)
+    changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
+    events = [_all_topics(stream, found)] if shows_all else []
+    for topic in changed[:CHANGES_A_LOOK]:
+        first_seen = before.get(topic.topic, {}).get(FIRST_SEEN)
+        events.append(_one_topic(stream, topic, first_seen if isinstance(first_seen, float) else now))
+    return TopicEvents(found, events, behind=len(changed) > CHANGES_A_LOOK)
 
 
-def observe_ledger(stream: AnyStream, settings: Settings) -> list[AssetObservation]:
+def observe_ledger(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, lag_messages: int
+) -> list[AssetMaterialization | AssetObservation]:
     """Look at the ledger; nothing while there is none.
+
+    It counts as materialized when a batch was committed since, or when nothing waits to be read; else it is only
+    observed, and its freshness policy tells in time.
+
+    Args:
+        stream: The stream.
+        settings: Where the tables are.
+        instance: Knows the batch of the last materialization.
+        lag_messages: Offsets that are not committed, as Kafka says now.
 
     Raises:
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream.name, settings.table_root)
-    rows = _positions(stream, settings)
+    rows = _positions(folders)
     if not rows:
         return []
     head = OutputLog(folders.table).base().head
     newest = max(row.committed_at for row in rows).timestamp()
-    observation = AssetObservation(
-        names.ledger_key(stream),
-        metadata={
-            "path": MetadataValue.path(folders.ledger),
-            "batches": head.batch,
-            "epoch": head.epoch,
-            "generation": head.generation,
-            "partitions": len(rows),
-            "positions_age_seconds": round(max(0.0, time.time() - newest), 1),
-            "newest_batch_at": MetadataValue.timestamp(newest),
-            "desired": f"{head.desired.value} ({head.reason})",
-        },
-        tags={"dagster/data_version": f"{head.generation}.{head.batch}"},
-    )
-    return [observation]
+    key, batch = names.ledger_key(stream), f"{head.generation}.{head.batch}"
+    metadata: dict[str, RawMetadataValue] = {
+        "lag_messages": lag_messages,
+        "newest_batch_at": MetadataValue.timestamp(newest),
+        "newest_batch_age_seconds": round(max(0.0, time.time() - newest), 1),
+        "batches": head.batch,
+        "partitions": len(rows),
+        "generation": head.generation,
+        "epoch": head.epoch,
+        "desired": f"{head.desired.value} ({head.reason})",
+        "path": MetadataValue.path(folders.ledger),
+        BATCH: batch,
+    }
+    if _last_batch(instance, stream) != batch or not lag_messages:
+        return [AssetMaterialization(key, metadata=metadata)]
+    return [AssetObservation(key, metadata=metadata)]
 
 
-def _topic_observation(stream: AnyStream, state: TopicState, first_seen: float) -> AssetObservation:
-    newest = {} if state.newest_ms is None else {"newest_message": MetadataValue.timestamp(state.newest_ms / 1000)}
+def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:
+    headroom = [topic.headroom_seconds for topic in found.topics if topic.headroom_seconds is not None]
+    counted = {life: sum(topic.state is life for topic in found.topics) for life in TopicLifecycle}
     return AssetObservation(
         names.topics_key(stream),
-        partition=state.topic,
         metadata={
-            "state": state.life.value,
-            "partitions": state.partitions,
-            "messages": state.messages,
-            "lag_messages": state.lag_messages,
+            "all_topics": MetadataValue.table([_record(topic) for topic in _shown(found.topics)], TOPIC_COLUMNS),
+            "lag_messages": sum(topic.lag_messages or 0 for topic in found.topics),
+            **({"headroom_hours": round(min(headroom) / 3600, 3)} if headroom else {}),
+            "topics": len(found.topics),
+            "partitions": sum(topic.partitions for topic in found.topics),
+            "messages": sum(topic.messages or 0 for topic in found.topics),
+            **{f"topics_{life.value}": count for life, count in counted.items() if count},
+            **({"shown": f"the {TOPICS_SHOWN_MAX} with the greatest lag"} if _is_cut(found) else {}),
+        },
+    )
+
+
+TOPIC_COLUMNS = TableSchema(
+    [
+        TableColumn("topic", "string"),
+        TableColumn("state", "string", description="new, active, idle, drained, unwanted, deleted or re-created"),
+        TableColumn("partitions", "int"),
+        TableColumn("messages", "int", description="offsets that Kafka holds"),
+        TableColumn("lag", "int", description="offsets that are not committed"),
+        TableColumn("headroom", "string", description="until retention removes what is not committed"),
+        TableColumn("retention", "string"),
+        TableColumn("oldest", "string", description="time of the oldest message that Kafka holds, UTC"),
+        TableColumn("newest", "string", description="time of the newest message, UTC"),
+    ]
+)
+
+
+def _record(topic: TopicStatus) -> TableRecord:
+    in_kafka = topic.messages is not None
+    return TableRecord(
+        {
+            "topic": topic.topic,
+            "state": topic.state.value,
+            "partitions": topic.partitions,
+            "messages": topic.messages,
+            "lag": topic.lag_messages,
+            "headroom": duration(topic.headroom_seconds),
+            "retention": (duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
+            "oldest": _utc(topic.first_message),
+            "newest": _utc(topic.last_message),
+        }
+    )
+
+
+def _shown(topics: Sequence[TopicStatus]) -> list[TopicStatus]:
+    """By name; of too many those that lag most."""
+    lagging = sorted(topics, key=lambda topic: (-(topic.lag_messages or 0), topic.topic))
+    return sorted(lagging[:TOPICS_SHOWN_MAX], key=lambda topic: topic.topic)
+
+
+def _is_cut(found: TopicsOfStream) -> bool:
+    return len(found.topics) > TOPICS_SHOWN_MAX
+
+
+def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> AssetObservation:
+    newest = {} if topic.last_message is None else {"newest_message": _timestamp(topic.last_message)}
+    oldest = {} if topic.first_message is None else {"oldest_message": _timestamp(topic.first_message)}
+    return AssetObservation(
+        names.topics_key(stream),
+        partition=topic.topic,
+        metadata={
+            STATE: topic.state.value,
+            "lag_messages": topic.lag_messages or 0,
+            "partitions": topic.partitions,
+            "messages": topic.messages or 0,
             FIRST_SEEN: MetadataValue.timestamp(first_seen),
+            **oldest,
             **newest,
         },
     )
 
 
-def _first_seen(instance: DagsterInstance, stream: AnyStream, topics: list[str]) -> Mapping[str, float]:
-    """When each topic was seen first, in seconds since 1970; earlier observations carry it on."""
-    found: dict[str, float] = {}
-    for topic in topics:
-        asked = AssetRecordsFilter(asset_key=names.topics_key(stream), asset_partitions=[topic])
-        for record in instance.fetch_observations(asked, limit=1).records:
-            seen = record.asset_observation.metadata.get(FIRST_SEEN) if record.asset_observation else None
-            if seen is not None and isinstance(seen.value, float):
-                found[topic] = seen.value
+def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
+    """The metadata of each topic's last observation of its own."""
+    key, kind = names.topics_key(stream), DagsterEventType.ASSET_OBSERVATION
+    newest = instance.get_latest_storage_id_by_partition(key, kind)
+    found: dict[str, Mapping[str, object]] = {}
+    for ids in _portions(sorted(newest.values()), ASKED_AT_ONCE):
+        asked = AssetRecordsFilter(asset_key=key, storage_ids=ids)
+        for record in instance.fetch_observations(asked, limit=len(ids)).records:
+            if record.partition_key is not None:
+                found[record.partition_key] = _metadata(record)
     return found
 
 
-def _positions(stream: AnyStream, settings: Settings) -> list[LedgerRow]:
-    folders = StreamFolders(stream.name, settings.table_root)
+def _metadata(record: EventLogRecord) -> Mapping[str, object]:
+    observation = record.asset_observation
+    return {} if observation is None else {name: value.value for name, value in observation.metadata.items()}
+
+
+def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
+    """The batch by which the ledger was materialized last; None without one."""
+    event = instance.get_latest_materialization_event(names.ledger_key(stream))
+    materialization = event.asset_materialization if event is not None else None
+    value = materialization.metadata.get(BATCH) if materialization is not None else None
+    return value.value if value is not None else None
+
+
+def _positions(folders: StreamFolders) -> Collection[LedgerRow]:
     if not log.exists(folders.table):
-        return []
-    return list(positions(folders.ledger, OutputLog(folders.table).base().head).values())
+        return ()
+    return positions(folders.ledger, OutputLog(folders.table).base().head).values()
 
 
-def _patience(settings: Settings) -> float:
-    return min(settings.kafka.timeout_seconds, KAFKA_SECONDS_MAX)
+def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(items)
+    while portion := list(islice(left, size)):
+        yield portion
+
+
+def _timestamp(moment: datetime) -> RawMetadataValue:
+    return MetadataValue.timestamp(moment)
+
+
+def _utc(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from dagster import (
     AddDynamicPartitionsRequest,
+    AssetMaterialization,
     AssetObservation,
     DagsterRunStatus,
     RunRequest,
@@ -53,7 +54,7 @@ UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
 class Observed:
     """What a look at the companions gives Dagster: events, topics to register, and how far it came."""
 
-    events: list[AssetObservation]
+    events: list[AssetObservation | AssetMaterialization]
     partitions: list[AddDynamicPartitionsRequest]
     sweep: Sweep
 
@@ -97,20 +98,24 @@ def sensor_result(stream: AnyStream, decision: Decision, seen: Observed) -> Sens
 def observe(
     stream: AnyStream, settings: Settings, instance: DagsterInstance, wanted: frozenset[str], cursor: Cursor
 ) -> Observed:
-    """Look at the topics whose turn it is, and at the ledger with the first of them.
+    """Look at topics and ledger when it is time to.
 
     Raises:
         KafkaError: Kafka does not answer.
         TableError: The table is not as its head says.
     """
     registered = instance.get_dynamic_partitions(topics_partitions(stream))
-    topics, sweep = due(wanted, registered, cursor.sweep, time.time())
-    events = observe_topics(stream, settings, instance, topics)
-    if topics and not cursor.sweep.after:
-        events += observe_ledger(stream, settings)
-    new = sorted(set(topics) - set(registered))
+    turn = due(wanted, registered, cursor.sweep, time.time())
+    if turn is None:
+        return Observed([], [], cursor.sweep)
+    seen = observe_topics(stream, settings, instance, shows_all=turn.shows_all)
+    events: list[AssetObservation | AssetMaterialization] = [*seen.events]
+    if turn.shows_all:
+        lag = sum(topic.lag_messages or 0 for topic in seen.found.topics)
+        events += observe_ledger(stream, settings, instance, lag_messages=lag)
+    new = sorted({*wanted, *(topic.topic for topic in seen.found.topics)} - set(registered))
     requests = [AddDynamicPartitionsRequest(topics_partitions(stream), new)] if new else []
-    return Observed(events, requests, sweep)
+    return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
 
 
 def run_request(stream: AnyStream, restart: Restart) -> RunRequest:

@@ -1,0 +1,17 @@
+"""Times in words, for people."""
+
+from __future__ import annotations
+
+import math
+
+
+def duration(seconds: float | None) -> str | None:
+    """A time as people say it: 0.4 s, 12 s, 5 min, 3.2 h, 4.0 d; None stays None."""
+    if seconds is None:
+        return None
+    unit, name = next((unit, name) for limit, unit, name in _UNITS if abs(seconds) < limit)
+    digits = 0 if name == "min" or (name == "s" and abs(seconds) >= 1) else 1
+    return f"{seconds / unit:.{digits}f} {name}"
+
+
+_UNITS = ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "d"))

@@ -1,0 +1,74 @@
+"""What Dagster's catalog shows of a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from assets.betting_markets import betting_markets
+from assets.checksummed_books import checksummed_books
+from assets.order_books import order_books
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration.catalog import column_schema, field_descriptions, table_description, table_metadata
+
+STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
+
+
+class Reading(msgspec.Struct):
+    """A reading: of a sensor.
+
+    Attributes:
+        sensor: Its name: as painted
+            on the door.
+        value (float): Celsius.
+        unit: Said here, and overruled by the field.
+
+    Raises:
+        nothing: No attribute.
+    """
+
+    sensor: str
+    value: float
+    unit: Annotated[str, msgspec.Meta(description="Of the value.")]
+    bare: int = 0
+
+
+class Bare(msgspec.Struct):
+    value: int
+
+
+def test_a_field_is_described_by_its_meta_or_else_by_the_attributes_of_the_docstring() -> None:
+    assert field_descriptions(Reading) == {
+        "sensor": "Its name: as painted on the door.",
+        "value": "Celsius.",
+        "unit": "Of the value.",
+    }
+
+
+def test_a_row_type_that_says_nothing_has_no_descriptions() -> None:
+    assert field_descriptions(Bare) == {}
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
+def test_every_column_of_the_catalog_is_described(stream: AnyStream) -> None:
+    columns = column_schema(stream.types.row).columns
+    assert [column.name for column in columns if not column.description] == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "integrity"),
+    [
+        (order_books, "Strict(evidence=Linked())"),
+        (checksummed_books, "Strict(evidence=Checksum())"),
+        (betting_markets, "Strict(evidence=LogOnly())"),
+    ],
+)
+def test_integrity_and_trigger_are_shown_as_they_are_declared(
+    stream: AnyStream, integrity: str, tmp_path: Path
+) -> None:
+    metadata = table_metadata(stream, tmp_path)
+    assert (metadata["integrity"], metadata["trigger"]) == (integrity, "Every(seconds=5)")
+    assert f"under `{integrity}`" in table_description(stream)
