@@ -36,6 +36,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
 |- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
 |- NotThere                   what is accepted is not where the stream stands (operations/accepting.py)
+|- StreamHeld                 an operator holds the stream: no run may write until it is released
 |- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
 |  `- IntegrityLost           the promise of the stream's class cannot be kept any more
 `- Violation                  raised by a fold: what it checked does not hold
@@ -162,6 +163,20 @@ class StreamHalted(LockstepError):
 
 class IntegrityLost(StreamHalted):
     """Integrity was lost outside of lockstep; what came before is committed, and so is the halt."""
+
+
+class StreamHeld(LockstepError):
+    """A held stream was asked to run.
+
+    Attributes:
+        stream: The stream's name.
+        reason: Why it is held, and by whom.
+    """
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(f"stream {stream} is held: {reason}", next_step=f"lockstep start {stream} releases it")
+        self.stream = stream
+        self.reason = reason
 
 
 class Violation(LockstepError):

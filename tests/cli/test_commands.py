@@ -197,7 +197,7 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     assert fresh.call("repair", "adding").exit_code == 1
 
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
-    assert msgspec.json.decode(resumed.stdout, type=resume.Resumed) == resume.Resumed("adding", 2)
+    assert msgspec.json.decode(resumed.stdout, type=resume.Resumed) == resume.Resumed("adding", 2, "bounded")
     closed = fresh.call("close", "adding", "--json")
     assert msgspec.json.decode(closed.stdout, type=operate.Closed).stream == "adding"
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")

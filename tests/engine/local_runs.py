@@ -13,7 +13,7 @@ from lockstep.engine.loop import Outcome, run_batches
 from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.run import job_of
 from lockstep.engine.runner import Runner, local_runner
-from lockstep.engine.start import Approach
+from lockstep.engine.start import Approach, Launch
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
 from lockstep.kafka.group import Group
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from lockstep import Trigger
     from lockstep.engine.progress import BatchReport
+
+
+TEST = Launch(cause="test")
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,20 @@ class LocalRuns:
         stop: threading.Event | None = None,
         around: Callable[[Runner], Runner] = lambda runner: runner,
         cores: int = 2,
+        launch: Launch = TEST,
     ) -> Outcome:
         """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
         stop, settings = stop or threading.Event(), self.settings
         discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
         group = Group(settings.kafka, self.stream.name)
         refuse_lost_table(self.stream, self.folders, discovery, group)
-        claimed = Approach(self.stream, self.folders, discovery.cluster_id()).claim(cancelled=stop.is_set)
+        trigger = trigger or AvailableNow()
+        never_ending = not isinstance(trigger, AvailableNow)
+        approach = Approach(self.stream, self.folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+        claimed = approach.claim(cancelled=stop.is_set)
         hands = Hands(
             stream=self.stream,
-            trigger=trigger or AvailableNow(),
+            trigger=trigger,
             folders=self.folders,
             discovery=discovery,
             group=group,
@@ -94,9 +101,13 @@ class LocalRuns:
             cores=lambda: cores,
             stop=stop,
             report=self.reports.append,
-            cause="test",
+            cause=launch.cause,
         )
         return run_batches(hands, claimed)
+
+    def cluster_id(self) -> str:
+        """Id of the Kafka cluster."""
+        return Discovery(admin_client(self.settings.kafka), self.settings.kafka.timeout_seconds).cluster_id()
 
     def rows(self, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
         """The rows of one partition as `COLUMNS`, in the order in which they were committed."""

@@ -151,7 +151,7 @@ def test_a_migration_that_fails_ends_the_run_and_judges_no_message(told: Told) -
     told.send(("a", update(2, x=1)))
     with pytest.raises(MigrationFailed, match="session 'a': KeyError: 'held'"):
         told.run(Failing())
-    assert heads(told.runs.folders.table)[-1]["desired"] == "running"
+    assert heads(told.runs.folders.table)[-1]["desired"] == "bounded"
     told.run(Second())
     told.check()
 

@@ -64,6 +64,7 @@ EVERY: tuple[LockstepError, ...] = (
     errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
     errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),
     errors.Fenced(3, 4),
+    errors.StreamHeld("books", "a new disk (ann)"),
     errors.StreamHalted("books", (GAP,)),
     errors.IntegrityLost("books", (GAP, GARBAGE, GREW)),
     errors.Violation(1, 2, "checksum of the book"),

@@ -40,7 +40,7 @@ def halted(runs: LocalRuns) -> tuple[Finding, ...]:
 def resumed(runs: LocalRuns, *accepted: Acceptance) -> list[LedgerRow]:
     """Resume; the rows that the resumption left in the ledger, by topic id and partition."""
     head = resume(runs.folders, why=WHY, who=WHO, accepted=accepted)
-    assert head.desired is Desired.RUNNING
+    assert head.desired is Desired.BOUNDED
     return [row for row in read_ledger(runs.folders.ledger) if row.batch == head.batch]
 
 

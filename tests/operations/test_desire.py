@@ -12,10 +12,13 @@ import pytest
 
 from lockstep import Every
 from lockstep.engine.loop import Outcome
+from lockstep.engine.start import Approach, Launch, NotWanted
 from lockstep.engine.wishes import StopRequest, ask_to_stop
-from lockstep.errors import IntegrityLost, StreamHalted
+from lockstep.errors import IntegrityLost, StreamHalted, StreamHeld
+from lockstep.integrity.acceptance import proposed
 from lockstep.operations.desire import startable, stop, want_running
 from lockstep.operations.opened import NoTable
+from lockstep.operations.resume import resume
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
 from tests.engine.feed import folded, session, update
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = 60.0
 WHY = StopRequest("the disk is changed", "an operator")
+AUTOMATIC = Launch(cause="a sensor", automatic=True)
 
 
 @contextmanager
@@ -76,19 +80,86 @@ def test_a_living_writer_commits_the_stop_and_ends_at_its_batch_boundary(feed: F
     assert runs.rows(topic) == folded([(n, "s", value) for n, value in enumerate(session(3))])
 
 
-def test_without_a_writer_a_claim_stops_the_stream_and_the_next_run_makes_it_running(
+def test_without_a_writer_a_claim_stops_the_stream_and_bounded_runs_leave_it_stopped(
     feed: Feed, runs: LocalRuns
 ) -> None:
     topic = feed.create("values")
     feed.send(topic, session(1))
     runs.run()
+    assert desired(runs) is Desired.BOUNDED
     stopped = stop(runs.folders, WHY, patience_seconds=1)
     assert (stopped.desired, stopped.ended_by, stopped.epoch) == ("stopped", "a claim", 2)
     assert stop(runs.folders, WHY, patience_seconds=1).ended_by == "nobody"
 
     feed.send(topic, [update(3, a=1)])
     assert runs.run() is Outcome.ENDED
+    assert desired(runs) is Desired.STOPPED
+
+
+def test_a_never_ending_run_makes_the_stream_running_and_neither_a_signal_nor_a_bounded_run_changes_that(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(3))
+    runs.run()
+    stop(runs.folders, WHY, patience_seconds=1)
+    worked = threading.Event()
+    feed.send(topic, [update(5, a=1)])
+    with living(runs, then(worked)):
+        assert worked.wait(WAIT_SECONDS_MAX)
+    head = OutputLog(runs.folders.table).base().head
+    assert (head.desired, head.reason) == (Desired.RUNNING, "test")
+    feed.send(topic, [update(6, a=1)])
+    assert runs.run() is Outcome.ENDED
     assert desired(runs) is Desired.RUNNING
+
+
+@pytest.mark.parametrize("never_ending", [False, True])
+def test_a_run_that_a_sensor_asked_for_does_not_undo_a_stop_that_came_first(
+    feed: Feed,
+    runs: LocalRuns,
+    never_ending: bool,  # noqa: FBT001
+) -> None:
+    feed.send(feed.create("values"), session(1))
+    runs.run()
+    stop(runs.folders, WHY, patience_seconds=1)
+    with pytest.raises(NotWanted, match="is stopped"):
+        runs.run(trigger=Every(seconds=1) if never_ending else None, launch=AUTOMATIC)
+    assert OutputLog(runs.folders.table).base().head.epoch == 2
+
+
+def test_a_stop_between_the_look_of_an_automatic_run_and_its_claim_is_not_undone(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(1))
+    runs.run()
+    want_running(runs.folders, startable(runs.folders), "started by a test")
+    approach = Approach(runs.stream, runs.folders, runs.cluster_id(), launch=AUTOMATIC, never_ending=True)
+    stop(runs.folders, WHY, patience_seconds=1)
+    with pytest.raises(NotWanted):
+        approach.claim(cancelled=lambda: False)
+    assert desired(runs) is Desired.STOPPED
+
+
+def test_a_held_stream_refuses_every_run_until_it_is_released(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(1))
+    runs.run()
+    held = stop(runs.folders, StopRequest("a new disk", "ann", Desired.HELD), patience_seconds=1)
+    assert (held.desired, held.reason) == ("held", "a new disk (ann)")
+    for trigger in (None, Every(seconds=1)):
+        with pytest.raises(StreamHeld, match="a new disk"):
+            runs.run(trigger=trigger)
+    want_running(runs.folders, startable(runs.folders), "released by ann")
+    assert runs.run() is Outcome.ENDED
+
+
+def test_a_halted_stream_that_is_stopped_stays_stopped_when_it_is_resumed(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), [*session(1), b"garbage"])
+    with pytest.raises(IntegrityLost):
+        runs.run(trigger=Every(seconds=0.1))
+    head = OutputLog(runs.folders.table).base().head
+    assert (head.desired, head.resumes_as) == (Desired.HALTED, Desired.RUNNING)
+    assert stop(runs.folders, WHY, patience_seconds=1).desired == "halted"
+    accepted = [proposed(finding) for finding in head.findings]
+    assert resume(runs.folders, why="a test", who="ann", accepted=accepted).desired is Desired.STOPPED
 
 
 def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_its_batch_is_seen(

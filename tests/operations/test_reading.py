@@ -44,7 +44,7 @@ def test_status_says_position_and_lag_of_each_partition_and_how_long_unread_mess
         (f"{feed.family}.values", 0, 4, 2),
         (f"{feed.family}.values", 1, 2, 0),
     ]
-    assert (found.desired, found.writer, found.lag_messages, found.batch, found.kafka) == ("running", "ended", 2, 1, "")
+    assert (found.desired, found.writer, found.lag_messages, found.batch, found.kafka) == ("bounded", "ended", 2, 1, "")
     assert found.freshness_seconds is not None
     assert found.headroom_seconds is None  # the topic keeps its messages for ever
 

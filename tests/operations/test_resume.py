@@ -203,7 +203,7 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
         resume(runs.folders, why=WHY, who=WHO, accepted=[SkipSession(topic, 1, "it's"), proposed(first)])
     assert DeltaTable(runs.folders.table).version() == version
     assert len(noted(resumed(runs, proposed(first), proposed(second)))) == 2
-    with pytest.raises(NotHalted, match="it is running"):
+    with pytest.raises(NotHalted, match="it is bounded"):
         resume(runs.folders, why=WHY, who=WHO, accepted=[Mended()])
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from dagster import DagsterInstance, Definitions, build_sensor_context, validate_run_config
 
@@ -15,9 +16,9 @@ from lockstep import Topics
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
 from lockstep.orchestration.definitions import stream_assets
-from lockstep.orchestration.names import CAUSE_TAG, TOPICS_TAG
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
 from lockstep.orchestration.spark import spark_resource
-from lockstep.orchestration.topics import Cursor, read_cursor
+from lockstep.orchestration.topics import SUPERVISE_SECONDS, Cursor, read_cursor
 from lockstep.rehearsal.producer import create_topic
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import demands
@@ -57,12 +58,12 @@ class Watched:
         context = build_sensor_context(instance=self.instance, cursor=cursor, repository_def=repository)
         return self.sensor.evaluate_tick(context)
 
-    def claim(self) -> OutputLog:
-        """Make the tables and claim them, as a first run does."""
+    def claim(self, desired: Desired | None = None) -> OutputLog:
+        """Make the tables and claim them, as a first run does; a bounded one, unless said otherwise."""
         cluster = Discovery(admin_client(self.settings.kafka), 15.0).cluster_id()
         folders = StreamFolders(self.stream.name, self.settings.table_root)
         output = open_tables(folders, table_schema(self.stream.types.row), cluster)
-        output.commit(demands.claim(0, output.table_id, lambda _: None))
+        output.commit(demands.claim(0, output.table_id, lambda _: None, desired=desired))
         return output
 
 
@@ -109,6 +110,7 @@ def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_fam
     job = watched.definitions.resolve_job_def("order_books_stream")
     config = validate_run_config(job, request.run_config)
     assert config["ops"]["order_books__table"]["config"] == {"available_now": True}
+    assert (request.tags[AUTOMATIC_TAG], request.tags[EPOCH_TAG]) == ("topics sensor", "1")
     cursor, warning = read_cursor(tick.cursor)
     assert (cursor.attempt, warning) == (0, "")
     assert time.time() - cursor.asked_at < 60
@@ -116,6 +118,23 @@ def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_fam
     again = watched.tick(tick.cursor)
     assert again.run_requests == []
     assert "not long ago" in str(again.skip_message)
+
+
+def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_after_the_supervisor_had_its_time(
+    watched: Watched, topic_family: str
+) -> None:
+    watched.claim(Desired.RUNNING)
+    create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
+
+    first = watched.tick()
+    assert first.run_requests == []
+    assert "the supervisor starts one" in str(first.skip_message)
+    cursor, _ = read_cursor(first.cursor)
+    later = watched.tick(msgspec.structs.replace(cursor, pulse_at=time.time() - SUPERVISE_SECONDS).encode())
+
+    (request,) = later.run_requests or []
+    config = validate_run_config(watched.definitions.resolve_job_def("order_books_stream"), request.run_config)
+    assert config["ops"]["order_books__table"]["config"] == {"available_now": False}
 
 
 def test_a_run_that_is_on_its_way_is_waited_for(watched: Watched, topic_family: str) -> None:
@@ -145,4 +164,4 @@ def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) ->
     tick = watched.tick("not a cursor")
     assert "none is new" in str(tick.skip_message)
     cursor, warning = read_cursor(tick.cursor)
-    assert (cursor.run_key, cursor.pulse, warning) == ("", "", "")
+    assert (cursor.run_key, cursor.pulse, warning) == ("", "1:", "")

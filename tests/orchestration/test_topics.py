@@ -6,13 +6,24 @@ import msgspec
 import pytest
 
 from lockstep.engine.liveness import Phase, Pulse
-from lockstep.orchestration.topics import PAUSE_SECONDS, SUBSCRIBE_SECONDS, Cursor, Look, decide, read_cursor
+from lockstep.orchestration.topics import (
+    PAUSE_SECONDS,
+    SUBSCRIBE_SECONDS,
+    SUPERVISE_SECONDS,
+    Cursor,
+    Look,
+    decide,
+    read_cursor,
+)
 from lockstep.table.head import Desired, Head
 
 NOW = 1_000_000.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
 LIVING = Pulse(counter=50, phase=Phase.WRITING, never_ending=True)
+DEAD, ENDED = LIVING, msgspec.structs.replace(LIVING, phase=Phase.ENDED)
 SEEN_BEFORE = Cursor(pulse="3:10")
+SUPERVISED = Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS)
+"""A supervisor that has not started a writer for a minute."""
 
 
 def look(
@@ -47,7 +58,11 @@ def desired(wish: Desired) -> Head:
         (look(subscribed="a b"), Cursor(), "2 topics wanted, 2 subscribed, none is new"),
         (look(wanted="", subscribed="a"), Cursor(), "none is new"),
         (look(on_its_way="4711"), Cursor(), "run 4711 is on its way"),
-        (look(pulse=LIVING), Cursor(), "seen at the next look"),
+        (look(pulse=LIVING), Cursor(writer_at=NOW), "seen at the next look"),
+        (look(), Cursor(), "no writer counts: the supervisor starts one"),
+        (look(), Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS + 1), "the supervisor starts one"),
+        (look(pulse=DEAD), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
+        (look(pulse=ENDED), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
         (look(pulse=LIVING), Cursor(pulse="2:50"), "seen at the next look"),
         (look(), Cursor(asked_at=NOW - 1), "not long ago"),
         (look(unfinished="k"), Cursor(run_key="k", awaited="b", asked_at=NOW - 500), "has not subscribed yet"),
@@ -59,25 +74,37 @@ def test_nothing_is_started_while_there_is_a_reason_to_wait(seen: Look, cursor: 
     assert says in decision.says
 
 
-def test_a_new_topic_is_read_by_a_run_that_ends_when_no_run_lives() -> None:
-    restart = decide(look(wanted="c a b"), Cursor(), NOW).restart
-    assert restart is not None
-    assert (restart.added, restart.never_ending) == (("b", "c"), False)
-
-
-@pytest.mark.parametrize(
-    ("pulse", "never_ending"),
-    [
-        (LIVING, True),
-        (msgspec.structs.replace(LIVING, counter=10), False),  # did not count on: it is dead
-        (msgspec.structs.replace(LIVING, phase=Phase.ENDED), False),
-        (msgspec.structs.replace(LIVING, never_ending=False), False),
-    ],
+PULSES = (
+    None,
+    LIVING,
+    msgspec.structs.replace(LIVING, counter=10),  # did not count on: it is dead
+    ENDED,
+    msgspec.structs.replace(LIVING, never_ending=False),  # a bounded run that somebody launched
 )
-def test_only_a_living_never_ending_run_is_replaced_by_another(pulse: Pulse, never_ending: bool) -> None:  # noqa: FBT001
-    restart = decide(look(pulse=pulse), SEEN_BEFORE, NOW).restart
+
+
+@pytest.mark.parametrize("pulse", PULSES)
+@pytest.mark.parametrize(("wish", "never_ending"), [(Desired.RUNNING, True), (Desired.BOUNDED, False)])
+def test_the_desired_state_decides_the_kind_of_run_whatever_lives(
+    pulse: Pulse | None,
+    wish: Desired,
+    never_ending: bool,  # noqa: FBT001
+) -> None:
+    counter = pulse.counter if pulse is not None else ""
+    long_ago = Cursor(pulse=f"3:{counter}", pulse_at=NOW - SUPERVISE_SECONDS)
+    restart = decide(look(wanted="c a b", head=desired(wish), pulse=pulse), long_ago, NOW).restart
     assert restart is not None
-    assert restart.never_ending is never_ending
+    assert (restart.never_ending, restart.added, restart.epoch) == (never_ending, ("b", "c"), 3)
+
+
+def test_a_bounded_stream_has_no_supervisor_to_wait_for() -> None:
+    assert decide(look(head=desired(Desired.BOUNDED)), Cursor(), NOW).restart is not None
+
+
+def test_a_writer_that_counts_is_asked_to_hand_over_at_once() -> None:
+    restart = decide(look(pulse=LIVING), SEEN_BEFORE, NOW).restart
+    assert restart is not None
+    assert restart.never_ending
 
 
 def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
@@ -97,7 +124,7 @@ def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
 
 
 def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later() -> None:
-    cursor, keys, times = Cursor(), [], []
+    cursor, keys, times = SUPERVISED, [], []
     for second in range(0, 400, 10):
         decision = decide(look(), cursor, NOW + second)
         cursor = decision.cursor
@@ -109,23 +136,25 @@ def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later(
 
 
 def test_a_run_that_subscribed_what_it_was_for_is_not_waited_for() -> None:
-    cursor = Cursor(run_key="k", awaited="z", asked_at=NOW - 31)
+    cursor = msgspec.structs.replace(SUPERVISED, run_key="k", awaited="z", asked_at=NOW - 31)
     assert decide(look(unfinished="k"), cursor, NOW).restart is not None
 
 
 def test_a_run_that_never_subscribes_is_given_up_after_ten_minutes() -> None:
-    cursor = Cursor(run_key="k", awaited="b", asked_at=NOW - 600)
+    cursor = msgspec.structs.replace(SUPERVISED, run_key="k", awaited="b", asked_at=NOW - 600)
     assert decide(look(unfinished="k"), cursor, NOW).restart is not None
 
 
 def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
-    assert decide(look(), Cursor(asked_at=NOW + 10 * PAUSE_SECONDS), NOW).restart is not None
+    ahead = msgspec.structs.replace(SUPERVISED, asked_at=NOW + 10 * PAUSE_SECONDS)
+    assert decide(look(), ahead, NOW).restart is not None
+    assert decide(look(), Cursor(pulse="3:", pulse_at=NOW + 3600), NOW).restart is not None
 
 
 def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
-    first = decide(look(), Cursor(), NOW).restart
-    rewound = decide(look(head=msgspec.structs.replace(HEAD, generation=2)), Cursor(), NOW).restart
-    other = decide(look(head=msgspec.structs.replace(HEAD, table_id="another")), Cursor(), NOW).restart
+    first = decide(look(), SUPERVISED, NOW).restart
+    rewound = decide(look(head=msgspec.structs.replace(HEAD, generation=2)), SUPERVISED, NOW).restart
+    other = decide(look(head=msgspec.structs.replace(HEAD, table_id="another")), SUPERVISED, NOW).restart
     assert first is not None
     assert rewound is not None
     assert other is not None
@@ -137,7 +166,7 @@ def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
 def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
     cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
     assert cursor.encode() == (
-        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","never_ending":false,"pulse":"3:10","run_key":"",'
+        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","pulse":"3:10","pulse_at":0.0,"run_key":"",'
         '"sweep":{"behind":false,"looked_at":0.0},"version":1,"writer_at":0.0}'
     )
     assert read_cursor(cursor.encode()) == (cursor, "")

@@ -39,13 +39,13 @@ def run(folders: StreamFolders) -> ProtocolRun:
     return claimed
 
 
-def test_a_claim_takes_the_next_epoch_and_changes_nothing_else(folders: StreamFolders) -> None:
+def test_the_first_claim_takes_the_first_epoch_and_makes_the_stream_bounded(folders: StreamFolders) -> None:
     fresh = ProtocolRun(folders)
     before = fresh.head
     landed = fresh.output.commit(demands.claim(0, fresh.output.table_id, anything))
     assert landed.version == 1
     assert landed.head == msgspec.structs.replace(
-        before, epoch=1, table_id=fresh.output.table_id, desired=Desired.RUNNING, reason="claimed"
+        before, epoch=1, table_id=fresh.output.table_id, desired=Desired.BOUNDED, reason="bounded runs only"
     )
     assert stored_offsets(folders) == []
 

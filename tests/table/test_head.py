@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep.integrity.finding import Finding
-from lockstep.table.head import Desired, Head, Lineage, SideFile
+from lockstep.table.head import HEAD_VERSION, Desired, Head, Lineage, SideFile
 
 counts = some.integers(0, 2**62)
 texts = some.text(some.characters(exclude_categories=["Cs"]), max_size=20)
@@ -43,6 +43,8 @@ heads = some.builds(
     full_ledger_batch=counts,
     full_ledger_at=some.floats(0, 1e12),
     rewind_floor=counts,
+    resumes_as=some.sampled_from(Desired),
+    version=some.just(HEAD_VERSION),
 )
 
 
@@ -53,3 +55,17 @@ def test_a_head_comes_back_as_it_was(head: Head) -> None:
 
 def test_a_fresh_head_is_short() -> None:
     assert Head(stream="s", cluster_id="c").encode() == '{"stream":"s","cluster_id":"c"}'
+
+
+def test_an_old_head_that_says_running_is_read_as_bounded_because_any_run_wrote_it() -> None:
+    old = '{"stream":"s","cluster_id":"c","table_id":"t","epoch":7,"batch":3,"desired":"running","reason":"running"}'
+    head = Head.decode(old)
+    assert (head.desired, head.epoch, head.batch, head.version) == (Desired.BOUNDED, 7, 3, HEAD_VERSION)
+    assert Head.decode(head.encode()) == head
+
+
+def test_an_old_head_that_is_halted_or_stopped_stays_so_and_resumes_as_bounded() -> None:
+    for desired in ("halted", "held"):
+        head = Head.decode(f'{{"stream":"s","cluster_id":"c","epoch":7,"desired":"{desired}"}}')
+        assert (head.desired.value, head.resumes_as) == (desired, Desired.BOUNDED)
+    assert Head.decode('{"stream":"s","cluster_id":"c","epoch":7}').desired is Desired.STOPPED

@@ -99,4 +99,4 @@ def assert_halted(found: Log, topic: str, fault: LogFault, offsets: tuple[int, i
     told = {(each.cause, each.offset, each.until) for each in found.findings if each.topic == topic}
     halts = LOG_TABLE[fault][found.runs.stream.name.replace("_", " ")] is Effect.HALTS
     assert told == ({(fault.value, *offsets)} if halts else set())
-    assert heads(found.runs.folders.table)[-1]["desired"] == ("halted" if found.findings else "running")
+    assert heads(found.runs.folders.table)[-1]["desired"] == ("halted" if found.findings else "bounded")

@@ -139,4 +139,4 @@ def test_a_session_that_begins_in_two_partitions(broker: Broker, topic_family: s
     assert {finding.cause for finding in found.findings} <= {LogFault.MOVED.value.removeprefix("one ")}
     for partition in (0, 1) if goes_on else ():
         assert first_difference(rows_of_offsets(range(READ // 2)), found.rows(topic, partition)) is None
-    assert heads(runs.folders.table)[-1]["desired"] == ("running" if goes_on else "halted")
+    assert heads(runs.folders.table)[-1]["desired"] == ("bounded" if goes_on else "halted")

@@ -42,7 +42,7 @@ def test_a_stream_halts_by_exactly_what_the_table_says(read_by: Callable[[str], 
     outcome = read_by(name)
     expected = {(topic_of(fault), cell.at(log_of(fault)), cell.cause) for fault, cell in halting.items()}
     assert expected == {(finding.topic, finding.offset, finding.cause) for finding in outcome.findings}
-    assert outcome.head["desired"] == ("halted" if halting else "running")
+    assert outcome.head["desired"] == ("halted" if halting else "bounded")
 
 
 @pytest.mark.parametrize("name", CLASSES)

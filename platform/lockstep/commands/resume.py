@@ -25,10 +25,12 @@ class Resumed(msgspec.Struct, frozen=True):
     Attributes:
         stream: Name of the stream.
         batch: The batch that the resumption is.
+        desired: The desired state now: the one before the halt.
     """
 
     stream: str
     batch: int
+    desired: str
 
 
 @command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
@@ -74,7 +76,7 @@ def resume(  # noqa: PLR0913  # an option a kind
         *([kinds.Mended()] if mended else ()),
     ]
     head = do_resume(folders_of(stream), why=why, who=getpass.getuser(), accepted=accepted)
-    answer(Resumed(stream, head.batch), _resumed, as_json=as_json)
+    answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
 
 
 def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> Iterator[Acceptance]:
@@ -87,4 +89,7 @@ def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> 
 
 def _resumed(found: Resumed) -> RenderableType:
     name = found.stream
-    return styled(f"{name}: resumed with batch {found.batch}; start it: lockstep start {name}, or lockstep run {name}")
+    told = f"{name}: resumed with batch {found.batch}; its desired state is {found.desired} again"
+    if found.desired == "running":
+        return styled(f"{told}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
+    return styled(f"{told}; start it: lockstep start {name}, or lockstep run {name}")

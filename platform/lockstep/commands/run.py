@@ -64,15 +64,29 @@ def stop(
 
     A living writer ends at its batch boundary, or is fenced when that takes longer than the stream's stop_timeout.
     """
+    answer(_set_desired(stream, why, hold=False), _stopped, as_json=as_json)
+
+
+@command('hold order_books --why "the disk is replaced until noon"', Panel.RUN)
+def hold(
+    stream: StreamName,
+    why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "held by hand",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Hold a stream: stop it, and refuse every run of it, until `lockstep start` or `lockstep stop` releases it."""
+    answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
+
+
+def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     from lockstep.engine.wishes import StopRequest
     from lockstep.operations.desire import stop as do_stop
+    from lockstep.table.head import Desired
     from lockstep.table.layout import StreamFolders
 
     declared = stream_of(stream)
-    request = StopRequest(why, getpass.getuser())
+    request = StopRequest(why, getpass.getuser(), Desired.HELD if hold else Desired.STOPPED)
     folders = StreamFolders(declared.name, settings().table_root)
-    stopped = do_stop(folders, request, patience_seconds=declared.limits.stop_timeout_seconds)
-    answer(stopped, _stopped, as_json=as_json)
+    return do_stop(folders, request, patience_seconds=declared.limits.stop_timeout_seconds)
 
 
 def _launched(found: Launched) -> RenderableType:

@@ -30,6 +30,7 @@ class Outcome(Enum):
     STOPPED_FOR_GOOD = "stopped by an operator, until it is started again"
     HANDED_OVER = "handed over"
     FENCED = "fenced"
+    NOT_WANTED = "not wanted any more"
 
 
 def run_batches(hands: Hands, claimed: Claimed) -> Outcome:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.declare.triggers import FileSize, Trigger
+from lockstep.declare.triggers import AvailableNow, FileSize, Trigger
 from lockstep.engine.facts import Job
 from lockstep.engine.hands import AnyStream, Hands
 from lockstep.engine.loop import Outcome, run_batches
@@ -16,7 +17,7 @@ from lockstep.engine.progress import BatchReport
 from lockstep.engine.publish import refuse_lost_table
 from lockstep.engine.runner import spark_runner, warm_up
 from lockstep.engine.schemas import registry_for
-from lockstep.engine.start import Approach
+from lockstep.engine.start import BY_HAND, Approach, Launch, NotWanted
 from lockstep.errors import Fenced
 from lockstep.kafka.client import admin_client, reader_configuration
 from lockstep.kafka.discovery import Discovery
@@ -28,6 +29,8 @@ from lockstep.table.layout import StreamFolders
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+LOG = logging.getLogger("lockstep")
+
 
 def run_stream(
     stream: AnyStream,
@@ -37,7 +40,7 @@ def run_stream(
     stop: threading.Event,
     trigger: Trigger | None = None,
     report: Callable[[BatchReport], None] = lambda _: None,
-    cause: str = "started by hand",
+    launch: Launch = BY_HAND,
 ) -> Outcome:
     """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
 
@@ -52,10 +55,11 @@ def run_stream(
         stop: Set it from any thread to end the run at the next batch boundary.
         trigger: Instead of the stream's own.
         report: Called after each committed batch, on the run's thread.
-        cause: Why the run was started; kept in the ledger.
+        launch: Who launched the run, and why.
 
     Raises:
         StreamHalted: The stream waits for an operator.
+        StreamHeld: An operator holds the stream.
         IntegrityLost: Integrity was lost; what came before and the halt are committed.
         KafkaError: Kafka does not answer.
         EnvironmentProblem: The cluster has no executor to spare.
@@ -67,14 +71,18 @@ def run_stream(
     folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
     job = job_of(stream, settings, folders)
     refuse_lost_table(stream, folders, discovery, group)
-    approach = Approach(stream, folders, discovery.cluster_id())
-    context = spark()
-    await_executor(context, cancelled=stop.is_set)
-    warm_up(context, job.stream)
+    never_ending = not isinstance(trigger, AvailableNow)
     try:
+        approach = Approach(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+        context = spark()
+        await_executor(context, cancelled=stop.is_set)
+        warm_up(context, job.stream)
         claimed = approach.claim(cancelled=stop.is_set)
     except Fenced:
         return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
+    except NotWanted as changed:
+        LOG.warning("%s: this run was asked for before that, and ends", changed)
+        return Outcome.NOT_WANTED
     hands = Hands(
         stream=stream,
         trigger=trigger,
@@ -85,7 +93,7 @@ def run_stream(
         cores=lambda: context.defaultParallelism,
         stop=stop,
         report=report,
-        cause=cause,
+        cause=launch.cause,
     )
     return run_batches(hands, claimed)
 

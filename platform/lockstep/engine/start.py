@@ -11,7 +11,7 @@ import msgspec
 from lockstep.engine.evolution import refuse_changed_state
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.liveness import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
-from lockstep.errors import Fenced, LockstepError, StreamHalted, TableError
+from lockstep.errors import Fenced, LockstepError, StreamHalted, StreamHeld, TableError
 from lockstep.integrity.contract import Fault, IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import Key, compacted
@@ -26,6 +26,32 @@ from lockstep.table.ledger import LedgerRow, positions
 from lockstep.table.schema import table_schema
 
 LOG = logging.getLogger("lockstep")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """Who launched a run, and what that means for the desired state.
+
+    Attributes:
+        cause: Why the run was started; kept in the ledger.
+        run_id: Dagster's id of the run, or one drawn for it.
+        automatic: A sensor asked for the run, not a person: it writes only while the desired state allows it, and
+            leaves that state as it is.
+    """
+
+    cause: str = "started by hand"
+    run_id: str = ""
+    automatic: bool = False
+
+    def desires(self, *, never_ending: bool) -> Desired | None:
+        """What the claim of the run sets; None leaves the desired state as it is."""
+        return Desired.RUNNING if never_ending and not self.automatic else None
+
+
+BY_HAND = Launch()
+
+
+class NotWanted(Exception):  # not an error: the desired state changed between the request for a run and its claim
+    """An automatic run that the desired state no longer allows."""
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +77,30 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 class Approach:
     """Looks for a living writer while the Spark session starts, so that a restart waits only once."""
 
-    def __init__(self, stream: AnyStream, folders: StreamFolders, cluster_id: str) -> None:
+    def __init__(
+        self,
+        stream: AnyStream,
+        folders: StreamFolders,
+        cluster_id: str,
+        *,
+        launch: Launch = BY_HAND,
+        never_ending: bool = False,
+    ) -> None:
+        """Look at the table.
+
+        Raises:
+            StreamHalted: The stream waits for an operator.
+            StreamHeld: The stream is held by an operator.
+            NotWanted: The run is automatic, and the desired state does not allow it.
+            TableError: The table is not as its head says.
+        """
+        self._launch, self._never_ending = launch, never_ending
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
         self._schema, self._defaulted = table_schema(stream.types.row), defaulted_columns(stream.types.row)
         keeps_late = stream.integrity.keeps_late
         self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
         self.head = self.output.base().head
-        refuse_halted(self.head)
+        self._refuse(self.head)
         refuse_changed_state(stream, folders, positions(folders.ledger, self.head).values())
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")
         self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
@@ -72,7 +115,7 @@ class Approach:
 
         Raises:
             Fenced: Another run claimed in the same moment.
-            StreamHalted: The stream waits for an operator.
+            StreamHalted, StreamHeld, NotWanted: Meanwhile; as above.
         """
         takeover = self._approach(cancelled)
         landed = self._claim()
@@ -110,7 +153,21 @@ class Approach:
             LOG.info("table of %s: %s", self._folders.stream, changed)
 
     def _claim(self) -> Landed:
-        return self.output.commit(demands.claim(self.head.epoch, self.output.table_id, refuse_halted))
+        desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
+        claim = demands.claim(epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause)
+        return self.output.commit(claim)
+
+    def _refuse(self, head: Head) -> None:
+        refuse_halted(head)
+        if head.desired is Desired.HELD:
+            raise StreamHeld(head.stream, head.reason)
+        if self._launch.automatic and head.epoch and not _allowed(head.desired, never_ending=self._never_ending):
+            raise NotWanted(f"{head.stream} is {head.desired.value} ({head.reason})")
+
+
+def _allowed(desired: Desired, *, never_ending: bool) -> bool:
+    """Whether an automatic run may write under a desired state."""
+    return desired is Desired.RUNNING or (desired is Desired.BOUNDED and not never_ending)
 
 
 def refuse_halted(head: Head) -> None:

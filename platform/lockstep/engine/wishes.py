@@ -1,7 +1,7 @@
-"""A stop that an operator wants for good: a request file beside the writer, which the writer commits.
+"""Operator stop requests: a file that asks the active writer to commit the new desired state and to end.
 
 The file is named after the epoch it addresses, so that it can never stop a later run. It changes nothing by
-itself: what is wanted of a stream stands in the head of its table.
+itself: the desired state of a stream is in the head of its table.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ class StopRequest(msgspec.Struct, frozen=True):
     Attributes:
         reason: Why, in a few words.
         who: Who asked.
+        desired: The desired state from now on: stopped or held.
     """
 
     reason: str
     who: str
+    desired: Desired = Desired.STOPPED
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.who})"
 
 
 def ask_to_stop(control: Path, epoch: int, request: StopRequest) -> None:
-    """Ask the writer of an epoch to commit that the stream is to stay stopped, and to end."""
+    """Ask the writer of an epoch to commit the desired state, and to end."""
     publish(stop_request(control, epoch), msgspec.json.encode(request))
 
 
@@ -47,9 +49,9 @@ def asked_to_stop(control: Path, epoch: int) -> StopRequest | None:
 
 
 def commit_stop(output: OutputLog, writer: demands.Writer, request: StopRequest) -> Head:
-    """Commit, as the writer, that the stream is to stay stopped.
+    """Commit, as the writer, the desired state that was requested.
 
     Raises:
         Fenced: A newer writer holds the table; the request was not addressed to it.
     """
-    return output.commit(demands.desire(writer, Desired.STOPPED, str(request))).head
+    return output.commit(demands.desire(writer, request.desired, str(request))).head

@@ -1,4 +1,4 @@
-"""Sets what is wanted of a stream: to stay stopped, or to run."""
+"""Sets the desired state of a stream: running, stopped or held."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from lockstep.engine.liveness import Phase, pulse, stop_request, writer_lives
+from lockstep.engine.start import refuse_halted
 from lockstep.engine.wishes import StopRequest, ask_to_stop
 from lockstep.errors import Fenced, StreamHalted
 from lockstep.operations.opened import head_or_none, opened
@@ -23,10 +24,10 @@ class Stopped(msgspec.Struct, frozen=True):
 
     Attributes:
         stream: Name of the stream.
-        desired: What is wanted of it now; "halted" stays so.
+        desired: Its desired state now; "halted" stays so.
         reason: Why.
         ended_by: "the writer" that committed its own stop; "a fence", when it did not end in time; "a claim", when
-            no writer lived; "nobody", when the stream was stopped or halted already.
+            no writer lived; "nobody", when the desired state was this one already.
         epoch: The epoch that holds the table now.
         batch: Number of the last committed batch.
     """
@@ -43,27 +44,29 @@ class Startable(msgspec.Struct, frozen=True):
     """What a start finds.
 
     Attributes:
-        desired: What was wanted of the stream before; None when it has no table yet.
+        desired: The desired state before; None when the stream has no table yet.
         lives: Whether a writer works already.
         epoch: The epoch that holds the table.
+        never_ending: Whether the writer that lives goes on until it is stopped.
     """
 
     desired: str | None
     lives: bool
     epoch: int
+    never_ending: bool = False
 
 
 def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
-    """Stop a stream until somebody starts it again.
+    """Stop or hold a stream until somebody starts it again.
 
-    1. A stream that is stopped or halted already is left as it is.
-    2. A living writer is asked; it commits the stop and ends at its batch boundary.
-    3. Where none lives, or it does not end in time, a claim commits the stop; a late writer is fenced by it, having
-       written nothing visible.
+    1. A stream whose desired state is this one already is left as it is.
+    2. A living writer is asked; it commits the desired state and ends at its batch boundary.
+    3. Where none lives, or it does not end in time, a claim commits it; a late writer is fenced by it, having written
+       nothing visible. A halted stream stays halted, and is stopped or held once it is resumed.
 
     Args:
         folders: Where the stream lies.
-        request: Why, and who asks.
+        request: Why, who asks, and whether to stop or to hold.
         patience_seconds: How long a living writer may take to its batch boundary.
 
     Raises:
@@ -73,18 +76,23 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
     output = opened(folders)
     head = output.base().head
     lives = writer_lives(folders.control, head.epoch)
-    if head.desired in {Desired.HALTED, Desired.STOPPED} and not lives:
+    if _desired_of(head) is request.desired and not lives:
         return _stopped(head, "nobody")  # 1
     if lives:
         ask_to_stop(folders.control, head.epoch, request)  # 2
         try:
-            ended = _ended(folders, output, head.epoch, patience_seconds)
+            ended = _ended(folders, output, head.epoch, request.desired, patience_seconds)
         finally:
             stop_request(folders.control, head.epoch).unlink(missing_ok=True)
         if ended is not None:
             return _stopped(ended, "the writer")
-    claimed = _claim(output, head.epoch, Desired.STOPPED, str(request))  # 3
+    claimed = set_by_claim(output, head.epoch, request.desired, str(request))  # 3
     return _stopped(claimed, "a fence" if lives else "a claim")
+
+
+def _desired_of(head: Head) -> Desired:
+    """The desired state, of a halted stream as of after the resumption."""
+    return head.resumes_as if head.desired is Desired.HALTED else head.desired
 
 
 def startable(folders: StreamFolders) -> Startable:
@@ -99,22 +107,46 @@ def startable(folders: StreamFolders) -> Startable:
         return Startable(None, lives=False, epoch=0)
     if head.desired is Desired.HALTED:
         raise StreamHalted(head.stream, head.findings)
-    return Startable(head.desired.value, writer_lives(folders.control, head.epoch), head.epoch)
+    lives, last = writer_lives(folders.control, head.epoch), pulse(folders.control, head.epoch)
+    never_ending = lives and last is not None and last.never_ending
+    return Startable(head.desired.value, lives=lives, epoch=head.epoch, never_ending=never_ending)
 
 
-def want_running(folders: StreamFolders, found: Startable, why: str) -> None:
-    """Commit that a stopped stream is to run; the run itself is somebody else's to start.
+def want_running(folders: StreamFolders, found: Startable, why: str) -> int:
+    """Commit that a stream without a writer is to be running; gives the epoch that holds the table then.
+
+    The run itself is launched by whoever calls, or by the supervisor.
 
     Raises:
         Fenced: Another run took over in the same moment.
         StreamHalted: It halted meanwhile.
     """
-    if found.desired not in {None, Desired.RUNNING.value}:
-        _claim(opened(folders), found.epoch, Desired.RUNNING, why)
+    if found.desired == Desired.RUNNING.value:
+        return found.epoch
+    output = opened(folders)
+    claim = demands.claim(found.epoch, output.table_id, refuse_halted, desired=Desired.RUNNING, reason=why)
+    return output.commit(claim).head.epoch
 
 
-def _ended(folders: StreamFolders, output: OutputLog, epoch: int, patience_seconds: float) -> Head | None:
-    """The head after the writer's end; None when it goes on, or ended without having committed the stop."""
+def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -> Head:
+    """Commit a desired state by a claim, which fences whoever holds the table.
+
+    Args:
+        output: The table.
+        epoch: The epoch that the claim replaces.
+        desired: The desired state.
+        reason: Why, and who wants it.
+
+    Raises:
+        Fenced: Another run took over in the same moment.
+    """
+    return output.commit(demands.claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)).head
+
+
+def _ended(
+    folders: StreamFolders, output: OutputLog, epoch: int, desired: Desired, patience_seconds: float
+) -> Head | None:
+    """The head after the writer's end; None when it goes on, or ended without having committed the desired state."""
     deadline = time.monotonic() + patience_seconds
     while time.monotonic() < deadline:
         last = pulse(folders.control, epoch)
@@ -122,17 +154,9 @@ def _ended(folders: StreamFolders, output: OutputLog, epoch: int, patience_secon
             head = output.base().head
             if head.epoch != epoch:
                 raise Fenced(epoch, head.epoch)
-            return head if head.desired in {Desired.STOPPED, Desired.HALTED} else None
+            return head if _desired_of(head) is desired else None
         time.sleep(POLL_SECONDS)
     return None
-
-
-def _claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -> Head:
-    def refuse_halted(head: Head) -> None:
-        if head.desired is Desired.HALTED:
-            raise StreamHalted(head.stream, head.findings)
-
-    return output.commit(demands.claim(epoch, output.table_id, refuse_halted, desired=desired, reason=reason)).head
 
 
 def _stopped(head: Head, ended_by: str) -> Stopped:

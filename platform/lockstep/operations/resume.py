@@ -77,7 +77,7 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acc
     decision = Decision(stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why)
     rows = accepted_rows(_identity(claimed, decision), ledger.positions(folders.ledger, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
-    landed = _commit(output, folders, claimed, rows, accepts_burst=burst)  # 4
+    landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
     side.SideLogs(folders).forward(landed.head)
     return landed.head
 
@@ -94,7 +94,13 @@ def _identity(head: Head, decision: Decision) -> BatchIdentity:
 
 
 def _commit(
-    output: OutputLog, folders: StreamFolders, head: Head, rows: list[ledger.LedgerRow], *, accepts_burst: bool
+    output: OutputLog,
+    folders: StreamFolders,
+    head: Head,
+    rows: list[ledger.LedgerRow],
+    *,
+    why: str,
+    accepts_burst: bool,
 ) -> Landed:
     """Commit the resumption; again, for a later hour, when its hour is closed meanwhile."""
     batch = demands.Batch(
@@ -107,9 +113,9 @@ def _commit(
     )
     writer = demands.Writer(epoch=head.epoch, generation=head.generation)
     try:
-        return output.commit(demands.batch(writer, batch, kind=CommitKind.RESUME))
+        return output.commit(demands.batch(writer, batch, kind=CommitKind.RESUME, reason=why))
     except demands.Replan:
-        return _commit(output, folders, output.base().head, rows, accepts_burst=accepts_burst)
+        return _commit(output, folders, output.base().head, rows, why=why, accepts_burst=accepts_burst)
 
 
 def _refuse_running(head: Head) -> None:

@@ -54,7 +54,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Its name.
-        desired: "running", "stopped", "held" or "halted".
+        desired: "running", "bounded", "stopped", "held" or "halted".
         reason: Why.
         findings: The evidence, while halted.
         writer: "writing" or "draining" for a writer whose counter moves, "gone" for one that stopped counting

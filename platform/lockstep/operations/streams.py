@@ -25,7 +25,7 @@ class DeclaredStream(msgspec.Struct, frozen=True):
         promise: The promise of the class, in a sentence.
         trigger: When a batch begins, as declared.
         table: Folder of its table.
-        desired: "running", "stopped", "held" or "halted"; "no table yet" before the first run.
+        desired: "running", "bounded", "stopped", "held" or "halted"; "no table yet" before the first run.
         reason: Why.
         batch: Number of the last committed batch; 0 before the first.
         description: The sentence of the declaration.

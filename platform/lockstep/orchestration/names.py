@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 CAUSE_TAG = "lockstep/cause"
 """Why a run was started; goes into the ledger."""
+AUTOMATIC_TAG = "lockstep/automatic"
+"""The sensor that asked for a run, or the command that set the desired state before it launched one. Such a run writes
+only while the desired state allows it; a run that a person launches sets that state."""
+EPOCH_TAG = "lockstep/epoch"
+"""The epoch that held the table when an automatic run was asked for."""
 OUTCOME_TAG = "lockstep/outcome"
 """How a run of a stream ended: `handed over`, `fenced`, `halted`, ..."""
 CHECK = "complete_and_in_order"
@@ -64,3 +69,19 @@ def checks_job(stream: AnyStream) -> str:
 def topics_sensor(stream: AnyStream) -> str:
     """The sensor that looks for new topics."""
     return f"{stream.name}_topics"
+
+
+def automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
+    """Tags of a run that no person launches.
+
+    Args:
+        asked_by: The sensor or command that asks for the run.
+        cause: Why.
+        epoch: The epoch that holds the table now.
+    """
+    return {CAUSE_TAG: cause, AUTOMATIC_TAG: asked_by, EPOCH_TAG: str(epoch)}
+
+
+def run_configuration(stream: AnyStream, *, available_now: bool) -> dict[str, object]:
+    """The configuration of a run of the stream's job."""
+    return {"ops": {table_key(stream).to_python_identifier(): {"config": {"available_now": available_now}}}}

@@ -26,7 +26,13 @@ from lockstep.engine.liveness import pulse
 from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
 from lockstep.orchestration.companions import observe_ledger, observe_topics
-from lockstep.orchestration.names import CAUSE_TAG, TOPICS_TAG, stream_job, table_key, topics_partitions
+from lockstep.orchestration.names import (
+    TOPICS_TAG,
+    automatic_tags,
+    run_configuration,
+    stream_job,
+    topics_partitions,
+)
 from lockstep.orchestration.topic_states import Sweep, due
 from lockstep.orchestration.topics import Cursor, Decision, Look, Restart
 from lockstep.table import log
@@ -123,12 +129,11 @@ def run_request(stream: AnyStream, restart: Restart) -> RunRequest:
     shown = ", ".join(restart.added[:TAG_TOPICS_MAX])
     left = len(restart.added) - TAG_TOPICS_MAX
     topics = f"{shown} and {left} more" if left > 0 else shown
-    op = table_key(stream).to_python_identifier()
     return RunRequest(
         run_key=restart.run_key,
         job_name=stream_job(stream),
-        run_config={"ops": {op: {"config": {"available_now": not restart.never_ending}}}},
-        tags={TOPICS_TAG: topics, CAUSE_TAG: f"new topics: {topics}"},
+        run_config=run_configuration(stream, available_now=not restart.never_ending),
+        tags={TOPICS_TAG: topics, **automatic_tags("topics sensor", f"new topics: {topics}", restart.epoch)},
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dagster import AssetExecutionContext, AssetsDefinition, Config, MaterializeResult, asset
+from dagster import AssetExecutionContext, AssetsDefinition, Config, DagsterRun, MaterializeResult, asset
 from pydantic import Field
 
 from lockstep.declare.triggers import AvailableNow, Trigger
@@ -10,9 +10,10 @@ from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.loop import Outcome
 from lockstep.engine.run import import_roots, run_stream
+from lockstep.engine.start import Launch
 from lockstep.errors import LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
-from lockstep.orchestration.names import CAUSE_TAG, table_key, topics_key
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, table_key, topics_key
 from lockstep.orchestration.own_run import OwnRun
 from lockstep.orchestration.progress import RunProgress
 from lockstep.orchestration.refusals import refuse
@@ -20,6 +21,9 @@ from lockstep.orchestration.spark import SparkResource
 from lockstep.orchestration.wishes import record_stop
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
+
+RETRY_NUMBER_TAG = "dagster/retry_number"
+"""Of runs by which Dagster itself retries another."""
 
 
 class TableConfig(Config):
@@ -58,6 +62,15 @@ def chosen_trigger(stream: AnyStream, context: AssetExecutionContext, *, availab
     return stream.trigger if alone and not available_now else AvailableNow()
 
 
+def launch_of(run: DagsterRun) -> Launch:
+    """Who launched a run. A re-execution copies the tags of the run before, but is a person's."""
+    by_a_person = run.parent_run_id is not None and RETRY_NUMBER_TAG not in run.tags
+    if by_a_person:
+        return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
+    cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
+    return Launch(cause=cause, run_id=run.run_id, automatic=AUTOMATIC_TAG in run.tags)
+
+
 class _TableRun:
     """One run of the engine inside one run of Dagster."""
 
@@ -93,7 +106,7 @@ class _TableRun:
                 stop=self._stopping.wanted,
                 trigger=trigger,
                 report=self._progress.add,
-                cause=self._context.run.tags.get(CAUSE_TAG, f"Dagster run {self._context.run_id}"),
+                launch=launch_of(self._context.run),
             )
 
         patience = self._stream.limits.stop_timeout_seconds

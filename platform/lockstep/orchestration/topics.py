@@ -2,7 +2,8 @@
 
 A new topic is answered at once, and then nothing for a while: 200 topics within ten seconds cost two
 restarts, the second for all but the first few. A run that did not bring the topics is asked for
-again, later and later.
+again, later and later. The desired state decides which kind of run is asked for, whatever lives at the moment: a
+never-ending one for a stream that is to be running, a bounded one for a bounded stream.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 30.0, 600.0
 SUBSCRIBE_SECONDS = 60.0
 """A writer has claimed the table a few seconds before its first batch tells what it subscribes; on a machine
 that starts several streams at once, half a minute."""
+SUPERVISE_SECONDS = 60.0
+"""A writer that died is the supervisor's to replace, and the new run reads the new topics, too. Should there be no
+supervisor (somebody may turn its sensor off), this sensor asks for a run after so long."""
 CURSOR_VERSION = 1
 
 
@@ -33,24 +37,24 @@ class Cursor(msgspec.Struct, frozen=True):
     Attributes:
         version: Of this layout.
         pulse: Epoch and counter of the writer as they were at the last look.
+        pulse_at: When they were first seen so, in seconds since 1970 (UTC).
         writer_at: When this writer was seen first, in seconds since 1970 (UTC).
         run_key: Of the run that was asked for last.
         asked: Digest of the topics it was asked for.
         awaited: One of these topics.
         attempt: How often in a row it was asked for the same topics.
-        never_ending: Whether the first of these was to take over from a run that never ends.
         asked_at: When, in seconds since 1970 (UTC).
         sweep: How far the looks at all topics have come.
     """
 
     version: int = CURSOR_VERSION
     pulse: str = ""
+    pulse_at: float = 0.0
     writer_at: float = 0.0
     run_key: str = ""
     asked: str = ""
     awaited: str = ""
     attempt: int = 0
-    never_ending: bool = False
     asked_at: float = 0.0
     sweep: Sweep = Sweep()
 
@@ -84,11 +88,13 @@ class Restart(msgspec.Struct, frozen=True):
 
     Attributes:
         run_key: Dagster launches each key once, for ever: table, generation, topics, attempt.
-        never_ending: Whether it takes over from a run that is never to end, and so must go on too.
+        epoch: The epoch that held the table when it was decided.
+        never_ending: Whether it goes on until it is stopped, as the desired state has it.
         added: The topics it is for.
     """
 
     run_key: str
+    epoch: int
     never_ending: bool
     added: tuple[str, ...]
 
@@ -117,32 +123,39 @@ def read_cursor(text: str | None) -> tuple[Cursor, str]:
 def decide(look: Look, cursor: Cursor, now: float) -> Decision:
     """Decide.
 
-    1. A stream that has never run, was stopped or is halted is left alone.
-    2. Nothing new, a run on its way, or an unknown writer: wait.
+    1. A stream that has never run, or was stopped, held or halted, is left alone.
+    2. Nothing new, a run on its way, an unknown writer, or one that the supervisor replaces: wait.
     3. Asked for not long ago, and the run has not failed: wait.
     4. Ask for a run.
     """
-    first_look = _sign(look).partition(":")[0] != cursor.pulse.partition(":")[0]
-    seen = msgspec.structs.replace(cursor, pulse=_sign(look), writer_at=now if first_look else cursor.writer_at)
+    seen = _seen(look, cursor, now)
     counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
     added = tuple(sorted(look.wanted - look.subscribed))
-    if look.head is None or look.head.desired is not Desired.RUNNING:
+    if look.head is None or look.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return Decision(seen, f"{counts}; {_left_alone(look.head)}")
     if not added:
         return Decision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
-    waiting = _waiting(look, seen, now, added)
+    waiting = _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at)
     if waiting:
         return Decision(seen, f"{counts}, {len(added)} new ({_some(added)}); {waiting}")
-    never_ending = look.pulse is not None and look.pulse.never_ending and _lives(look, cursor)
-    return _restart(look.head, seen, now, added, never_ending=never_ending)
+    return _restart(look.head, seen, now, added)
 
 
-def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...], *, never_ending: bool) -> Decision:
+def _seen(look: Look, cursor: Cursor, now: float) -> Cursor:
+    """The cursor with what this look saw of the writer."""
+    sign = _sign(look)
+    same_epoch = sign.partition(":")[0] == cursor.pulse.partition(":")[0]
+    return msgspec.structs.replace(
+        cursor,
+        pulse=sign,
+        pulse_at=cursor.pulse_at if sign == cursor.pulse else now,
+        writer_at=cursor.writer_at if same_epoch else now,
+    )
+
+
+def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> Decision:
     asked = _digest(added)
-    again = asked == cursor.asked
-    attempt = cursor.attempt + 1 if again else 0
-    # The run before has handed over to one that did not come: its successor is to go on as it did.
-    never_ending = never_ending or (again and cursor.never_ending)
+    attempt = cursor.attempt + 1 if asked == cursor.asked else 0
     run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}"
     after = msgspec.structs.replace(
         cursor,
@@ -150,10 +163,9 @@ def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...], *, 
         asked=asked,
         awaited=added[0],
         attempt=attempt,
-        never_ending=never_ending,
         asked_at=now,
     )
-    restart = Restart(run_key, never_ending, added)
+    restart = Restart(run_key, head.epoch, head.desired is Desired.RUNNING, added)
     return Decision(after, f"{len(added)} new topics: {_some(added)}", restart)
 
 
@@ -192,6 +204,13 @@ def _writer_is_new(look: Look, cursor: Cursor, now: float) -> str:
     return "whether its last run lives, and what it subscribes, is seen at the next looks"
 
 
+def _supervised(look: Look, before: Cursor, still_seconds: float) -> str:
+    """Whether to leave a writer that is gone to the supervisor; why."""
+    if look.head is None or look.head.desired is not Desired.RUNNING or _lives(look, before):
+        return ""
+    return "no writer counts: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
+
+
 def _lives(look: Look, cursor: Cursor) -> bool:
     """Whether the writer counted on since the last look, some seconds ago."""
     ended = look.pulse is None or look.pulse.phase is Phase.ENDED
@@ -199,9 +218,9 @@ def _lives(look: Look, cursor: Cursor) -> bool:
 
 
 def _sign(look: Look) -> str:
-    if look.head is None or look.pulse is None:
+    if look.head is None:
         return ""
-    return f"{look.head.epoch}:{look.pulse.counter}"
+    return f"{look.head.epoch}:{look.pulse.counter if look.pulse is not None else ''}"
 
 
 def _digest(topics: Iterable[str]) -> str:

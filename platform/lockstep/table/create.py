@@ -14,7 +14,7 @@ from lockstep.table import demands, ledger, log, quarantine
 from lockstep.table.commit import CommitKind, OutputLog
 from lockstep.table.demands import Writer
 from lockstep.table.growth import NO_HOOKS, Growth, grow_side
-from lockstep.table.head import Head
+from lockstep.table.head import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema import to_delta
 
@@ -47,7 +47,7 @@ def open_tables(
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
     """
-    head = Head(stream=folders.stream, cluster_id=cluster_id)
+    head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
     metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():

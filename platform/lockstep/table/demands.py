@@ -56,7 +56,7 @@ def claim(
     table_id: str,
     check: Callable[[Head], None],
     *,
-    desired: Desired = Desired.RUNNING,
+    desired: Desired | None = None,
     reason: str = "claimed",
 ) -> Proposal:
     """A claim: replaces the epoch it names, and no other.
@@ -65,8 +65,9 @@ def claim(
         named_epoch: The epoch that this claim replaces.
         table_id: Delta's id of the output table.
         check: Refuses a head that this run may not take over (halted, another stream).
-        desired: What is wanted of the stream from now on; a halted one stays halted.
-        reason: Why.
+        desired: The desired state from now on; None leaves it as it is. A halted stream stays halted, and takes the
+            new state when it is resumed. The first claim of all makes a new stream `bounded`, unless told otherwise.
+        reason: Why, and who wants it.
     """
 
     def next_head(base: Base) -> Head:
@@ -74,15 +75,15 @@ def claim(
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
         claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
-        if base.head.desired is Desired.HALTED:
-            return claimed  # an operator's claim: halted until the resumption is committed
-        return msgspec.structs.replace(claimed, desired=desired, reason=reason)
+        if desired is not None:
+            return _with_desired(claimed, desired, reason)
+        return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
 
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
 
 
-def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> Proposal:
-    """A batch (or a halt, when it has findings) of the writer that holds the table."""
+def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None, reason: str = "resumed") -> Proposal:
+    """A batch of the writer that holds the table. One with findings is a halt; the one after a halt resumes."""
 
     def next_head(base: Base) -> Head:
         head = base.head
@@ -96,12 +97,10 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None) -> 
             raise Replan(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
         full = planned.full_ledger_at is not None
         return msgspec.structs.replace(
-            head,
+            _halted_or_resumed(head, planned.findings, reason),
             batch=planned.number,
             batch_version=base.version + 1,
             hour=planned.commit_hour,
-            desired=Desired.HALTED if planned.findings else Desired.RUNNING,
-            reason=str(planned.findings[0]) if planned.findings else "running",
             findings=planned.findings,
             accepts_burst=planned.accepts_burst,
             ledger=planned.ledger,
@@ -129,7 +128,7 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
 
     def next_head(base: Base) -> Head:
         _same_writer(base.head, writer)
-        return msgspec.structs.replace(base.head, desired=desired, reason=reason)
+        return _with_desired(base.head, desired, reason)
 
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
 
@@ -165,6 +164,21 @@ def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
         return base.head
 
     return next_head
+
+
+def _with_desired(head: Head, desired: Desired, reason: str) -> Head:
+    if head.desired is Desired.HALTED:
+        return msgspec.structs.replace(head, resumes_as=desired)
+    return msgspec.structs.replace(head, desired=desired, reason=reason)
+
+
+def _halted_or_resumed(head: Head, findings: tuple[Finding, ...], reason: str) -> Head:
+    """The desired state after a batch: only a halt and the resumption change it."""
+    halted = head.desired is Desired.HALTED
+    if findings:
+        before = head.resumes_as if halted else head.desired
+        return msgspec.structs.replace(head, desired=Desired.HALTED, reason=str(findings[0]), resumes_as=before)
+    return msgspec.structs.replace(head, desired=head.resumes_as, reason=reason) if halted else head
 
 
 def _added(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:

@@ -12,10 +12,24 @@ from lockstep.integrity.finding import Finding
 FIRST_GENERATION = 1
 
 
+HEAD_VERSION = 2
+"""Version 1 said `running` after a run of any kind; see `Head.decode`."""
+
+
 class Desired(Enum):
-    """What is wanted of the stream."""
+    """The desired state of a stream. Who may set which: docs/decisions/0010.
+
+    | state   | a never-ending run                        | a bounded run                         |
+    |---------|-------------------------------------------|---------------------------------------|
+    | running | writes at all times: the supervisor's job | allowed while no never-ending one is  |
+    | bounded | nobody starts one but a person            | the topics sensor asks for new topics |
+    | stopped | nobody starts one but a person            | nobody starts one but a person        |
+    | held    | refused until `lockstep start` or `stop`  | refused                               |
+    | halted  | refused until `lockstep resume`           | refused                               |
+    """
 
     RUNNING = "running"
+    BOUNDED = "bounded"
     STOPPED = "stopped"
     HELD = "held"
     HALTED = "halted"
@@ -72,8 +86,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         batch_version: Version of the output table at which that batch was committed.
         hour: Commit hour of the last batch, "YYYY-MM-DDTHH" UTC.
         closed_hour: Newest hour into which nothing can be committed any more.
-        desired: What is wanted of the stream.
-        reason: Why, in a few words.
+        desired: The desired state.
+        reason: Why it was set, and by whom, in a few words.
+        resumes_as: While halted: the desired state after the resumption.
         findings: The evidence, while halted.
         ledger: The ledger file of the last batch.
         quarantine: The newest addition to the quarantine.
@@ -82,6 +97,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         full_ledger_at: When that was, in seconds since 1970 (UTC).
         accepts_burst: An operator accepted a burst of quarantine that is not over yet.
         rewind_floor: Oldest batch that a rewind may go back to.
+        version: Of this layout.
     """
 
     stream: str
@@ -96,6 +112,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     closed_hour: str = ""
     desired: Desired = Desired.STOPPED
     reason: str = "created"
+    resumes_as: Desired = Desired.BOUNDED
     findings: tuple[Finding, ...] = ()
     ledger: SideFile | None = None
     quarantine: SideBatch | None = None
@@ -104,6 +121,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     full_ledger_at: float = 0.0
     accepts_burst: bool = False
     rewind_floor: int = 0
+    version: int = 1
 
     def encode(self) -> str:
         """As JSON, for the commit's metadata."""
@@ -113,13 +131,20 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def decode(text: str) -> Head:
         """From a commit's metadata.
 
+        A head of version 1 says `running` whatever kind of run wrote it. It is read as `bounded`, so that no supervisor
+        starts what nobody asked for; the next never-ending run makes it `running`.
+
         Raises:
             TableError: A newer release wrote fields that this one would silently drop.
         """
         try:
-            return msgspec.json.decode(text, type=Head)
+            head = msgspec.json.decode(text, type=Head)
         except msgspec.ValidationError as error:
             raise TableError(
                 f"this release of lockstep cannot read the table's head: {error}",
                 next_step="run the release that wrote it, or a newer one",
             ) from error
+        if head.version >= HEAD_VERSION:
+            return head
+        desired = Desired.BOUNDED if head.desired is Desired.RUNNING else head.desired
+        return msgspec.structs.replace(head, desired=desired, version=HEAD_VERSION)
