@@ -104,14 +104,14 @@ def test_a_quiet_partition_stays_where_it_is_with_its_state() -> None:
 
 
 def test_a_position_comes_back_from_its_ledger_row() -> None:
-    assert position_of(quiet_row(IDENTITY, POSITION, ENDS), deletes_only=True) == POSITION
-    stateless = msgspec.structs.replace(POSITION, state=None, leader_epoch=None, deletes_only=False)
-    assert position_of(quiet_row(IDENTITY, stateless, ENDS), deletes_only=False) == stateless
+    assert position_of(quiet_row(IDENTITY, POSITION, ENDS)) == POSITION
+    stateless = msgspec.structs.replace(POSITION, state=None, leader_epoch=None)
+    assert position_of(quiet_row(IDENTITY, stateless, ENDS)) == stateless
 
 
 def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> None:
     running = advanced(POSITION, FACTS)
-    assert running == position_of(ledger_row(IDENTITY, FACTS, ENDS), deletes_only=True)
+    assert running == position_of(ledger_row(IDENTITY, FACTS, ENDS))
     assert (running.next_offset, running.state, running.leader_epoch) == (60, NEW_STATE, 5)
 
 
@@ -139,7 +139,6 @@ def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> 
     found = subscribed(known, cluster)
     assert {key: position.next_offset for key, position in found.items()} == {("id-a", 1): 50, ("id-b", 0): 17}
     assert found["id-a", 1] == msgspec.structs.replace(POSITION, is_only=False)
-    assert not found["id-b", 0].deletes_only
 
 
 def test_a_known_partition_without_leader_stays_subscribed() -> None:

@@ -90,7 +90,7 @@ class Offline:
     def run(self, *batches: dict[str, list[Sent]]) -> list[BinFacts]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
-        positions = {row.topic: bookkeeping.position_of(row, deletes_only=True) for row in claimed.known.values()}
+        positions = {row.topic: bookkeeping.position_of(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as helper:
             committer = Committer(self.folders, claimed, "test", helper)
             for batch in batches:

@@ -85,7 +85,7 @@ def ledger_rows(
 
 def carried(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
     """The row that carries the position of a partition that is not subscribed any more."""
-    quiet = quiet_row(identity, position_of(row, deletes_only=True), None)
+    quiet = quiet_row(identity, position_of(row), None)
     return msgspec.structs.replace(quiet, retired=row.retired)
 
 
@@ -145,7 +145,7 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
     )
 
 
-def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
+def position_of(row: LedgerRow) -> Position:
     """The position that a ledger row leaves."""
     section = None
     if row.state_file is not None and row.state_start is not None and row.state_length is not None:
@@ -157,7 +157,6 @@ def position_of(row: LedgerRow, *, deletes_only: bool) -> Position:
         next_offset=row.until,
         leader_epoch=row.leader_epoch,
         state=section,
-        deletes_only=deletes_only,
         suspended_from=row.suspended_from,
         watermark_us=None if row.watermark is None else microseconds(row.watermark - EPOCH),
         rows_emitted=row.rows_emitted,
@@ -180,7 +179,7 @@ def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, P
         whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
-                position = position_of(known[key], deletes_only=topic.deletes_only)
+                position = position_of(known[key])
                 found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
             elif whole:
                 found[key] = first_position(topic, key, view.ends[key])
@@ -195,7 +194,6 @@ def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
         topic_id=topic_id,
         partition=partition,
         next_offset=ends.start,
-        deletes_only=topic.deletes_only,
         is_only=topic.partitions == 1,
     )
 

@@ -45,7 +45,7 @@ def refuse_changed_state(stream: AnyStream, folders: StreamFolders, rows: Iterab
 def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, Shape], str]]:
     """The shapes of each partition's state. What cannot be read is left to the task that needs it, to say so."""
     for row in rows:
-        section = position_of(row, deletes_only=True).state
+        section = position_of(row).state
         if section is None:
             continue
         try:

@@ -31,7 +31,6 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         next_offset: First offset not yet committed.
         leader_epoch: Leader epoch of the last record read.
         state: The section that holds the newest change of its state; None while it has none.
-        deletes_only: The topic never had a cleanup policy that removes messages in the middle.
         suspended_from: Sessions that began before this offset are suspended until their next snapshot.
         watermark_us: Event time that the partition has come to; None while it has seen none.
         rows_emitted: Rows that timers emitted at `next_offset` already, while nothing had come.
@@ -47,7 +46,6 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
     leader_epoch: int | None = None
     state: SectionRef | None = None
-    deletes_only: bool = True
     suspended_from: int = 0
     watermark_us: int | None = None
     rows_emitted: int = 0

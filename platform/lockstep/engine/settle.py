@@ -13,6 +13,7 @@ from lockstep.engine.work import Opener, Work, read_and_fold
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.reader import Unreadable
 
 REFUSED_MAX = 8
 """Each message that the transform cannot take costs another fold of the range; then the range ends early."""
@@ -37,7 +38,8 @@ class _Bounds(msgspec.Struct, frozen=True):
 def settle(work: Work, opener: Opener) -> Work:
     """Fold a range again until nothing in it is left to be found out.
 
-    1. Prove the holes; before what follows an unproven one, a class that suspends suspends.
+    1. Prove the holes; before what follows an unproven one, a class that suspends suspends. Where Kafka cannot be
+       asked, the range ends before the first.
     2. A message that the transform refuses is left out of the next fold, and judged there.
     3. A violation, or more than can be kept in quarantine, ends the range; the next fold stops there.
     4. Of garbage that ends it, look how far it goes.
@@ -45,9 +47,13 @@ def settle(work: Work, opener: Opener) -> Work:
     A fold is deterministic, so each fold finds all that the one before it found, and at most one thing more.
     """
     planned, program = work.planned, opener.program
-    holes = opener.log.explain(planned.position, work.gaps)
-    bounds = _Bounds(Without(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
-    if bounds.without.suspend_at:
+    explained = opener.log.explain(planned.position, work.gaps)
+    if isinstance(explained, Unreadable):
+        holes, bounds = [], _before_gaps(work, explained)
+    else:
+        holes = explained
+        bounds = _Bounds(Without(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
+    if bounds.without.suspend_at or bounds.trouble:
         work = _fold_again(work, opener, bounds)
     while (narrower := _narrower(work, holes, bounds, program)) is not None:
         bounds = narrower
@@ -56,6 +62,13 @@ def settle(work: Work, opener: Opener) -> Work:
     work.planned, work.trouble = planned, work.trouble or bounds.trouble
     work.finding = with_range(bounds.finding, work, opener)
     return work
+
+
+def _before_gaps(work: Work, unread: Unreadable) -> _Bounds:
+    """Not to be able to ask is no evidence: the range ends before what is in question, and a later batch asks again."""
+    first = work.gaps[0][0]
+    problem = f"why offset {first} holds no message could not be read from Kafka: {unread.reason}"
+    return _Bounds(Without(killing=work.planned.killing), first, trouble=problem)
 
 
 def _narrower(work: Work, holes: list[Hole], bounds: _Bounds, program: Program) -> _Bounds | None:

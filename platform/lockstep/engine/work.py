@@ -59,8 +59,8 @@ class Log(Protocol):
         """Read a range that is only looked at: nothing of it is folded."""
         ...
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        """Offsets that held no message, each with its cause."""
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
+        """Offsets that held no message, each with its cause; or why that cannot be found out now."""
         ...
 
 
@@ -78,10 +78,9 @@ class KafkaLog:
         """See `Log.ahead`."""
         return self.read([beyond])
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
         """See `Log.explain`."""
-        topic, deletes_only = position.topic, position.deletes_only
-        return explain(self.configuration, topic, position.partition, gaps, deletes_only=deletes_only)
+        return explain(self.configuration, position.topic, position.partition, gaps)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ Configuration = dict[str, Plain]
 """What a client is made of. May travel and be shown: in the place of a secret is a reference to it."""
 
 _NO_RIGHT = (ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.CLUSTER_AUTHORIZATION_FAILED)
+INFORMATION = 6
+"""librdkafka's log level: some causes are said to be no more than information."""
 _BY_ITSELF = "check kafka.bootstrap_servers and that the brokers are up; lockstep tries again by itself"
 
 
@@ -81,11 +83,19 @@ class ClusterClient(AdminClient):
 class RangeConsumer(Consumer):
     """A consumer that keeps what was said of its connections."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        """Make it; nothing is sent yet. Raises as `ClusterClient` does."""
-        self._heard = Heard()
+    def __init__(
+        self, configuration: Configuration, heard: Heard | None = None, *, log_level: int = INFORMATION
+    ) -> None:
+        """Make it; nothing is sent yet. Raises as `ClusterClient` does.
+
+        Args:
+            configuration: Its settings.
+            heard: Takes what it says; one of its own unless given.
+            log_level: How much it says.
+        """
+        self._heard = heard or Heard()
         try:
-            super().__init__(_heard_by(self._heard, configuration))
+            super().__init__({**_heard_by(self._heard, configuration), "log_level": log_level})
         except KafkaException as error:
             raise _unusable(error) from error
 
@@ -153,8 +163,8 @@ def _reach(settings: KafkaSettings) -> Configuration:
 
 def _heard_by(heard: Heard, configuration: Mapping[str, Plain]) -> dict[str, Any]:
     # What fails is raised, with the cause that was heard; a broker that bounces would otherwise be logged
-    # 20 times a second. Level 6, as some causes are said to be no more than information.
-    return {**with_secrets(configuration), "error_cb": heard, "logger": heard, "log_level": 6}
+    # 20 times a second.
+    return {**with_secrets(configuration), "error_cb": heard, "logger": heard, "log_level": INFORMATION}
 
 
 def _unusable(error: KafkaException) -> KafkaError:

@@ -37,8 +37,7 @@ class Topic(msgspec.Struct, frozen=True):
         name: Its name.
         topic_id: Kafka's id of this life.
         partitions: Number of partitions.
-        deletes_only: cleanup.policy is `delete` alone, so that a missing offset can only be a
-            control record or an aborted message.
+        deletes_only: cleanup.policy is `delete` alone: nothing is compacted, as far as this look goes.
         retention_ms: How long messages are kept by their age; None for ever. By size is not looked at.
     """
 

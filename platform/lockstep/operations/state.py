@@ -144,7 +144,7 @@ def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = 
 
 def address_of(row: LedgerRow) -> StateAddress:
     """The state that a ledger row leaves."""
-    position = position_of(row, deletes_only=True)
+    position = position_of(row)
     return StateAddress(row.generation, row.topic_id, row.partition, row.until, position.state)
 
 

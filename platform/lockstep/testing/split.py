@@ -214,7 +214,7 @@ class Batches(Generic[S, R]):
             restart_cause=None,
         )
         row = bookkeeping.ledger_row(identity, reached, None)
-        self._life.position = bookkeeping.position_of(row, deletes_only=True)
+        self._life.position = bookkeeping.position_of(row)
         self._without_hot_state()
 
     def _without_hot_state(self) -> None:
