@@ -13,4 +13,5 @@ def streaming_job(stream: AnyStream) -> UnresolvedAssetJobDefinition:
         names.stream_job(stream),
         selection=AssetSelection.assets(names.table_key(stream)).without_checks(),
         description=f"Runs {stream.name} until it is stopped or handed over.",
+        tags=names.NEVER_TOO_LONG,
     )

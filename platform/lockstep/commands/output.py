@@ -22,6 +22,7 @@ STYLES = {
     "writing": "green",
     "warning": "yellow",
     "stopped": "yellow",
+    "held": "yellow",
     "error": "red",
     "halted": "red",
     "gone": "red",

@@ -34,6 +34,7 @@ class Hands:
         stop: Set by whoever wants the run to end at the next batch boundary.
         report: Called after each committed batch.
         cause: Why this run started, for the ledger.
+        run_id: The run, for the liveness file of its epoch.
     """
 
     stream: AnyStream
@@ -46,3 +47,4 @@ class Hands:
     stop: threading.Event
     report: Callable[[BatchReport], None]
     cause: str
+    run_id: str = ""

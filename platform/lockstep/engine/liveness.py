@@ -1,8 +1,9 @@
-"""Who writes now, and how one writer passes to the next.
+"""Who writes now, which runs live, and how one writer passes to the next.
 
-A writer counts up in a file named after its epoch. Observers look for change with their own
-monotonic clock; no wall clock of another machine decides anything. Nothing here guards the table:
-the epoch in its log does. This only makes a change of writers quick and polite.
+A writer counts up in a file named after its epoch. A run counts up in a file named after the run, from its first step,
+long before it claims, to its end. Observers look for change with their own monotonic clock; no wall clock of another
+machine decides anything. Nothing here guards the table: the epoch in its log does. This only makes a change of
+writers quick and polite.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -40,11 +41,39 @@ class Pulse(msgspec.Struct, frozen=True):
         counter: Changes while the writer lives.
         phase: What the writer says of itself.
         never_ending: Whether the run goes on until somebody stops it.
+        run_id: The run that writes; Dagster's id of it where Dagster knows it.
     """
 
     counter: int
     phase: Phase
     never_ending: bool = False
+    run_id: str = ""
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process, so that an observer on the same machine can tell whether it is gone.
+
+    Attributes:
+        pid: Its process id.
+        started: When it was started, in clock ticks since the machine was; tells it from a later one of that pid.
+        place: The boot of the machine and the namespace in which the pid counts.
+    """
+
+    pid: int
+    started: int
+    place: str
+
+
+class RunPulse(msgspec.Struct, frozen=True):
+    """The content of a run's liveness file; removed when the run ends.
+
+    Attributes:
+        counter: Changes while the run lives.
+        process: The process that works it; None where the system does not tell.
+    """
+
+    counter: int
+    process: ProcessIdentity | None = None
 
 
 class Takeover(Enum):
@@ -57,30 +86,56 @@ class Takeover(Enum):
     SILENT = "the writer before did not answer"
 
 
+class _Counting:
+    """Calls a function with 1, 2, 3, ... every so often on a thread of its own, until closed."""
+
+    def __init__(self, name: str, write: Callable[[int], None]) -> None:
+        self._write, self._counter = write, 0
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._count, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._thread.start()
+
+    def once(self) -> None:
+        """Count once, now."""
+        with self._lock:
+            self._counter += 1
+            self._write(self._counter)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._closing.set()
+        self._thread.join()
+
+    def _count(self) -> None:
+        while not self._closing.wait(COUNT_SECONDS):
+            with suppress(OSError):  # a disk that is full for a moment: the next count says that this process lives
+                self.once()
+
+
 class Heartbeat:
     """Counts for one epoch on a thread of its own, until closed."""
 
-    def __init__(self, control: Path, epoch: int, *, never_ending: bool = False) -> None:
+    def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
         self._path, self._epoch, self._control = _liveness(control, epoch), epoch, control
-        self._never_ending = never_ending
-        self._phase, self._counter = Phase.WRITING, 0
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._count, name=f"liveness-{epoch}", daemon=True)
+        self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
+        self._counting = _Counting(f"liveness-{epoch}", self._write)
 
     def __enter__(self) -> Self:
-        self._write()
-        self._thread.start()
+        self._counting.once()
+        self._counting.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """The last word of a writer; a successor need not look three times."""
-        self._closing.set()
-        self._thread.join()
+        self._counting.close()
         self._phase = Phase.ENDED
         with suppress(OSError):  # must not hide what the run ends with
-            self._write()
+            self._counting.once()
         _request(self._control, self._epoch).unlink(missing_ok=True)
         stop_request(self._control, self._epoch).unlink(missing_ok=True)
 
@@ -90,17 +145,55 @@ class Heartbeat:
             return False
         if self._phase is Phase.WRITING:
             self._phase = Phase.DRAINING
-            self._write()
+            self._counting.once()
         return True
 
-    def _count(self) -> None:
-        while not self._closing.wait(COUNT_SECONDS):
-            with suppress(OSError):  # a disk that is full for a moment: the next count says that this writer lives
-                self._write()
+    def _write(self, counter: int) -> None:
+        publish(self._path, msgspec.json.encode(Pulse(counter, self._phase, self._never_ending, self._run_id)))
 
-    def _write(self) -> None:
-        self._counter += 1
-        publish(self._path, msgspec.json.encode(Pulse(self._counter, self._phase, self._never_ending)))
+
+@contextmanager
+def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
+    """Count for a run while the block lasts; a run that is killed leaves its file behind."""
+    path, process = _run_liveness(control, run_id), this_process()
+    counting = _Counting(
+        f"run-{run_id[:8]}", lambda counter: publish(path, msgspec.json.encode(RunPulse(counter, process)))
+    )
+    with suppress(OSError):  # the run itself says what ails the disk
+        counting.once()
+    counting.start()
+    try:
+        yield
+    finally:
+        counting.close()
+        with suppress(OSError):
+            path.unlink()
+
+
+def run_pulses(control: Path) -> dict[str, RunPulse]:
+    """The newest signs of life of all runs that have not ended, by run id; some may be dead."""
+    found: dict[str, RunPulse] = {}
+    for path in control.glob("run-*.json"):
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            found[path.stem.removeprefix("run-")] = msgspec.json.decode(path.read_bytes(), type=RunPulse)
+    return found
+
+
+def forget_run(control: Path, run_id: str) -> None:
+    """Remove what a run that is gone left behind."""
+    _run_liveness(control, run_id).unlink(missing_ok=True)
+
+
+def this_process() -> ProcessIdentity | None:
+    """This process; None where there is no /proc."""
+    pid = os.getpid()
+    started, place = _started(pid), _place()
+    return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
+
+
+def process_exists(process: ProcessIdentity | None) -> bool:
+    """Whether a process is known to be there; False also where that cannot be seen from here."""
+    return process is not None and process.place == _place() and process.started == _started(process.pid)
 
 
 def writer_lives(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
@@ -146,6 +239,27 @@ def pulse(control: Path, epoch: int) -> Pulse | None:
 def _ended(control: Path, epoch: int) -> bool:
     now = pulse(control, epoch)
     return now is not None and now.phase is Phase.ENDED
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started; None when there is none, or only what is left of one."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _place() -> str | None:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _run_liveness(control: Path, run_id: str) -> Path:
+    return control / f"run-{run_id}.json"
 
 
 def _liveness(control: Path, epoch: int) -> Path:

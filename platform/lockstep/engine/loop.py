@@ -44,7 +44,8 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
         IntegrityLost: The promise cannot be kept; what came before and the halt are committed.
     """
     never_ending = not isinstance(hands.trigger, AvailableNow)
-    heart = Heartbeat(hands.folders.control, claimed.writer.epoch, never_ending=never_ending)
+    control, epoch = hands.folders.control, claimed.writer.epoch
+    heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=hands.run_id)
     with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
         try:
             batches = Batches(hands, claimed, helper, courier)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lockstep.declare.triggers import AvailableNow, FileSize, Trigger
 from lockstep.engine.facts import Job
 from lockstep.engine.hands import AnyStream, Hands
+from lockstep.engine.liveness import run_heartbeat
 from lockstep.engine.loop import Outcome, run_batches
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.publish import refuse_lost_table
@@ -44,6 +45,8 @@ def run_stream(
 ) -> Outcome:
     """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
 
+    The run counts in a liveness file of its own from here to its end, so that observers see it before it claims.
+
     1. Ask Kafka for the cluster's id; open or create the tables; refuse a lost table and a halted stream.
     2. Start Spark and have an executor, while the writer before is looked for; a handover then costs one batch.
     3. Claim, and work batch after batch.
@@ -66,36 +69,43 @@ def run_stream(
         RegistryUnreachable: The schema registry does not answer.
         TableError: The table is not as its head says.
     """
-    trigger = trigger or stream.trigger
-    discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
-    job = job_of(stream, settings, folders)
-    refuse_lost_table(stream, folders, discovery, group)
-    never_ending = not isinstance(trigger, AvailableNow)
-    try:
-        approach = Approach(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
-        context = spark()
-        await_executor(context, cancelled=stop.is_set)
-        warm_up(context, job.stream)
-        claimed = approach.claim(cancelled=stop.is_set)
-    except Fenced:
-        return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
-    except NotWanted as changed:
-        LOG.warning("%s: this run was asked for before that, and ends", changed)
-        return Outcome.NOT_WANTED
-    hands = Hands(
-        stream=stream,
-        trigger=trigger,
-        folders=folders,
-        discovery=discovery,
-        group=group,
-        runner=spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
-        cores=lambda: context.defaultParallelism,
-        stop=stop,
-        report=report,
-        cause=launch.cause,
-    )
-    return run_batches(hands, claimed)
+    trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
+    with run_heartbeat(folders.control, launch.run_id):
+        discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        job, group = job_of(stream, settings, folders), Group(settings.kafka, stream.name)
+        refuse_lost_table(stream, folders, discovery, group)
+        never_ending = not isinstance(trigger, AvailableNow)
+        try:
+            approach = Approach(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+            context = _warm_context(spark, job, stop)
+            claimed = approach.claim(cancelled=stop.is_set)
+        except Fenced:
+            return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
+        except NotWanted as changed:
+            LOG.warning("%s: this run was asked for before that, and ends", changed)
+            return Outcome.NOT_WANTED
+        hands = Hands(
+            stream=stream,
+            trigger=trigger,
+            folders=folders,
+            discovery=discovery,
+            group=group,
+            runner=spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
+            cores=lambda: context.defaultParallelism,
+            stop=stop,
+            report=report,
+            cause=launch.cause,
+            run_id=launch.run_id,
+        )
+        return run_batches(hands, claimed)
+
+
+def _warm_context(spark: Callable[[], SparkContext], job: Job, stop: threading.Event) -> SparkContext:
+    """Spark with an executor that has loaded the stream."""
+    context = spark()
+    await_executor(context, cancelled=stop.is_set)
+    warm_up(context, job.stream)
+    return context
 
 
 def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,13 +34,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cause: Why the run was started; kept in the ledger.
-        run_id: Dagster's id of the run, or one drawn for it.
+        run_id: Dagster's id of the run, or one drawn here.
         automatic: A sensor asked for the run, not a person: it writes only while the desired state allows it, and
             leaves that state as it is.
     """
 
     cause: str = "started by hand"
-    run_id: str = ""
+    run_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
     automatic: bool = False
 
     def desires(self, *, never_ending: bool) -> Desired | None:

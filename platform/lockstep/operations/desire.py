@@ -76,7 +76,7 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
     output = opened(folders)
     head = output.base().head
     lives = writer_lives(folders.control, head.epoch)
-    if _desired_of(head) is request.desired and not lives:
+    if desired_of(head) is request.desired and not lives:
         return _stopped(head, "nobody")  # 1
     if lives:
         ask_to_stop(folders.control, head.epoch, request)  # 2
@@ -90,7 +90,7 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
     return _stopped(claimed, "a fence" if lives else "a claim")
 
 
-def _desired_of(head: Head) -> Desired:
+def desired_of(head: Head) -> Desired:
     """The desired state, of a halted stream as of after the resumption."""
     return head.resumes_as if head.desired is Desired.HALTED else head.desired
 
@@ -154,7 +154,7 @@ def _ended(
             head = output.base().head
             if head.epoch != epoch:
                 raise Fenced(epoch, head.epoch)
-            return head if _desired_of(head) is desired else None
+            return head if desired_of(head) is desired else None
         time.sleep(POLL_SECONDS)
     return None
 

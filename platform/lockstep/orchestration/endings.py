@@ -4,6 +4,7 @@
 |------------------------|---------------|--------------------------------------------------------------|
 | ended, handed over     | SUCCESS       | planned                                                      |
 | fenced                 | SUCCESS, tag  | somebody else writes; nothing is to be repaired or restarted |
+| not wanted any more    | SUCCESS, tag  | the desired state changed before the run of a sensor began   |
 | stopped                | CANCELED      | a person asked (FAILURE when no person asked Dagster)        |
 | integrity lost, halted | FAILURE, tags | no retry: an operator must look and resume                   |
 | any other error        | FAILURE       | may be started again                                         |

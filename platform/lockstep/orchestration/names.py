@@ -22,6 +22,8 @@ CHECK = "complete_and_in_order"
 """The check of a table."""
 TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was asked."""
+NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
+"""Tags of runs that no `max_runtime_seconds` of the instance may end: it would look like a person's Terminate."""
 MAINTENANCE = {"lockstep/work": "maintenance"}
 """Tags of runs that come for all streams at one time; deploy/dagster.yaml says how many run at once."""
 

@@ -1,4 +1,8 @@
-"""What Dagster thinks of the run that this process works for."""
+"""What Dagster thinks of the run that this process works for.
+
+Terminate reaches a process by a signal from the code server that launched it. A run of the command line has none, and
+the code server of a run may be gone: Dagster then only marks the run. So the process asks for its own status, too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from dagster import DagsterRunStatus
+from dagster import DagsterEventType, DagsterRunStatus
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -27,7 +31,7 @@ class OwnRun:
         self._asked = time.monotonic()
 
     def tick(self, stopping: Stopping) -> None:
-        """Ask for a stop when Dagster holds the run for over: its cancel timed out, or it was deleted."""
+        """Ask for a stop when somebody terminates the run, or Dagster holds it for over (a time-out; deleted)."""
         if time.monotonic() - self._asked < ASK_SECONDS:
             return
         self._asked = time.monotonic()
@@ -38,8 +42,19 @@ class OwnRun:
             return
         if run is None or run.status in OVER:
             stopping.ask("Dagster holds this run for over")
+        elif run.status is DagsterRunStatus.CANCELING:
+            stopping.ask("terminated in Dagster")
 
     def terminated_by_a_person(self) -> bool:
         """Whether somebody asked Dagster to terminate the run; a bare signal is nobody's wish."""
-        run = self._instance.get_run_by_id(self._run_id)
-        return run is not None and run.status is DagsterRunStatus.CANCELING
+        return asked_to_terminate(self._instance, self._run_id)
+
+
+def asked_to_terminate(instance: DagsterInstance, run_id: str) -> bool:
+    """Whether somebody asked Dagster to terminate a run, whatever became of it: its process may have died over it."""
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return False
+    if run.status in {DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED}:
+        return True
+    return bool(instance.get_records_for_run(run_id, of_type=DagsterEventType.RUN_CANCELING, limit=1).records)

@@ -90,12 +90,20 @@ class _TableRun:
         try:
             outcome = self._run(spark, trigger)
         except StreamHalted as error:
+            self._record_termination()
             raise endings.halted(self._context, error) from error
         except LockstepError as error:
+            self._record_termination()
             raise endings.failed(error) from error
-        if outcome is Outcome.STOPPED and self._own_run.terminated_by_a_person():
-            record_stop(StreamFolders(self._stream.name, self._settings.table_root), "terminated in Dagster")
+        if outcome is Outcome.STOPPED:
+            self._record_termination()
         return endings.ended(self._context, self._progress, outcome, self._stopping.reason)
+
+    def _record_termination(self) -> None:
+        """A person who terminates the run wants the stream stopped; a bare signal changes nothing."""
+        if self._own_run.terminated_by_a_person():
+            folders = StreamFolders(self._stream.name, self._settings.table_root)
+            record_stop(folders, self._context.run_id, "terminated in Dagster")
 
     def _run(self, spark: SparkResource, trigger: Trigger) -> Outcome:
         def work() -> Outcome:

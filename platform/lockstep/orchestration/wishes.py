@@ -1,13 +1,14 @@
-"""Keeps what a person wished of a stream, so that no sensor undoes it."""
+"""Keeps what a person wants of a stream, so that no sensor undoes it."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from lockstep.engine.liveness import Phase, pulse
+from lockstep.engine.liveness import pulse, writer_lives
 from lockstep.errors import Fenced
-from lockstep.table import demands
+from lockstep.operations.desire import desired_of, set_by_claim
+from lockstep.table import log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
 
@@ -17,19 +18,33 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("lockstep")
 
 
-def record_stop(folders: StreamFolders, reason: str) -> None:
-    """Commit that the stream is to stay stopped; unless another run writes by now.
+def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
+    """Commit that the stream is to stay stopped, because a person terminated a run of it; whether it was committed.
+
+    The commit is a claim: it needs no writer that still answers, and fences the run's last batch where that was
+    abandoned and may end late. It is not made when another run writes: a run that was terminated on its way to a
+    handover, or after it, was not the one that keeps the stream running.
+
+    Args:
+        folders: Where the stream lies.
+        run_id: The run that was terminated.
+        reason: Who terminated it, and where.
 
     Raises:
         TableError: The table is not as its head says.
     """
+    if not log.exists(folders.table):
+        return False
     output = OutputLog(folders.table)
     head = output.base().head
+    if desired_of(head) in {Desired.STOPPED, Desired.HELD}:
+        return False
     last = pulse(folders.control, head.epoch)
-    if head.desired is not Desired.RUNNING or last is None or last.phase is not Phase.ENDED:
-        return
-    writer = demands.Writer(epoch=head.epoch, generation=head.generation)
+    if last is not None and last.run_id != run_id and writer_lives(folders.control, head.epoch):
+        return False
     try:
-        output.commit(demands.desire(writer, Desired.STOPPED, reason))
+        set_by_claim(output, head.epoch, Desired.STOPPED, reason)
     except Fenced:
         LOG.info("another run has taken over meanwhile: the stream goes on")
+        return False
+    return True
