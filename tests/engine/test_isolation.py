@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Limits, NoIntegrity, Ordered
+from lockstep.engine import isolation
 from lockstep.engine.loop import Outcome
 from lockstep.errors import IntegrityLost
 from tests.engine.feed import folded, session, session_in, snapshot, update
@@ -134,7 +135,7 @@ def test_partitions_without_it_commit_while_it_is_looked_for(feed: Feed, runs: L
 
     with pytest.raises(IntegrityLost):
         runs.run(around=watched)
-    assert seen == [(31, 31)]
+    assert set(seen) == {(31, 31)}
     assert folded([(n, session_in(1), value) for n, value in enumerate(session(30))]) == runs.rows(well, 1)
 
 
@@ -173,6 +174,40 @@ def test_a_worker_that_dies_once_is_bad_luck_and_costs_one_more_try(feed: Feed, 
 
     assert runs.run(around=once) is Outcome.ENDED
     assert (len(jobs), folded(held(UPDATES))) == (2, runs.rows(topic))
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_workers_that_fail_by_themselves_for_a_while_blame_no_message(
+    feed: Feed, runs: LocalRuns, failures: int
+) -> None:
+    """An import, memory, an outage: three starts in a row were taken for the doing of the first message."""
+    topic = feed.create("values")
+    feed.send(topic, UPDATES[:2])
+    jobs: list[bool] = []
+
+    def starting(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+            jobs.append(True)
+            if len(jobs) <= failures:
+                raise Died
+            return runner(plan)
+
+        return run
+
+    assert runs.run(around=starting) is Outcome.ENDED
+    assert folded(held(UPDATES[:2])) == runs.rows(topic)
+    assert kept(runs) == []
+
+
+def test_a_message_is_blamed_only_after_jobs_with_it_and_without_it_alternate(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, UPDATES[:2])
+    deadly = Deadly(topic, 0)
+    with pytest.raises(IntegrityLost, match="kills its worker"):
+        runs.run(around=deadly.around)
+    whole, first = ((0, 2),), ((0, 1),)
+    tried = [(whole, False)] * 2 + [(first, False), (first, True)] * isolation.CONTROLS
+    assert deadly.jobs == tried
 
 
 def test_a_worker_that_dies_at_changing_places_is_nobodys_fault(feed: Feed, runs: LocalRuns) -> None:

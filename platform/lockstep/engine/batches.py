@@ -147,8 +147,9 @@ class Batches:
             self._note_failure(plan, error)
             LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
             return ()
+        is_control = self._isolation.is_control(plan)
         self._failures, self._isolation = 0, self._isolation.worked(plan)
-        return bins
+        return () if is_control else bins
 
     def _note_failure(self, plan: BatchPlan, error: Exception) -> None:
         """Raise what another try would not mend.

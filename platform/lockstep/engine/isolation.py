@@ -2,8 +2,10 @@
 
 A worker that dies says nothing of where it was. Its batch is planned again as it was, once: most deaths come
 from outside. From the second failure on each partition of the batch is worked by itself, so that the others
-commit, and what fails is halved until it is one message. That one is left out, which is the counter-proof:
-what fails without it too is no message's fault, and is raised. Nothing of this outlives the run.
+commit, and what fails is halved until it is one message. Then jobs without it and with it alternate: what fails
+without it too is no message's fault and is raised, and what works with it was bad luck that has passed. Only a message
+with which a job fails each time, while it works without it each time in between, is left out. Nothing of this outlives
+the run.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from lockstep.kafka.audit import Key
 
 WHOLE_FAILURES_MAX = 2
 """So many failures of a whole batch are taken for bad luck."""
+CONTROLS = 3
+"""So often a job must work without a message, each time after one that failed with it, before the message is blamed.
+Once is not enough: an outage may end in between. Each costs two jobs of one message."""
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -25,12 +30,14 @@ class Suspect(msgspec.Struct, frozen=True):
     Attributes:
         until: End of the range that failed; past it the partition is cleared.
         messages: How many to try next.
-        killing: The offset that was found to end its worker.
+        killing: The offset that the next job leaves out: with it alone the last one failed.
+        controls: Jobs that worked without it, each after one that failed with it.
     """
 
     until: int
     messages: int
     killing: int | None = None
+    controls: int = 0
 
 
 class Isolation(msgspec.Struct, frozen=True):
@@ -52,12 +59,21 @@ class Isolation(msgspec.Struct, frozen=True):
         parts = [msgspec.structs.replace(plan, bins=((item,),)) for item in alone]
         return ((whole, *parts) if whole.bins else tuple(parts)) or (plan,)
 
+    def is_control(self, part: BatchPlan) -> bool:
+        """Whether a job only shows that it works without a message: what it did does not count yet."""
+        return any(item.killing and not self._is_proven(item) for item in _ranges(part))
+
     def worked(self, part: BatchPlan) -> Isolation:
-        """After a job that did not fail: a suspect's next one takes all that is left of what failed."""
+        """After a job that did not fail: a suspect's next one takes all that is left of what failed.
+
+        After a control it is the message again.
+        """
         suspects = dict(self.suspects)
         for item in _ranges(part):
             suspect = suspects.pop(item.position.key, None)
-            if suspect is not None and item.until < suspect.until:
+            if suspect is not None and item.killing and not self._is_proven(item):
+                suspects[item.position.key] = Suspect(suspect.until, 1, controls=suspect.controls + 1)
+            elif suspect is not None and item.until < suspect.until:
                 suspects[item.position.key] = Suspect(suspect.until, suspect.until - item.until)
         return Isolation(0, suspects)
 
@@ -68,11 +84,16 @@ class Isolation(msgspec.Struct, frozen=True):
         if known:
             (item,) = known
             nobody = item.killing or not item.messages
-            return None if nobody else Isolation(self.failures, {**self.suspects, **_blamed(item)})
+            blamed = _blamed(item, self.suspects[item.position.key].controls)
+            return None if nobody else Isolation(self.failures, {**self.suspects, **blamed})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
         halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}
         return Isolation(0, {**self.suspects, **halved})
+
+    def _is_proven(self, item: PlannedRange) -> bool:
+        suspect = self.suspects.get(item.position.key)
+        return suspect is not None and suspect.controls + 1 >= CONTROLS
 
     def _tried(self, item: PlannedRange) -> PlannedRange:
         suspect = self.suspects[item.position.key]
@@ -81,10 +102,11 @@ class Isolation(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(item, until=until, killing=killing)
 
 
-def _blamed(item: PlannedRange) -> dict[Key, Suspect]:
-    """What failed by itself: one message is to blame, or half of it is tried next."""
-    killing = item.position.next_offset if item.messages == 1 else None
-    return {item.position.key: Suspect(item.until, _half(item), killing)}
+def _blamed(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
+    """What failed by itself: one message is tried without next, or half of it is tried."""
+    if item.messages == 1:
+        return {item.position.key: Suspect(item.until, 1, item.position.next_offset, controls)}
+    return {item.position.key: Suspect(item.until, _half(item))}
 
 
 def _half(item: PlannedRange) -> int:
