@@ -209,16 +209,24 @@ class Batches:
         known, answer = self._partitions.known, self._hands.stream.integrity.answer
         self._watch.compare(known)
         self._note_stalls()
-        found = [(answer(Fault(finding.cause)), finding) for finding in audit(known, self._watch.view)]
-        if any(verdict is Judgement.VIOLATION for verdict, _ in found):
-            confirmed = self._watch.confirmed(known)
-            if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
-                self._halt(wrong)
-        for verdict, finding in found:
-            if verdict is not Judgement.VIOLATION:  # one that was not confirmed was an odd answer of a broker
-                self._partitions.accept(finding, self._watch.view, suspend=verdict is Judgement.SUSPEND)
-                if finding.cause == Fault.GREW.value:
-                    self._homes.forget(finding.topic_id)
+        news = [finding for finding in audit(known, self._watch.view) if self._is_news(finding)]
+        if not news:
+            return
+        halts = any(answer(Fault(each.cause)) is Judgement.VIOLATION for each in news)
+        confirmed = self._watch.confirmed(known, for_ever=halts)  # what is not was an odd answer of a broker
+        if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
+            self._halt(wrong)
+        for finding in filter(self._is_news, confirmed):
+            suspend = answer(Fault(finding.cause)) is Judgement.SUSPEND
+            self._partitions.accept(finding, self._watch.view, suspend=suspend)
+            if finding.cause == Fault.GREW.value:
+                self._homes.forget(finding.topic_id)
+
+    def _is_news(self, finding: Finding) -> bool:
+        """Whether something is to be done about what an audit found: some of it stays so, and was accepted before."""
+        verdict = self._hands.stream.integrity.answer(Fault(finding.cause))
+        suspend = verdict is Judgement.SUSPEND
+        return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
 
     def _note_stalls(self) -> None:
         """Warn once of each stable end that does not move; batches report them for as long as they last."""

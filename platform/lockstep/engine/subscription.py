@@ -12,7 +12,7 @@ from lockstep.engine.facts import BinFacts, RangeFacts
 from lockstep.engine.headroom import headroom_seconds
 from lockstep.engine.plan import BatchPlan, Learned, Position
 from lockstep.integrity.finding import Finding, Hole
-from lockstep.kafka.audit import EXPIRED, GREW, RECREATED, TRUNCATED, Key, Known
+from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED, Key, Known
 from lockstep.kafka.discovery import ClusterView, Ends
 from lockstep.table.ledger import LedgerRow
 
@@ -105,8 +105,7 @@ class Subscription:
             self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
             self._move(key, finding.until, suspend=suspend)
         elif finding.cause == TRUNCATED and key in self.positions:
-            if not self._cut(key, finding.offset, suspend=suspend):
-                return  # what is appended at offsets already read is passed over, until the log has caught up
+            self._cut(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
             self.positions[key] = bookkeeping.first_position(view.topics[finding.topic], key, view.ends[key])
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
@@ -119,14 +118,23 @@ class Subscription:
         self._told.add(key)
         LOG.warning("%s", finding)
 
-    def _cut(self, key: Key, offset: int, *, suspend: bool) -> bool:
-        """Go on in a log that holds other records than were read; whether that is news."""
+    def is_news(self, finding: Finding, *, suspend: bool) -> bool:
+        """Whether `accept` would change anything, or tell of anything.
+
+        What is appended to a cut log at offsets already read is passed over, until the log has caught up.
+        """
+        key = (finding.topic_id, finding.partition)
+        if finding.cause == TRUNCATED and key in self.positions:
+            before = self.positions[key]
+            return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
+        return finding.cause != GONE or key not in self._told
+
+    def _cut(self, key: Key, offset: int, *, suspend: bool) -> None:
+        """Go on in a log that holds other records than were read."""
         before = self.positions[key]
         self.positions[key] = msgspec.structs.replace(before, leader_epoch=None)
         if suspend and before.suspended_from != offset:
             self._move(key, offset, suspend=True)
-            return True
-        return before.leader_epoch is not None
 
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
         position = self.positions[key]

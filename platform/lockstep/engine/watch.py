@@ -11,13 +11,16 @@ import msgspec
 from lockstep.engine.hands import Hands
 from lockstep.errors import KafkaError
 from lockstep.integrity.finding import Finding
-from lockstep.kafka.audit import Key, Known, audit, doubtful
+from lockstep.kafka.audit import Key, Known, audit, doubtful, replaced
 from lockstep.kafka.discovery import ClusterView
 
 LOG = logging.getLogger("lockstep")
 
 CONFIRM_LOOKS, CONFIRM_SECONDS = 3, 30.0
 """One odd answer of a broker may be stale metadata. A halt is for ever, so it takes three looks."""
+MOVE_SECONDS = 1.0
+"""So long the three looks take before a position is moved, or a topic left out, under a class that goes on: what is
+really gone stays gone, and a stream that races with retention must not wait half a minute each time."""
 FRESH_SECONDS = 0.2
 """A plan made of an older view would leave what came meanwhile to the batch after: one trigger later."""
 PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
@@ -31,7 +34,7 @@ class KafkaWatch:
         self._hands = hands
         self._names, self._looked_at = known_topics, 0.0
         self._held: dict[Key, int] = {}
-        self.view = self._patiently(adding_new=True)
+        self.view = self._first_look()
         self._names = known_topics | self.view.topics.keys()
 
     @property
@@ -65,19 +68,43 @@ class KafkaWatch:
         self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
 
-    def confirmed(self, known: Mapping[Key, Known]) -> tuple[Finding, ...]:
-        """What is wrong with the view, as far as every further look shows it too."""
-        findings = audit(known, self.view)
+    def confirmed(self, known: Mapping[Key, Known], *, for_ever: bool) -> tuple[Finding, ...]:
+        """What is wrong with the view, as far as every further look shows it too; as the last one shows it.
+
+        Of a log start that differs from look to look the lowest counts: no offset is passed over that one look showed.
+
+        Args:
+            known: Partitions of the subscribed topics.
+            for_ever: Whether the stream would halt by it.
+        """
+        findings, seconds = audit(known, self.view), CONFIRM_SECONDS if for_ever else MOVE_SECONDS
         for _ in range(CONFIRM_LOOKS - 1):
-            if not findings or self._hands.stop.is_set():
+            if not findings:
                 break
             LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
-            self._hands.stop.wait(CONFIRM_SECONDS / (CONFIRM_LOOKS - 1))
-            self.look()
+            if self._hands.stop.wait(seconds / (CONFIRM_LOOKS - 1)):
+                return ()
+            self.view = with_lowest_starts(self.view, self._patiently())
             self.compare(known)
-            again = set(audit(known, self.view))
-            findings = tuple(finding for finding in findings if finding in again)
+            before = {_place(finding) for finding in findings}
+            findings = tuple(finding for finding in audit(known, self.view) if _place(finding) in before)
         return findings
+
+    def _first_look(self) -> ClusterView:
+        """What the run reads, and from where: two looks agree, and a topic is left out only if no look shows it."""
+        view = self._patiently(adding_new=True)
+        for _ in range(CONFIRM_LOOKS - 1):
+            if self._lacks(view) and self._hands.stop.wait(MOVE_SECONDS / (CONFIRM_LOOKS - 1)):
+                break
+            before, view = view, both(view, self._patiently())
+            if not self._lacks(view) and not replaced(before, view.topics):
+                break
+        return view
+
+    def _lacks(self, view: ClusterView) -> bool:
+        """Whether a topic is not there, or a partition has no leader."""
+        silent = any((t.topic_id, n) not in view.ends for t in view.topics.values() for n in range(t.partitions))
+        return silent or not self._names <= view.topics.keys()
 
     def _patiently(self, *, adding_new: bool = False) -> ClusterView:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -92,6 +119,31 @@ class KafkaWatch:
 
     def _ask(self, *, adding_new: bool) -> ClusterView:
         discovery, topics = self._hands.discovery, self._hands.stream.topics
-        new = topics.select(discovery.topic_names()) if adding_new else frozenset[str]()
+        if adding_new:
+            self._names |= topics.select(discovery.topic_names())
         self._looked_at = time.monotonic()
-        return discovery.view(self._names | new)
+        return discovery.view(self._names)
+
+
+def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
+    """The newer of two views, with the lower log start of each partition of which both show one."""
+    ends = {
+        key: msgspec.structs.replace(each, start=min(each.start, before.ends[key].start))
+        if key in before.ends
+        else each
+        for key, each in view.ends.items()
+    }
+    return msgspec.structs.replace(view, ends=ends)
+
+
+def both(before: ClusterView, view: ClusterView) -> ClusterView:
+    """What one of two views shows; the newer one of what both show, but the lower log starts."""
+    topics = before.topics | view.topics
+    ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
+    return msgspec.structs.replace(
+        view, topics=topics, ends={key: each for key, each in ends.items() if key[0] in ids}, cut=before.cut | view.cut
+    )
+
+
+def _place(finding: Finding) -> tuple[str, str, int]:
+    return finding.cause, finding.topic_id, finding.partition
