@@ -20,6 +20,7 @@ from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.errors import DeclarationError
 from lockstep.integrity.contract import MAY_SKIP, Fault, IntegrityClass, OnGrowth, Policy, Suspend
+from lockstep.integrity.numbers import out_of_range
 from lockstep.integrity.recent import Recent, met_before, remember
 from lockstep.integrity.reorder import Reordering
 from lockstep.integrity.time import PartitionTime, absurd, late, microseconds, time_of
@@ -43,6 +44,8 @@ class _AnyOrder(Gate):
         happened_us, floor_us = time_of(place, record), self._time.watermark_us - self._lateness_us
         if self._time.is_absurd(happened_us):
             return state, absurd(happened_us)
+        if place.sequence is not None and (refused := out_of_range(place.sequence)) is not None:
+            return state, refused
         if state is None and place.kind is not Kind.SNAPSHOT:
             return None, unknown_session(place, Judgement.SUSPEND)
         recent = cast("_Window", state)["w"] if state is not None else {}

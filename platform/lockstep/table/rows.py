@@ -171,7 +171,12 @@ class RowsBuilder:
         arrays = self._quick(rows)
         if arrays is None:
             arrays = self._slow(rows, proof)
-        return pa.RecordBatch.from_arrays([*arrays, *_proof_arrays(proof)], schema=self.schema)
+        try:
+            proven = _proof_arrays(proof)
+        except _WRONG:
+            _refuse_proof(proof)
+            raise
+        return pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema)
 
     def _quick(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array[Any]] | None:
         """The user's columns, or None where anything needs a closer look."""
@@ -242,6 +247,21 @@ def _proof_arrays(proof: Proof) -> list[pa.Array[Any]]:
         pa.array(proof.sequences, pa.int64()),
         pa.array(proof.event_times_us, TIMESTAMP),
     ]
+
+
+def _refuse_proof(proof: Proof) -> None:
+    """Name the first row of which the stream's `place` says what no column holds."""
+    columns: tuple[tuple[str, Sequence[object], pa.DataType], ...] = (
+        ("_session", proof.sessions, pa.string()),
+        ("_sequence", proof.sequences, pa.int64()),
+        ("_event_time", proof.event_times_us, TIMESTAMP),
+    )
+    for name, values, kind in columns:
+        for position, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except _WRONG as wrong:
+                raise RowRefused(proof.origin(position), name, value, str(wrong)) from None
 
 
 def _repeated(runs: Sequence[Run], values: Sequence[str | int], kind: pa.DataType) -> pa.Array[Any]:

@@ -16,7 +16,7 @@ from lockstep.declare.record import Record
 from lockstep.declare.transform import Opened
 from lockstep.operations.verify.aside import Aside
 from lockstep.operations.verify.declared import Declared
-from lockstep.operations.verify.row_values import Emitted, Source, unfit
+from lockstep.operations.verify.row_values import Emitted, Source, unfit, unfit_proof
 from lockstep.operations.verify.second_gate.sessions import Known
 
 SAVED_AFTER_MESSAGES = 64
@@ -85,9 +85,9 @@ class Applying:
         if place.kind is Kind.END:
             rows = self.end(place.session)
         elif held is None or (self._opens(held, place) if opens is None else opens):
-            rows = self._opened(place.session, body, record, known)
+            rows = self._opened(place, body, record, known)
         else:
-            rows = self._updated(held, body, record)
+            rows = self._updated(held, place, body, record)
             held.known = known or held.known
         self.touched.add(place.session)
         self._aside.nowhere(record.offset, with_rows=bool(rows))
@@ -137,23 +137,23 @@ class Applying:
     def _opens(held: Session, place: Place) -> bool:
         return place.kind is not Kind.UPDATE or held.known.memory is None
 
-    def _opened(self, session: str, body: object, record: Record, known: Known | None) -> list[msgspec.Struct]:
+    def _opened(self, place: Place, body: object, record: Record, known: Known | None) -> list[msgspec.Struct]:
         state = self._declared.open(body, record)
         rows: list[msgspec.Struct] = []
         if isinstance(state, Opened):
             rows, state = list(state.rows), state.state
-        self._refuse_unfit(rows, record)
-        held = self.sessions.get(session)
+        self._refuse_unfit(rows, place, record)
+        held = self.sessions.get(place.session)
         if held is None:
-            held = self.sessions[session] = Session(known or Known(record.offset, None), state)
+            held = self.sessions[place.session] = Session(known or Known(record.offset, None), state)
         held.known, held.state = known or held.known, state
         self.save(held)
         return rows
 
-    def _updated(self, held: Session, body: object, record: Record) -> list[msgspec.Struct]:
+    def _updated(self, held: Session, place: Place, body: object, record: Record) -> list[msgspec.Struct]:
         try:
             rows = list(self._declared.apply(held.state, body, record))
-            self._refuse_unfit(rows, record)
+            self._refuse_unfit(rows, place, record)
         except Exception:
             self._undo(held)
             raise
@@ -171,7 +171,10 @@ class Applying:
             for _ in self._declared.apply(held.state, body, record):
                 pass
 
-    def _refuse_unfit(self, rows: list[msgspec.Struct], record: Record) -> None:
+    def _refuse_unfit(self, rows: list[msgspec.Struct], place: Place, record: Record) -> None:
         """Rows that no table can hold count as raised; looked at closely only where the stream said so too."""
-        if rows and self._aside.kept.holds(record.offset) and unfit(rows, self._declared.row_type):
+        if not rows or not self._aside.kept.holds(record.offset):
+            return
+        source = Source(record.offset, place.session, place.sequence, place.event_time_us)
+        if unfit(rows, self._declared.row_type) or unfit_proof(source):
             raise ValueError("a row that its table cannot hold")

@@ -198,6 +198,16 @@ def unfit(rows: Iterable[msgspec.Struct], row_type: type[msgspec.Struct]) -> boo
     return any(type(row) is not row_type or _unfit(row, row_type, kinds) for row in rows)
 
 
+def unfit_proof(source: Source) -> bool:
+    """Whether the columns of the proof cannot hold what is said of a message."""
+    try:
+        pa.array([source.session], pa.string())
+        pa.array([source.sequence, source.event_time_us], pa.int64())
+    except CONVERSION_ERRORS:
+        return True
+    return False
+
+
 def _unfit(row: msgspec.Struct, row_type: type[msgspec.Struct], kinds: Mapping[str, pa.Field[Any]]) -> bool:
     try:
         msgspec.convert(msgspec.to_builtins(row), row_type)

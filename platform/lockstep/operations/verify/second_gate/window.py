@@ -12,8 +12,9 @@ from typing import Any
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.operations.verify.second_gate import reorder
-from lockstep.operations.verify.second_gate.contract import Answer, Memory, Rules, Ruling, What
+from lockstep.operations.verify.second_gate.contract import Answer, Memory, Rules, Ruling, What, refuse
 from lockstep.operations.verify.second_gate.moment import Moment, happened
+from lockstep.operations.verify.second_gate.numbers import fits_64_bits
 from lockstep.operations.verify.second_gate.recent import met, remembered
 
 
@@ -39,10 +40,10 @@ def in_any_order(memory: Memory, place: Place, record: Record, moment: Moment, b
     at_us, floor_us = happened(place, record), moment.at_us - bound_us
     if moment.is_absurd(at_us):
         return Ruling(What.ASIDE, memory, "absurd event time")
+    if place.sequence is not None and not fits_64_bits(place.sequence):
+        return refuse("number out of range")
     if not isinstance(memory, dict):
-        if place.kind is not Kind.SNAPSHOT:
-            return Ruling(What.WAIT, None, "unknown session")
-        return Ruling(What.ACCEPT, {"w": remembered({}, place.sequence, record, at_us, floor_us)})
+        return _begun(place, record, at_us, floor_us)
     recent = memory["w"]
     again = met(memory, recent, place.sequence, record)
     if again is not None and not (place.kind is Kind.SNAPSHOT and again.what is What.REFUSE):
@@ -50,3 +51,9 @@ def in_any_order(memory: Memory, place: Place, record: Record, moment: Moment, b
     if at_us < floor_us:
         return Ruling(What.LATE, memory, "late")
     return Ruling(What.ACCEPT, {"w": remembered(recent, place.sequence, record, at_us, floor_us)})
+
+
+def _begun(place: Place, record: Record, at_us: int, floor_us: int) -> Ruling:
+    if place.kind is not Kind.SNAPSHOT:
+        return Ruling(What.WAIT, None, "unknown session")
+    return Ruling(What.ACCEPT, {"w": remembered({}, place.sequence, record, at_us, floor_us)})
