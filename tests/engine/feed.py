@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from confluent_kafka import KafkaError, Message
+
 ANSWER_SECONDS = 60.0
 GONE_SECONDS_MAX = 60.0
+NEWEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
 COLUMNS = ("_offset", "_row", "_session", "_sequence", "name", "value", "total")
 
 
@@ -51,6 +56,47 @@ def folded(messages: Sequence[tuple[int, str, bytes]]) -> list[tuple[object, ...
 def session_in(partition: int) -> str:
     """The session of values that are sent without key."""
     return f"s{partition}" if partition else "s"
+
+
+class ProducerRecord(NamedTuple):
+    """A message to send.
+
+    Attributes:
+        key: The message key.
+        value: The message value; None for a tombstone.
+        timestamp_ms: Its create time; 0 for now.
+    """
+
+    key: str | bytes | None
+    value: bytes | None
+    timestamp_ms: int = 0
+
+
+@cache
+def kept_producer(bootstrap_servers: str) -> Producer:
+    """The one producer of this process for a broker.
+
+    An idempotent producer waits half a second for its id, so this one keeps the order by one request at a time.
+    A broker that was restarted is found again within half a second.
+    """
+    order = {"acks": "all", "enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
+    return Producer({**order, "bootstrap.servers": bootstrap_servers, "reconnect.backoff.max.ms": 500, "log_level": 2})
+
+
+def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord], partition: int = 0) -> None:
+    """Append messages to one partition, in order, and wait until the broker has taken each."""
+    producer = kept_producer(bootstrap_servers)
+    refused: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer.list_topics(topic, timeout=ANSWER_SECONDS)  # it may have grown or been made again since the last time
+    for key, value, timestamp_ms in messages:
+        producer.produce(topic, value, key, partition, timestamp=timestamp_ms, on_delivery=delivered)
+    assert producer.flush(ANSWER_SECONDS) == 0
+    assert refused == []
 
 
 @dataclass(frozen=True)
@@ -114,19 +160,36 @@ class Feed:
 
     def send(self, topic: str, values: Iterable[bytes | None], *, key: str | None = None, partition: int = 0) -> None:
         """Append values to one partition, in order; a session belongs to one partition."""
-        producer = Producer(self._settings())
-        for value in values:
-            producer.produce(topic, value=value, key=key or session_in(partition), partition=partition)
-        assert producer.flush(ANSWER_SECONDS) == 0
+        self.append(topic, [ProducerRecord(key or session_in(partition), value) for value in values], partition)
+
+    def append(self, topic: str, messages: Iterable[ProducerRecord], partition: int = 0) -> None:
+        """Append messages of any keys and times to one partition, in order."""
+        append(self.bootstrap_servers, topic, messages, partition)
 
     def transactional(self) -> Producer:
         """A producer of transactions, ready to begin one."""
-        producer = Producer({**self._settings(), "transactional.id": self.family})
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "transactional.id": self.family, "log_level": 2}
+        )
         producer.init_transactions(ANSWER_SECONDS)
         return producer
 
-    def _settings(self) -> dict[str, str | int | bool]:
-        return {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
+    def end_transaction(self, producer: Producer, topic: str, *, commits: bool = True) -> None:
+        """Commit or abort, and wait for the marker: the broker answers before it has written it."""
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while self._end(topic, IsolationLevel.READ_COMMITTED) < self._end(topic, IsolationLevel.READ_UNCOMMITTED):
+            assert time.monotonic() < deadline, f"the transaction in {topic} does not end"
+            time.sleep(0.01)
+
+    def _end(self, topic: str, isolation: IsolationLevel) -> int:
+        """The end of the first partition as such a reader sees it."""
+        place, admin = TopicPartition(topic, 0), self._admin()
+        asked = admin.list_offsets({place: NEWEST}, isolation_level=isolation)
+        return int(asked[place].result(ANSWER_SECONDS).offset)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})

@@ -88,18 +88,13 @@ def slug(name: str, at: int, bad: Bad) -> str:
 def sent(feed: Feed, name: str, bad: Bad) -> str:
     """A topic with the message at its place; the name of the topic."""
     topic = feed.create(name, config=TOPIC)
-    around = Producer({"bootstrap.servers": feed.bootstrap_servers, "enable.idempotence": True})
-    for value in (snapshot(1, bad.session), update(2, bad.session)):
-        around.produce(topic, value, key=bad.session, partition=0)
-    assert around.flush(60) == 0
+    feed.send(topic, [snapshot(1, bad.session), update(2, bad.session)], key=bad.session)
     compression = {"compression.type": "gzip" if bad.gzip else "none", "message.max.bytes": 100_000_000}
-    alone = Producer({"bootstrap.servers": feed.bootstrap_servers, "enable.idempotence": True, **compression})
+    alone = Producer({"bootstrap.servers": feed.bootstrap_servers, **compression})
     when = bad.timestamp_ms or 0  # 0 is now
     alone.produce(topic, bad.value, key=bad.key, headers=bad.headers, partition=0, timestamp=when)
     assert alone.flush(60) == 0
-    for value in (snapshot(10, bad.session), update(11, bad.session)):
-        around.produce(topic, value, key=bad.session, partition=0)
-    assert around.flush(60) == 0
+    feed.send(topic, [snapshot(10, bad.session), update(11, bad.session)], key=bad.session)
     return topic
 
 

@@ -16,18 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import FileSize
+from lockstep.engine import loop
 from lockstep.engine.loop import Outcome
 from lockstep.engine.plan import FileGoal, Learned, PlanInput, Position, plan_batch
 from lockstep.engine.spill import Spill
 from lockstep.engine.waits import Waits
-from lockstep.kafka.discovery import Ends
+from lockstep.kafka.discovery import Discovery, Ends
 from tests.engine.feed import folded, session_in, snapshot, update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from lockstep.engine.plan import Bins
+    from lockstep.engine.facts import BinFacts
+    from lockstep.engine.plan import BatchPlan, Bins
+    from lockstep.engine.runner import Runner
+    from lockstep.kafka.discovery import ClusterView
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -162,37 +166,62 @@ def sizes(runs: LocalRuns) -> list[int]:
 
 
 def test_files_of_a_steady_stream_have_the_wanted_size(feed: Feed, runs: LocalRuns) -> None:
-    """Within a fifth, but for the first, from which sizes are learned, and the last, which waits no longer."""
+    """Within a fifth, but for the first, from which sizes are learned, and what a bounded run takes at the end."""
     topic, chance, stop = feed.create("values"), random.Random(7), threading.Event()  # noqa: S311  # no secret
     values = grown(chance, 20_000)
     feed.send(topic, values[:4_000])
-    trigger = FileSize("64 kB", at_most=timedelta(seconds=5))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(runs.run, trigger=trigger, stop=stop)
+        running = pool.submit(runs.run, trigger=FileSize("64 kB", at_most=timedelta(hours=1)), stop=stop)
+        wait_for(lambda: len(runs.reports) == 1)
         for start in range(4_000, len(values), 1_000):
             feed.send(topic, values[start : start + 1_000])
-            time.sleep(0.15)  # the steady rate
-        wait_for(lambda: sum(report.messages for report in runs.reports) == len(values))
+        wait_for(lambda: len(sizes(runs)) >= 4)
         stop.set()
         assert running.result(WAIT_SECONDS_MAX) is Outcome.STOPPED
+    assert runs.run() is Outcome.ENDED
     found = sizes(runs)
     assert len(found) >= 5
     assert all(0.8 <= size / 64_000 <= 1.2 for size in found[1:-1]), found
     assert folded([(n, "s", value) for n, value in enumerate(values)]) == runs.rows(topic)
 
 
-def test_nothing_waits_longer_than_declared_at_a_low_rate(feed: Feed, runs: LocalRuns) -> None:
-    topic, stop = feed.create("values"), threading.Event()
+def test_a_lone_message_waits_for_company_but_not_for_ever(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is seen and left, more than once, then committed in a file that is far from full."""
+    topic, stop, seen = feed.create("values"), threading.Event(), list[int]()
+    right = Discovery.view
+
+    def noting(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+        view = right(discovery, names)
+        seen.extend(ends.high_watermark for ends in view.ends.values())
+        return view
+
+    looks_before: list[int] = []
+
+    def counting(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+            looks_before.append(seen.count(22))
+            return runner(plan)
+
+        return run
+
+    monkeypatch.setattr(loop, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(Discovery, "view", noting)
     feed.send(topic, grown(random.Random(1), 20))  # noqa: S311  # no secret
+    trigger = FileSize("1 MB", at_most=timedelta(seconds=2))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(runs.run, trigger=FileSize("1 MB", at_most=timedelta(seconds=2)), stop=stop)
+        running = pool.submit(runs.run, trigger=trigger, stop=stop, around=counting)
         wait_for(lambda: len(runs.reports) == 1)
+        looks = len(seen)
+        wait_for(lambda: len(seen) >= looks + 2)  # nothing waits any more
         feed.send(topic, [update(22, a=1)])
-        wait_for(lambda: sum(report.messages for report in runs.reports) == 22)
+        wait_for(lambda: len(runs.reports) == 2)
         stop.set()
         running.result(WAIT_SECONDS_MAX)
-    assert runs.reports[-1].freshness_seconds is not None
-    assert runs.reports[-1].freshness_seconds >= 0.5  # it did wait for company
+    assert [report.messages for report in runs.reports] == [21, 1]
+    assert looks_before[0] == 0
+    assert looks_before[1] >= 2
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -29,34 +29,17 @@ def test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_go
     opening, next_one = session(3), update(5, a=1)
     producer.begin_transaction()
     send_within(producer, topic, opening)
-    producer.commit_transaction()
+    feed.end_transaction(producer, topic)
     producer.begin_transaction()
     send_within(producer, topic, [update(5, a=7), update(6, a=7)])
-    producer.abort_transaction()
+    feed.end_transaction(producer, topic, commits=False)
     producer.begin_transaction()
     send_within(producer, topic, [next_one])
-    producer.commit_transaction()
+    feed.end_transaction(producer, topic)
     assert runs.run() is Outcome.ENDED
     assert folded([*((n, "s", value) for n, value in enumerate(opening)), (8, "s", next_one)]) == runs.rows(topic)
     assert holes(runs, topic) == [(4, 5, "marker"), (5, 7, "aborted"), (7, 8, "marker"), (9, 10, "marker")]
     assert read_until(runs.folders.ledger, topic) == 10
-
-
-def test_an_open_transaction_is_not_read_until_it_is_committed(feed: Feed, runs: LocalRuns) -> None:
-    topic, producer = feed.create("values"), feed.transactional()
-    opening = session(2)
-    feed.send(topic, opening)
-    producer.begin_transaction()
-    send_within(producer, topic, [update(4, a=1)])
-    feed.send(topic, [update(5, a=1)])
-    assert runs.run() is Outcome.ENDED
-    assert read_until(runs.folders.ledger, topic) == 3
-    producer.commit_transaction()
-    assert runs.run() is Outcome.ENDED
-    values = [*opening, update(4, a=1), update(5, a=1)]
-    assert folded([(n, "s", value) for n, value in enumerate(values)]) == runs.rows(topic)
-    assert holes(runs, topic) == [(5, 6, "marker")]
-    assert read_until(runs.folders.ledger, topic) == 6
 
 
 def test_a_compacted_topic_is_refused_at_start(feed: Feed, runs: LocalRuns) -> None:

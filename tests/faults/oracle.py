@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Producer
 
-from tests.engine.feed import ANSWER_SECONDS, COLUMNS, Feed, folded, snapshot, update
+from tests.engine.feed import COLUMNS, Feed, ProducerRecord, folded, snapshot, update
 from tests.engine.plain_reader import first_difference, heads, named_files, named_ledger_files, read_table, rows_of
 
 if TYPE_CHECKING:
@@ -65,10 +64,7 @@ class Sent:
         self._append(topic, [(f"s{partition}", value) for value in values], partition)
 
     def _append(self, topic: str, messages: Sequence[tuple[str, bytes]], partition: int) -> None:
-        producer = Producer({"bootstrap.servers": self.feed.bootstrap_servers, "enable.idempotence": True})
-        for key, value in messages:
-            producer.produce(topic, value=value, key=key, partition=partition)
-        assert producer.flush(ANSWER_SECONDS) == 0
+        self.feed.append(topic, [ProducerRecord(key, value) for key, value in messages], partition)
         self.held[topic, partition] += messages
 
 

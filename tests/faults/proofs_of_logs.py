@@ -120,7 +120,6 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         T1,
         (
             "engine/test_transactions.py::test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_goes_on",
-            "engine/test_transactions.py::test_an_open_transaction_is_not_read_until_it_is_committed",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
             "engine/test_stalls.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",

@@ -98,10 +98,12 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
     assert (newest["until"], newest["stable_end"], newest["high_watermark"]) == (3, 3, 5)
     (status,) = topics_of(runs.stream, runs.settings).topics
     assert (status.state, status.lag_messages) == (TopicLifecycle.ACTIVE, 2)
-    producer.commit_transaction()
+    feed.end_transaction(producer, topic)
     assert runs.run() is Outcome.ENDED
     assert runs.rows(topic) == rows([*opening, update(4, a=1), update(5, a=1)])
     assert read_until(runs.folders.ledger, topic) == 6
+    newest = read_table(runs.folders.ledger).to_pylist()[-1]
+    assert [(hole["start"], hole["until"], hole["cause"]) for hole in newest["holes"]] == [(5, 6, "marker")]
 
 
 @pytest.mark.fault("F37", "F56")

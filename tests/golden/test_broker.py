@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 
 from lockstep import Topics
 from lockstep.errors import IntegrityLost
 from lockstep.operations.state import NoSuchSession, Wanted, read_states
 from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Sent
-from tests.engine.feed import ANSWER_SECONDS, Feed
+from tests.engine.feed import Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import named_files, read_table
 from tests.golden.cases import CASES, ROWS, STATES, TOPIC, VERDICTS, Case
@@ -90,11 +89,11 @@ class Played:
             self.finding = str(lost.findings[0]).replace(f"{self.feed.family}.", "")
 
     def _produce(self) -> None:
-        producer = Producer({"bootstrap.servers": self.feed.bootstrap_servers, "log_level": 2})
-        for sent in self.waiting:
-            key = sent.key if isinstance(sent.key, bytes) else str(sent.key).encode()
-            producer.produce(f"{self.feed.family}.{self.topic}", sent.value, key, 0, timestamp=sent.timestamp_ms)
-        assert producer.flush(ANSWER_SECONDS) == 0
+        keys = [sent.key if isinstance(sent.key, bytes) else str(sent.key).encode() for sent in self.waiting]
+        records = [
+            ProducerRecord(key, sent.value, sent.timestamp_ms) for key, sent in zip(keys, self.waiting, strict=True)
+        ]
+        self.feed.append(f"{self.feed.family}.{self.topic}", records)
         self.waiting.clear()
 
 

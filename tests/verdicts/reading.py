@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
-
 from lockstep.errors import IntegrityLost
 from lockstep.table.ledger import read_ledger
 from tests.dydx_books.streams import AsTheyCome, books
 from tests.dydx_books.test_through_the_broker import COLUMNS
-from tests.engine.feed import ANSWER_SECONDS, Feed
+from tests.engine.feed import ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import first_difference, heads, read_table, rows_of
 from tests.verdicts.log_faults import (
@@ -33,14 +31,12 @@ if TYPE_CHECKING:
     from lockstep.rehearsal.broker import Broker
     from lockstep.table.ledger import LedgerRow
     from tests.dydx_books.recording import Message
+    from tests.engine.feed import Feed
 
 
 def send(feed: Feed, topic: str, messages: Iterable[Message], partition: int = 0) -> None:
     """Append messages with their times."""
-    producer = Producer({"bootstrap.servers": feed.bootstrap_servers, "enable.idempotence": True, "log_level": 2})
-    for each in messages:
-        producer.produce(topic, each.value, each.key, partition, timestamp=each.timestamp_ms)
-    assert producer.flush(ANSWER_SECONDS) == 0
+    feed.append(topic, [ProducerRecord(each.key, each.value, each.timestamp_ms) for each in messages], partition)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def abort(feed: Feed, topic: str) -> None:
     for _ in ABORTED:
         producer.produce(topic, b"garbage", partition=0)
     assert producer.flush(ANSWER_SECONDS) == 0
-    producer.abort_transaction()
+    feed.end_transaction(producer, topic, commits=False)
 
 
 def hit(feed: Feed, topics: dict[LogFault, str]) -> None:

@@ -7,8 +7,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
-
 from lockstep import (
     Checksum,
     FuzzyWindow,
@@ -23,7 +21,7 @@ from lockstep import (
 )
 from lockstep.errors import IntegrityLost
 from lockstep.table import log
-from tests.engine.feed import ANSWER_SECONDS, Feed
+from tests.engine.feed import Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.verify.clean_tables import Made
 from tests.verify.metering import FAULTS, Metering
@@ -103,11 +101,9 @@ class CleanMeters:
         return Metering(self._rng, faults, self._numbers, parts, self._shuffles, sessions)
 
     def _send(self) -> None:
-        producer = Producer({"bootstrap.servers": self._feed.bootstrap_servers, "log_level": 2})
         for (topic, partition), each in self._metering.items():
-            for sent in each.some(self._rng.randrange(0, 60)):
-                producer.produce(topic, value=sent.value, key=sent.key, partition=partition)
-        assert producer.flush(ANSWER_SECONDS) == 0
+            some = each.some(self._rng.randrange(0, 60))
+            self._feed.append(topic, [ProducerRecord(sent.key, sent.value) for sent in some], partition)
 
     def _expire(self) -> None:
         for (topic, partition), each in self._metering.items():

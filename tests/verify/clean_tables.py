@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, Once, OnGrowth, Ordered, Sequence, Strict, Suspend
@@ -19,7 +19,7 @@ from lockstep.integrity.acceptance import FromSnapshot, Loss, SkipSession
 from lockstep.integrity.repeats import Repeats
 from lockstep.operations.resume import resume
 from lockstep.table import log
-from tests.engine.feed import ANSWER_SECONDS, Feed
+from tests.engine.feed import ANSWER_SECONDS, Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.verify.producing import FAULTS, Producing, Sent, encoded
 from tests.verify.streams import bookings
@@ -86,7 +86,6 @@ class CleanTable:
         self._wraps_at = 16 if "wrapping" in self._class else None
         self._faults = HALTING.get(self._class, FAULTS)
         self._producing: dict[tuple[str, int], Producing] = {}
-        self._producer = self._new_producer()
 
     def make(self) -> Made:
         """Topics, then runs with messages and faults between them."""
@@ -106,10 +105,6 @@ class CleanTable:
             self._expire_read()
         return self._made
 
-    def _new_producer(self) -> Producer:
-        settings = {"bootstrap.servers": self._feed.bootstrap_servers, "enable.idempotence": True, "log_level": 2}
-        return Producer(settings)
-
     def _create_topics(self) -> None:
         for number in range(self._rng.randrange(1, 3)):
             partitions = self._rng.randrange(1, 4)
@@ -128,14 +123,12 @@ class CleanTable:
         for (topic, partition), producing in self._producing.items():
             if partition == 0 and self._rng.random() < 0.3:
                 self._send_in_transactions(topic, producing)
-            for sent in [producing.next() for _ in range(self._rng.randrange(0, 40))]:
-                self._producer.produce(topic, value=sent.value, key=sent.key, partition=partition)
-        assert self._producer.flush(ANSWER_SECONDS) == 0
+            some = [producing.next() for _ in range(self._rng.randrange(0, 40))]
+            self._feed.append(topic, [ProducerRecord(sent.key, sent.value) for sent in some], partition)
 
     def _send_in_transactions(self, topic: str, producing: Producing) -> None:
         """One that is committed and one that is not, whose numbers are used again."""
         self._tell(f"transactions in {topic}")
-        assert self._producer.flush(ANSWER_SECONDS) == 0
         producer = self._feed.transactional()
         for commits in (True, False):
             before = dict(producing.at), dict(producing.counted)
@@ -144,10 +137,8 @@ class CleanTable:
                 sent = producing.next()
                 producer.produce(topic, value=sent.value, key=sent.key, partition=0)
             assert producer.flush(ANSWER_SECONDS) == 0
-            if commits:
-                producer.commit_transaction()
-            else:
-                producer.abort_transaction()
+            self._feed.end_transaction(producer, topic, commits=commits)
+            if not commits:
                 producing.at, producing.counted = before
 
     def _run(self) -> bool:
@@ -184,10 +175,9 @@ class CleanTable:
         topic, partition = self._rng.choice(list(self._producing))
         kinds = ("garbage", "poison") if self._class == "log only" else ("garbage", "poison", "gap", "unknown")
         sent = self._producing[topic, partition].fault(self._rng.choice(kinds), f"a{partition}")
-        self._producer.produce(topic, value=sent.value, key=sent.key, partition=partition)
         after = Sent(f"b{partition}", encoded("skip", None))
-        self._producer.produce(topic, value=after.value, key=after.key, partition=partition)
-        assert self._producer.flush(ANSWER_SECONDS) == 0
+        both = [ProducerRecord(each.key, each.value) for each in (sent, after)]
+        self._feed.append(topic, both, partition)
 
     def _expire_unread(self) -> None:
         """Retention takes messages before they are read; only where the class goes on after that."""
@@ -205,7 +195,6 @@ class CleanTable:
         partitions = 1 + max(partition for name, partition in self._producing if name == topic)
         self._feed.grow(topic, partitions + 1)
         self._producing[topic, partitions] = self._producing_of(partitions)
-        self._producer = self._new_producer()  # the other one does not know the partition yet
         self._tell(f"{topic} grew")
 
     def _delete_before(self, topic: str, partition: int, offset: int) -> None:
