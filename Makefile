@@ -24,8 +24,8 @@ up: setup ## A live platform to look at: Kafka, the Dagster UI, a feed (SPEED=30
 down: ## End what `make up` started; its tables stay
 	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.rehearsal.live down .
 
-test: setup ## The tests that guard each change
-	@$(BIN)/python -m pytest -m "not slow"
+test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
+	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),auto)
 
 test-all: setup ## Every test
 	@$(BIN)/python -m pytest

@@ -1,7 +1,12 @@
-"""Shared parts of the tests: how properties are tried; a real Kafka, started once and only if asked for."""
+"""Shared parts of the tests: how properties are tried, how tests are spread over workers, a real Kafka, a Spark.
+
+`make test` runs several workers. Each has one broker and at most one Spark, started if a test asks for it; the tests
+of a module stay together, because its fixtures are made once a worker, and so do all modules that need Spark.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from pathlib import Path
@@ -9,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +29,69 @@ if TYPE_CHECKING:
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
+
+
+WORKERS_MIN, WORKERS_MAX = 2, 4
+"""One worker more than cores, because tests wait for Kafka more than they compute; each takes up to 2 GB."""
+
+SPARK_MODULES = (
+    "tests/quality/test_check.py",
+    "tests/quality/test_faults.py",
+    "tests/quality/test_suite.py",
+    "tests/event_time/test_check.py",
+    "tests/order_books/test_stream.py",
+    "tests/readers/test_readers.py",
+    "tests/table/test_statistics.py",
+    "tests/table/test_rows.py",
+    "tests/compaction/test_spark.py",
+    "tests/faults/test_damage.py",
+    "tests/faults/test_workers.py",
+    "tests/cluster/test_deadline.py",
+)
+"""They run in one worker: a Spark costs 10 to 17 s of CPU to start, Great Expectations 7 to import."""
+
+FIRST_MODULES = (*SPARK_MODULES, "tests/verify/test_prover.py")
+"""What takes longest begins first, so that no worker is left alone with it at the end."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """How many workers `-n auto` means: 3 on 2 cores."""
+    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 1))
+
+
+class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same
+    """Gives a worker a module at a time, in the order in which they were collected; those with Spark as one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Keep the order of collection, which begins with what takes longest."""
+        config.option.loadscopereorder = False
+        super().__init__(config)
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return "spark" if module in SPARK_MODULES else module
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> ByModule:
+    """One way to spread tests, whatever `--dist` says."""
+    return ByModule(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a broker or Spark, by the fixtures asked for; in a worker, put what takes longest first."""
+    for item in items:
+        needed = {"broker", "shared_spark"} & set(getattr(item, "fixturenames", ()))
+        for name in needed:
+            item.add_marker(name.removeprefix("shared_"))
+        if item.get_closest_marker("spark") and _module(item) not in SPARK_MODULES:
+            raise pytest.UsageError(f"{_module(item)} needs Spark: add it to SPARK_MODULES of tests/conftest.py")
+    if hasattr(config, "workerinput"):
+        ranks = {module: rank for rank, module in enumerate(FIRST_MODULES)}
+        items.sort(key=lambda item: ranks.get(_module(item), len(ranks)))
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lockstep.rehearsal.broker import Broker
 
 MESSAGES = 25
+EVERY_READER = [pytest.param(name, marks=pytest.mark.spark if name == "spark" else ()) for name in READERS]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def reader_rows(reader: str, snippet: str, **given: object) -> list[dict[str, An
     return sorted_rows(READERS[reader](run_snippet(snippet, **given)))
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", EVERY_READER)
 def test_a_reader_gives_every_row_before_and_after_a_compaction(
     reader: str, written: Written, request: pytest.FixtureRequest
 ) -> None:
@@ -64,7 +65,7 @@ def test_a_reader_gives_every_row_before_and_after_a_compaction(
     assert half == [row for row in expected if row in half]
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", EVERY_READER)
 def test_a_reader_sees_the_types_that_the_stream_declared(
     reader: str, written: Written, request: pytest.FixtureRequest
 ) -> None:
