@@ -6,6 +6,7 @@ from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedule
+from jobs.housekeeping import housekeeping_schedule
 from jobs.quality import checks_schedule
 from jobs.streaming import streaming_job
 from lockstep.engine.hands import AnyStream
@@ -15,6 +16,7 @@ from lockstep.settings import load_settings
 from sensors.topics import topics_sensor
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
+SCHEDULES = (compaction_schedule, housekeeping_schedule, checks_schedule)
 OWNERS = ("team:data-platform",)
 
 settings = load_settings()
@@ -23,7 +25,7 @@ defs = Definitions(
     assets=[asset for stream in STREAMS for asset in stream_assets(stream, settings, owners=OWNERS)],
     asset_checks=[check for stream in STREAMS for check in stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
-    schedules=[schedule(stream) for stream in STREAMS for schedule in (compaction_schedule, checks_schedule)],
+    schedules=[schedule(stream) for stream in STREAMS for schedule in SCHEDULES],
     sensors=[topics_sensor(stream, settings) for stream in STREAMS],
     resources={"spark": spark_resource(settings)},
     # One process a run: one JVM, and exit codes that tell the truth.

@@ -21,7 +21,8 @@ from lockstep.operations.close import close_hour
 from lockstep.rehearsal.broker import Broker
 from lockstep.state.section import StateDamaged
 from lockstep.table import ledger, log
-from lockstep.table.commit import OutputLog, checkpoint
+from lockstep.table.checkpoint import checkpoint
+from lockstep.table.commit import OutputLog
 from tests.engine.feed import Feed, folded, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import heads, named_files, named_ledger_files
@@ -82,7 +83,7 @@ def made(original: Made, tmp_path: Path) -> Made:
 
 
 def newest_state(made: Made) -> Path:
-    (row,) = ledger.positions(made.runs.folders.ledger, OutputLog(made.runs.folders.table).base().head).values()
+    (row,) = ledger.positions(made.runs.folders, OutputLog(made.runs.folders.table).base().head).values()
     assert row.state_file is not None
     return made.runs.folders.state / row.state_file
 

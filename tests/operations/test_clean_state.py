@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lockstep import Kind
-from lockstep.operations import clean_state as cleaning
-from lockstep.operations.clean_state import clean_state, raise_floor
+from lockstep.operations.clean_state import raise_floor, unreachable_state
+from lockstep.operations.housekeeping import StepResult, run_housekeeping
 from lockstep.operations.repair import repair
 from lockstep.operations.state import NotRetained, Wanted, read_states
 from lockstep.table import demands, side
@@ -44,6 +44,13 @@ def stream(tmp_path: Path) -> Offline:
     return made
 
 
+def cleaned(stream: Offline, *, keep_seconds: float) -> tuple[int, StepResult]:
+    """The rewind floor after housekeeping, and what it did to the state."""
+    done = run_housekeeping(stream.folders, retention_seconds=keep_seconds)
+    (state,) = (step for step in done.steps if step.step == "state")
+    return done.rewind_floor, state
+
+
 def age(stream: Offline) -> None:
     """As if everything had been written long ago."""
     then = time.time() - OLD
@@ -64,11 +71,11 @@ def files(stream: Offline) -> int:
 def test_unreachable_files_go_and_no_partition_loses_its_state(stream: Offline) -> None:
     age(stream)
     before = files(stream)
-    done = clean_state(stream.folders, keep_seconds=0)
-    assert (done.rewind_floor, done.files_deleted + done.files_kept) == (BATCHES - 1, before)
-    assert done.files_deleted > BATCHES // 3
-    assert files(stream) == done.files_kept
-    assert clean_state(stream.folders, keep_seconds=0).files_deleted == 0
+    floor, state = cleaned(stream, keep_seconds=0)
+    assert floor == BATCHES - 1
+    assert state.files > BATCHES // 3
+    assert files(stream) == before - state.files
+    assert cleaned(stream, keep_seconds=0)[1].files == 0
     assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
     assert values(stream, "kept.idle", "i") == {"x": 1}
     further: dict[str, list[Sent]] = {
@@ -86,13 +93,12 @@ def told(stream: Offline, topic: str) -> list[tuple[bytes, bytes | None]]:
 
 
 @pytest.mark.parametrize("middle", [6, 7, 8, 9])
-def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(
-    stream: Offline, monkeypatch: pytest.MonkeyPatch, middle: int
-) -> None:
+def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Offline, middle: int) -> None:
     age(stream)
-    monkeypatch.setattr(cleaning, "FULL_LEDGER_BATCHES", 1)  # no full set is near: the ledger is read to its begin
-    monkeypatch.setattr(cleaning, "raise_floor", lambda folders, _: floor_at(folders, middle))
-    assert clean_state(stream.folders).rewind_floor == middle
+    floor = floor_at(stream.folders, middle)
+    assert floor.rewind_floor == middle
+    for path in unreachable_state(stream.folders, floor):
+        path.unlink()
     for batch in range(middle, BATCHES):
         assert values(stream, "kept.busy", "b", batch) == {"x": min(batch - 2, BATCHES - 4)}
         assert values(stream, "kept.idle", "i", batch) == {"x": 1}
@@ -109,14 +115,14 @@ def test_young_files_stay_whoever_wrote_them(stream: Offline) -> None:
     orphan = stream.folders.state / "state-of-a-batch-under-way.state"
     orphan.write_bytes(b"lockstep")
     before = files(stream)
-    assert clean_state(stream.folders, keep_seconds=0).files_deleted == 0
+    assert cleaned(stream, keep_seconds=0)[1].files == 0
     assert files(stream) == before
 
 
 def test_a_batch_within_the_time_to_keep_does_not_lose_its_state(stream: Offline) -> None:
     age(stream)
-    done = clean_state(stream.folders)
-    assert (done.rewind_floor, done.files_deleted) == (1, 0)
+    floor, state = cleaned(stream, keep_seconds=72 * 3600)
+    assert (floor, state.files) == (1, 0)
 
 
 def test_a_clean_up_that_died_after_the_floor_harms_nothing_and_is_finished_by_the_next(stream: Offline) -> None:
@@ -127,7 +133,7 @@ def test_a_clean_up_that_died_after_the_floor_harms_nothing_and_is_finished_by_t
     stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 3, x=1))]})
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
     assert OutputLog(stream.folders.table).base().head.rewind_floor == BATCHES - 1
-    assert clean_state(stream.folders, keep_seconds=0).files_deleted > 0
+    assert cleaned(stream, keep_seconds=0)[1].files > 0
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
 
 
@@ -152,6 +158,6 @@ def test_a_ledger_that_lags_behind_the_head_is_brought_forward_first(
             stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 3, x=1))]})
     assert OutputLog(stream.folders.table).base().head.batch == before + 1
     age(stream)
-    clean_state(stream.folders, keep_seconds=0)
+    cleaned(stream, keep_seconds=0)
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
     assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)

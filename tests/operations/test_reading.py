@@ -228,7 +228,7 @@ def test_wrong_sql_is_refused_with_the_tables_that_there_are(read: Read, sql: st
 
 
 def _rows(runs: LocalRuns) -> list[LedgerRow]:
-    return list(ledger.positions(runs.folders.ledger, OutputLog(runs.folders.table).base().head).values())
+    return list(ledger.positions(runs.folders, OutputLog(runs.folders.table).base().head).values())
 
 
 def _topic(runs: LocalRuns, name: str) -> Topic:

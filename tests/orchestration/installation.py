@@ -141,5 +141,5 @@ class Installation:
         """The next offset to read of a topic of one partition; -1 when it is not subscribed."""
         if not log.exists(self.folders.table):
             return -1
-        rows = positions(self.folders.ledger, OutputLog(self.folders.table).base().head).values()
+        rows = positions(self.folders, OutputLog(self.folders.table).base().head).values()
         return next((row.until for row in rows if row.topic == f"order_books.{topic}"), -1)

@@ -58,7 +58,7 @@ class Live:
         return StreamFolders(stream, self.platform.tables)
 
     def newest_message_age_seconds(self, stream: str) -> float:
-        rows = positions(self.folders(stream).ledger, self.head(stream)).values()
+        rows = positions(self.folders(stream), self.head(stream)).values()
         return time.time() - max(row.newest_timestamp.timestamp() for row in rows if row.newest_timestamp)
 
     def instance(self) -> DagsterInstance:

@@ -91,7 +91,7 @@ class ProtocolRun:
         return side.SideLogs(self.folders).forward(head)
 
     def next_offset(self) -> int:
-        row = ledger.positions(self.folders.ledger, self.head).get((TOPIC_ID, 0))
+        row = ledger.positions(self.folders, self.head).get((TOPIC_ID, 0))
         return row.until if row is not None else 0
 
     def file(self, start: int, rows: int, hour: str) -> DataFile:

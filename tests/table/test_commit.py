@@ -208,7 +208,7 @@ def test_a_commit_that_only_checks_leaves_the_head_as_it_is(run: ProtocolRun) ->
 
 
 def test_a_log_checkpoint_hides_nothing(folders: StreamFolders, run: ProtocolRun) -> None:
-    from lockstep.table.commit import checkpoint
+    from lockstep.table.checkpoint import checkpoint
 
     run.batch()
     checkpoint(folders.table)

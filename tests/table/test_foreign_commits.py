@@ -122,7 +122,7 @@ def test_a_foreign_commit_stays_seen_after_a_log_checkpoint(folders: StreamFolde
 
 
 def test_a_cut_entry_is_named_with_its_path(folders: StreamFolders, run: ProtocolRun) -> None:
-    from lockstep.table.commit import checkpoint
+    from lockstep.table.checkpoint import checkpoint
     from lockstep.table.log import entry_path
 
     checkpoint(folders.table)

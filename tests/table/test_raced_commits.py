@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from lockstep.errors import Fenced, TableError
 from lockstep.table import demands, ledger
-from lockstep.table.commit import CommitKind, OutputLog, Proposal, checkpoint
+from lockstep.table.checkpoint import checkpoint
+from lockstep.table.commit import CommitKind, OutputLog, Proposal
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:

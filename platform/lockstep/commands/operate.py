@@ -1,4 +1,4 @@
-"""Commands for operators: close, reset, repair."""
+"""Commands for operators: close, compact, housekeeping, reset, repair."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from lockstep.commands.app import FAILED, AsJson, Panel, StreamName, command, folders_of, settings, stream_of
 from lockstep.commands.output import answer, grid, styled
 
 if TYPE_CHECKING:
+    from lockstep.compaction.ledger_files import LedgerCompaction
+    from lockstep.compaction.run import CompactionResult
+    from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.repair import Repair
 
 
@@ -45,6 +48,48 @@ def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     from lockstep.operations.close import close_hour
 
     answer(Closed(stream, close_hour(folders_of(stream))), _closed, as_json=as_json)
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What a compaction did to the table and to the ledger."""
+
+    stream: str
+    table: CompactionResult
+    ledger: LedgerCompaction
+
+
+@command("compact order_books", Panel.OPERATE)
+def compact(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does it each hour."""
+    from lockstep.compaction.ledger_files import compact_ledger
+    from lockstep.compaction.run import compact_stream
+    from lockstep.operations.opened import opened
+
+    folders = folders_of(stream)
+    ledger = compact_ledger(folders, opened(folders).base().head)
+    answer(Compacted(folders.stream, compact_stream(folders), ledger), _compacted, as_json=as_json)
+
+
+@command("housekeeping order_books --plan", Panel.OPERATE)
+def housekeeping(
+    stream: StreamName,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Delete what nothing can need any more: old log entries, replaced files, unreachable state.
+
+    Dagster does it each hour. How far back a rewind can still go: setting `retention_hours`.
+    """
+    from lockstep.operations.housekeeping import run_housekeeping
+
+    declared, installed = stream_of(stream), settings()
+    done = run_housekeeping(
+        folders_of(stream),
+        retention_seconds=installed.retention_hours * 3600,
+        batch_seconds_max=declared.limits.batch_seconds,
+        plan_only=plan,
+    )
+    answer(done, _housekeeping, as_json=as_json)
 
 
 @command("reset order_books --new", Panel.OPERATE)
@@ -86,6 +131,21 @@ def repair(
 
 def _closed(found: Closed) -> RenderableType:
     return styled(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
+
+
+def _compacted(found: Compacted) -> RenderableType:
+    rows = (
+        ("table", len(found.table.hours), found.table.files_before, found.table.files_after, found.table.rows),
+        ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
+    )
+    return grid(("table", "hours", "files before", "files after", "rows"), rows)
+
+
+def _housekeeping(found: HousekeepingResult) -> RenderableType:
+    verb = "would be deleted" if found.planned_only else "deleted"
+    rows = ((step.step, step.files, step.bytes) for step in found.steps)
+    floor = styled(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}; {verb}:")
+    return Group(floor, grid(("step", "files", "bytes"), rows))
 
 
 def _reset(found: Reset) -> RenderableType:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
@@ -16,7 +17,8 @@ from lockstep.engine.start import Claimed, refuse_overtaken
 from lockstep.errors import TableError
 from lockstep.integrity.finding import Finding
 from lockstep.table import demands, ledger, side
-from lockstep.table.commit import Landed, checkpoint
+from lockstep.table.checkpoint import checkpoint_if_due
+from lockstep.table.commit import Landed
 from lockstep.table.files import DataFile
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
@@ -24,9 +26,7 @@ from lockstep.table.layout import StreamFolders
 LOG = logging.getLogger("lockstep")
 
 FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
-"""A start reads the ledger back to the newest full set: at most so much."""
-CHECKPOINT_ENTRIES = 20
-"""At four batches a second, 10,000 entries without a log checkpoint make a commit cost a second."""
+"""Whoever needs positions reads the ledger back to the newest full set: at most so much."""
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -71,6 +71,7 @@ class Committer:
         self._cause = f"{claimed.takeover.value}; {cause}"
         self._side: Future[bool] | None = None
         self._side_logs = side.SideLogs(folders)
+        self._full_rows = self._rows_since_full = 0
         self.head: Head = claimed.head
         self.first = True
         self.restart: Restart | None = None
@@ -99,21 +100,24 @@ class Committer:
             restart_cause=self._cause if self.first else None,
             planned_at_us=reached.planned_at_us,
         )
+        rows = rows_of(identity, full)
+        ledger_file = ledger.write_ledger(self._folders.ledger, rows)  # 2
         batch = demands.Batch(
             number=reached.number,
             commit_hour=reached.commit_hour,
             files=reached.files,
-            ledger=ledger.write_ledger(self._folders.ledger, rows_of(identity, full)),  # 2
+            ledger=ledger_file,
             quarantine=reached.quarantine,
             late=reached.late,
             full_ledger_at=now.timestamp() if full else None,
             findings=reached.findings,
             accepts_burst=reached.accepts_burst,
+            needs=_needed(self._folders, reached, ledger_file, rows),
         )
         landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
         self._side = self._helper.submit(self._side_logs.forward, landed.head)
-        if landed.version % CHECKPOINT_ENTRIES == 0:
-            self._helper.submit(self._checkpoint)
+        self._helper.submit(self._checkpoint, landed.version)
+        self._count(len(rows), full=full)
         self.restart = Restart(self._cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False
         return landed, time.monotonic() - began
@@ -143,12 +147,35 @@ class Committer:
         return None if before is None else max(0.0, (now - before).total_seconds())
 
     def _full_ledger_due(self) -> bool:
+        """A full set follows as many rows as it has itself: positions are read from twice as many at most."""
+        if self.first or self._rows_since_full >= self._full_rows:
+            return True
         aged = time.time() - self.head.full_ledger_at > FULL_LEDGER_SECONDS
-        return self.first or aged or self.head.batch + 1 - self.head.full_ledger_batch >= FULL_LEDGER_BATCHES
+        return aged or self.head.batch + 1 - self.head.full_ledger_batch >= FULL_LEDGER_BATCHES
 
-    def _checkpoint(self) -> None:
+    def _count(self, rows: int, *, full: bool) -> None:
+        if full:
+            self._full_rows, self._rows_since_full = rows, 0
+        else:
+            self._rows_since_full += rows
+
+    def _checkpoint(self, version: int) -> None:
         try:
-            checkpoint(self._folders.table)
-            checkpoint(self._folders.ledger)
+            checkpoint_if_due(self._folders.table, version)
+            self._side_logs.checkpoint_if_due()
         except Exception:  # only makes later opens faster; the next one tries again
             LOG.warning("no log checkpoint this time", exc_info=True)
+
+
+def _needed(
+    folders: StreamFolders, reached: Reached, ledger_file: SideFile, rows: Iterable[ledger.LedgerRow]
+) -> dict[Path, int]:
+    """What the commit refers to besides data files, with the least size of each."""
+    needs = {folders.ledger / ledger_file.path: ledger_file.size}
+    for folder, files in ((folders.quarantine, reached.quarantine), (folders.late, reached.late)):
+        needs |= {folder / file.path: file.size for file in files}
+    for row in rows:
+        if row.state_file is not None and row.state_start is not None and row.state_length is not None:
+            path = folders.state / row.state_file
+            needs[path] = max(needs.get(path, 0), row.state_start + row.state_length)
+    return needs

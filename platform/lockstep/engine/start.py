@@ -102,7 +102,7 @@ class Approach:
         self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
         self.head = self.output.base().head
         self._refuse(self.head)
-        refuse_changed_state(stream, folders, positions(folders.ledger, self.head).values())
+        refuse_changed_state(stream, folders, positions(folders, self.head).values())
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")
         self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
 
@@ -127,7 +127,7 @@ class Approach:
             writer=writer,
             head=landed.head,
             output=self.output,
-            known=positions(self._folders.ledger, landed.head),
+            known=positions(self._folders, landed.head),
             takeover=takeover,
             side_forwarded=forwarded,
         )

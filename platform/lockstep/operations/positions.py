@@ -42,7 +42,7 @@ def read_positions(folders: StreamFolders) -> Positions:
         TableError: The table is not as its head says.
     """
     head = opened(folders).base().head
-    rows = ledger.positions(folders.ledger, head).values()
+    rows = ledger.positions(folders, head).values()
     listed = sorted(Position(row.topic, row.topic_id, row.partition, row.until) for row in rows)
     return Positions(folders.stream, head.batch, tuple(listed))
 

@@ -219,7 +219,7 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
     folders = StreamFolders(stream.name, settings.table_root)
     discovery = discovery_of(settings.kafka)
     head = head_or_none(folders) or Head(stream=stream.name, cluster_id=discovery.cluster_id())
-    known = positions(folders.ledger, head) if head.batch else {}
+    known = positions(folders, head) if head.batch else {}
     selected = stream.topics.select(row.topic for row in known.values())
     wanted = stream.topics.select(discovery.topic_names())
     return _Seen(head, known, discovery.view(wanted | selected), selected)

@@ -70,10 +70,11 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query STREAM --version N, or SQL with --at TIME",
         )
-    tables: dict[str, DeltaTable] = {}
+    tables, until = dict[str, DeltaTable](), dict[str, int]()
     for stream in streams:
-        tables |= _tables(StreamFolders(stream, root), as_of)
-    return _result(tables, sql, limit)
+        found = _tables(StreamFolders(stream, root), as_of)
+        tables, until = tables | found.tables, until | found.until
+    return _result(_Tables(tables, until), sql, limit)
 
 
 def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
@@ -84,21 +85,28 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
         LockstepError: There is no such version.
     """
     tables = _tables(StreamFolders(stream, root), as_of)
-    if not tables:
+    if not tables.tables:
         raise NoTable(stream, root)
     at_most = "" if limit is None else f" LIMIT {limit + 1}"
     sql = f'SELECT * FROM "{stream}" ORDER BY "_topic", "_topic_id", "_partition", "_emit_offset", "_row"{at_most}'  # noqa: S608  # a stream's name is checked
     return _result(tables, sql, limit)
 
 
-def _result(tables: dict[str, DeltaTable], sql: str, limit: int | None) -> QueryResult:
-    found = run_sql(tables, sql)
+class _Tables(msgspec.Struct, frozen=True):
+    """Tables by name, and the last batch to be seen of each side table."""
+
+    tables: dict[str, DeltaTable]
+    until: dict[str, int]
+
+
+def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
+    found = run_sql(tables.tables, sql, tables.until)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
     columns = [_values(column) for column in shown.columns]
     return QueryResult(
         sql=sql,
-        versions={name: table.version() for name, table in tables.items()},
+        versions={name: table.version() for name, table in tables.tables.items()},
         columns=shown.column_names,
         types=[str(field.type) for field in shown.schema],
         rows=[list(row) for row in zip(*columns, strict=True)],
@@ -121,15 +129,21 @@ def _value(scalar: Any) -> object:
         return scalar.value
 
 
-def _tables(folders: StreamFolders, as_of: AsOf) -> dict[str, DeltaTable]:
-    """The output table and its side tables; of a version of the first, the others as of that commit's time."""
+def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
+    """The output table as of a version or a time; the side tables, of which nothing is ever changed, up to its batch.
+
+    Their own old versions are not kept for long: the files of a batch are compacted, the rows stay.
+    """
     if not log.exists(folders.table):
-        return {}
+        return _Tables({}, {})
     output = _opened(folders.table, as_of)
-    time = as_of.time if as_of.version is None else _committed_at(output)
-    side = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
-    beside = {f"{folders.stream}_{name}": _opened(at, AsOf(time=time)) for name, at in side.items() if log.exists(at)}
-    return {folders.stream: output, **beside}
+    folder_of = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
+    sides = {f"{folders.stream}_{name}": DeltaTable(at) for name, at in folder_of.items() if log.exists(at)}
+    if as_of == AsOf():
+        return _Tables({folders.stream: output, **sides}, {})
+    entry = log.read_entry(folders.table, output.version())
+    batch = entry.head.batch if entry is not None and entry.head is not None else 0
+    return _Tables({folders.stream: output, **sides}, dict.fromkeys(sides, batch))
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
@@ -144,7 +158,3 @@ def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
             next_step=f"its newest version is {newest}",
         ) from error
     return table
-
-
-def _committed_at(table: DeltaTable) -> datetime:
-    return datetime.fromtimestamp(table.history(1)[0]["timestamp"] / 1000).astimezone()

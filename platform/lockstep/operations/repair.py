@@ -224,7 +224,7 @@ def _data_files(table: Path) -> Check:
 
 
 def _state(folders: StreamFolders, head: Head) -> Check:
-    rows = ledger.positions(folders.ledger, head).values()
+    rows = ledger.positions(folders, head).values()
     sections, wrong = 0, []
     for row in rows:
         try:

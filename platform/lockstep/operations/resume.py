@@ -15,7 +15,7 @@ from lockstep.operations.accepting import Decision, accepted_rows
 from lockstep.operations.opened import opened
 from lockstep.table import demands, ledger, side
 from lockstep.table.commit import CommitKind, Landed, OutputLog
-from lockstep.table.head import Desired, Head
+from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 
 
@@ -75,7 +75,7 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acc
     claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
     side.SideLogs(folders).forward(claimed)
     decision = Decision(stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why)
-    rows = accepted_rows(_identity(claimed, decision), ledger.positions(folders.ledger, claimed), decision)  # 3
+    rows = accepted_rows(_identity(claimed, decision), ledger.positions(folders, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
     landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
     side.SideLogs(folders).forward(landed.head)
@@ -110,6 +110,7 @@ def _commit(
         ledger=ledger.write_ledger(folders.ledger, rows),
         full_ledger_at=time.time(),
         accepts_burst=accepts_burst,
+        resumption=Resumption(batch=head.batch + 1, at=time.time(), cause=why.removeprefix("resumed: ")),
     )
     writer = demands.Writer(epoch=head.epoch, generation=head.generation)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -30,8 +29,13 @@ class WrongQuery(LockstepError):
         self.sql = sql
 
 
-def run_sql(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
+def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, int] | None = None) -> pa.Table:
     """The whole result of a query that reads.
+
+    Args:
+        tables: The tables by name.
+        sql: The query.
+        until: The last batch to be seen, of tables that have a column `batch`.
 
     Raises:
         WrongQuery: With what DataFusion says, and the tables that there are.
@@ -40,7 +44,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
         raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW", tables)
     builder = QueryBuilder()
     for name, table in tables.items():
-        builder.register(name, table)
+        _register(builder, name, table, (until or {}).get(name))
     try:
         found = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
@@ -48,6 +52,10 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
     return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
 
 
-def rows_of_sql(folders: Mapping[str, Path], sql: str) -> list[dict[str, object]]:
-    """A small result as rows, from the newest versions of some tables."""
-    return run_sql({name: DeltaTable(folder) for name, folder in folders.items()}, sql).to_pylist()
+def _register(builder: QueryBuilder, name: str, table: DeltaTable, until: int | None) -> None:
+    if until is None:
+        builder.register(name, table)
+        return
+    builder.register(f"{name}__all", table)
+    view = f'CREATE VIEW "{name}" AS SELECT * FROM "{name}__all" WHERE batch <= {until}'  # noqa: S608  # a stream's name is checked
+    builder.execute(view).read_all()

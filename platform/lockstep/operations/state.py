@@ -180,8 +180,8 @@ def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerR
     if not max(0, head.rewind_floor) <= batch <= head.batch:
         raise NotRetained(head.stream, batch, head.rewind_floor, head.batch)
     if batch == head.batch:
-        return ledger.positions(folders.ledger, head).values()
-    return ledger.positions_at(folders.ledger, batch).values()
+        return ledger.positions(folders, head).values()
+    return ledger.positions_at(folders, batch).values()
 
 
 def _is_wanted(row: LedgerRow, wanted: Wanted) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -17,10 +17,9 @@ from lockstep.kafka.discovery import ClusterView, Discovery
 from lockstep.kafka.oldest import oldest_unread
 from lockstep.kafka.topic_settings import topic_settings
 from lockstep.operations.opened import NoTable, opened
-from lockstep.operations.sql import rows_of_sql
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import log
-from lockstep.table.head import Desired, Head
+from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, now, positions
 
@@ -177,7 +176,7 @@ def status(stream: str, settings: Settings) -> Status:
     """
     folders = StreamFolders(stream, settings.table_root)
     head = opened(folders).base().head
-    rows = sorted(positions(folders.ledger, head).values(), key=lambda row: (row.topic, row.partition))
+    rows = sorted(positions(folders, head).values(), key=lambda row: (row.topic, row.partition))
     seen = _look(settings.kafka, rows)
     partitions = tuple(_partition(row, seen) for row in rows)
     lags = [item.lag_messages for item in partitions if item.lag_messages is not None]
@@ -196,7 +195,7 @@ def status(stream: str, settings: Settings) -> Status:
         lag_messages=sum(lags) if seen.view is not None else None,
         freshness_seconds=_freshness(rows),
         headroom_seconds=min(headroom, default=None),
-        last_resume=_last_resume(folders),
+        last_resume=_last_resume(head.last_resumption),
         partitions=partitions,
         kafka=seen.problem,
         halted_at=_halted_at(folders, head),
@@ -259,14 +258,7 @@ def _freshness(rows: Iterable[LedgerRow]) -> float | None:
     return max(0.0, (now() - max(newest)).total_seconds()) if newest else None
 
 
-def _last_resume(folders: StreamFolders) -> str | None:
-    """From the ledger: a halt that was resumed is no longer in the head."""
-    found = rows_of_sql(
-        {"ledger": folders.ledger},
-        "SELECT batch, max(committed_at) AS at, max(restart_cause) AS cause FROM ledger "
-        "WHERE restart_cause LIKE 'resume:%' GROUP BY batch ORDER BY batch DESC LIMIT 1",
-    )
-    if not found:
+def _last_resume(last: Resumption | None) -> str | None:
+    if last is None:
         return None
-    last = found[0]
-    return f"batch {last['batch']}, {last['at']:%Y-%m-%d %H:%M:%S} UTC: {str(last['cause']).removeprefix('resume: ')}"
+    return f"batch {last.batch}, {datetime.fromtimestamp(last.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {last.cause}"

@@ -115,7 +115,7 @@ def topics_of(stream: AnyStream, settings: Settings, *, timeout_seconds: float |
     """
     folders = StreamFolders(stream.name, settings.table_root)
     head = head_or_none(folders)
-    known = ledger.positions(folders.ledger, head) if head is not None else {}
+    known = ledger.positions(folders, head) if head is not None else {}
     held: dict[str, list[LedgerRow]] = {}
     for row in known.values():
         held.setdefault(row.topic, []).append(row)

@@ -8,15 +8,16 @@ from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInt
 from lockstep.engine.beside import Abandoned, Stopping, run_beside
 from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.operations.clean_state import clean_state
 from lockstep.orchestration.endings import failed
 from lockstep.orchestration.names import compaction_key, table_key
 from lockstep.orchestration.spark import SparkResource
 from lockstep.settings import Settings
 from lockstep.table import log
+from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
+    from lockstep.compaction.ledger_files import LedgerCompaction
     from lockstep.compaction.run import CompactionResult
 
 KINDS = {"spark", "deltalake"}
@@ -34,8 +35,8 @@ def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         group_name=stream.name,
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
-            "kept, and each commit carries the proof that no row changed. Then deletes files of state that neither the "
-            "stream nor a rewind can need any more."
+            "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: a file "
+            "an hour instead of one a batch."
         ),
         kinds=KINDS,
         owners=owners,
@@ -45,15 +46,22 @@ def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         context.log.info("compacting closed hours of %s", folders.table)
         try:
+            ledger = _compact_ledger(folders)
             result = _compact(stream, folders, spark)
-            cleaned = clean_state(folders, batch_seconds_max=stream.limits.batch_seconds)
         except LockstepError as error:
             raise failed(error) from error
         numbers = {name: getattr(result, name) for name in result.__struct_fields__ if name != "hours"}
-        state = {f"state_{name}": getattr(cleaned, name) for name in cleaned.__struct_fields__}
-        return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none", **state})
+        of_ledger = {f"ledger_{name}": getattr(ledger, name) for name in ledger.__struct_fields__}
+        return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none", **of_ledger})
 
     return compaction
+
+
+def _compact_ledger(folders: StreamFolders) -> "LedgerCompaction":
+    """Before the table: a refused hour of the table must not let the ledger grow."""
+    from lockstep.compaction.ledger_files import compact_ledger
+
+    return compact_ledger(folders, OutputLog(folders.table).base().head)
 
 
 def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "CompactionResult":

@@ -271,7 +271,7 @@ def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
 def _positions(folders: StreamFolders) -> Collection[LedgerRow]:
     if not log.exists(folders.table):
         return ()
-    return positions(folders.ledger, OutputLog(folders.table).base().head).values()
+    return positions(folders, OutputLog(folders.table).base().head).values()
 
 
 def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:

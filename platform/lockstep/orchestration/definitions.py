@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import compaction_asset
 from lockstep.orchestration.companions import ledger_asset, topics_asset
+from lockstep.orchestration.housekeeping_asset import housekeeping_asset
 from lockstep.orchestration.table_asset import table_asset
 from lockstep.orchestration.table_check import table_check
 
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 def stream_assets(
     stream: AnyStream, settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition | AssetSpec]:
-    """The table and its compaction, its topics and its ledger."""
+    """The table, its compaction and housekeeping, its topics and its ledger."""
     return [
         topics_asset(stream, owners),
         table_asset(stream, settings, owners),
         ledger_asset(stream, settings, owners),
         compaction_asset(stream, settings, owners),
+        housekeeping_asset(stream, settings, owners),
     ]
 
 

@@ -38,6 +38,11 @@ def compaction_key(stream: AnyStream) -> AssetKey:
     return AssetKey([stream.name, "compaction"])
 
 
+def housekeeping_key(stream: AnyStream) -> AssetKey:
+    """The asset of the stream's housekeeping."""
+    return AssetKey([stream.name, "housekeeping"])
+
+
 def topics_key(stream: AnyStream) -> AssetKey:
     """The companion that shows the stream's topics."""
     return AssetKey([stream.name, "topics"])
@@ -61,6 +66,11 @@ def stream_job(stream: AnyStream) -> str:
 def compaction_job(stream: AnyStream) -> str:
     """The job that compacts closed hours."""
     return f"{stream.name}_compaction"
+
+
+def housekeeping_job(stream: AnyStream) -> str:
+    """The job that deletes what nothing can need any more."""
+    return f"{stream.name}_housekeeping"
 
 
 def checks_job(stream: AnyStream) -> str:

@@ -82,7 +82,7 @@ def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Lo
     return Look(
         head=head,
         wanted=wanted,
-        subscribed=frozenset(row.topic for row in positions(folders.ledger, head).values() if not row.retired),
+        subscribed=frozenset(row.topic for row in positions(folders, head).values() if not row.retired),
         pulse=pulse(folders.control, head.epoch),
         on_its_way=_on_its_way(instance, stream_job(stream)),
         unfinished=_unfinished(instance, stream_job(stream)),

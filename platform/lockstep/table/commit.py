@@ -66,6 +66,8 @@ class Proposal(msgspec.Struct, frozen=True):
         epoch: New epoch, for claims.
         metadata: More that the entry is to say.
         alter: Changes the schema, as one commit with these properties (schema only).
+        needs: Files outside the table's folder that the commit refers to, with the least size of each: side files and
+            state files. A driver that slept for days between its tasks and its commit may find them cleaned up.
     """
 
     kind: CommitKind
@@ -76,6 +78,7 @@ class Proposal(msgspec.Struct, frozen=True):
     epoch: int | None = None
     metadata: Mapping[str, str] = {}
     alter: Callable[[DeltaTable, CommitProperties], None] | None = None
+    needs: Mapping[Path, int] = {}
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -138,6 +141,7 @@ class OutputLog:
             base = self.base()
             head = proposal.next_head(base)
             _check_files(self.folder, proposal.adds)
+            _check_needed(proposal.needs)
             if self._write(base, head, proposal, token):
                 self._sync(base.version + 1)
                 return Landed(version=base.version + 1, head=head)
@@ -172,11 +176,6 @@ def _append(proposal: Proposal, handle: DeltaTable, properties: CommitProperties
     )
 
 
-def checkpoint(table: Path) -> None:
-    """Write a log checkpoint with a handle of its own, so that later opens and commits stay fast."""
-    DeltaTable(table).create_checkpoint()
-
-
 def _properties(base: Base, head: Head, proposal: Proposal, token: str) -> CommitProperties:
     transactions = {log.VERSION: base.version + 1}
     if proposal.batch is not None:
@@ -209,6 +208,14 @@ def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
             raise _bad_file(table, file, f"has {status.st_size} bytes, not {file.size}")
         if time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
             raise _bad_file(table, file, "is older than half the retention, a vacuum may delete it")
+
+
+def _check_needed(files: Mapping[Path, int]) -> None:
+    for path, size in files.items():
+        found = path.stat().st_size if path.exists() else None
+        if found is None or found < size:
+            problem = "is missing" if found is None else f"has {found} bytes, fewer than {size}"
+            raise TableError(f"{path} {problem}; nothing was committed", next_step="start the stream again")
 
 
 def _bad_file(table: Path, file: DataFile, problem: str) -> TableError:

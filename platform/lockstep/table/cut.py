@@ -36,8 +36,7 @@ class _Line(msgspec.Struct):
 
 def newest_version(table: Path) -> int | None:
     """The newest version of which there is an entry's file; None without any."""
-    versions = [int(path.stem) for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
-    return max(versions, default=None)
+    return max(log.versions(table), default=None)
 
 
 def is_cut(entry: bytes) -> bool:
@@ -66,7 +65,7 @@ def cut_version(table: Path) -> int | None:
 
 def is_in_checkpoint(table: Path, version: int) -> bool:
     """Whether a log checkpoint was made of a version or a later one: then it was whole once."""
-    return any(int(path.name[:20]) >= version for path in (table / "_delta_log").glob("*.checkpoint*.parquet"))
+    return any(made >= version for made in log.checkpoints(table))
 
 
 def set_aside(table: Path, version: int, folder: Path) -> Path:

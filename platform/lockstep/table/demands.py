@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import msgspec
 from deltalake import CommitProperties, DeltaTable
@@ -11,7 +12,7 @@ from lockstep.errors import Fenced, TableError
 from lockstep.integrity.finding import Finding
 from lockstep.table.commit import Base, CommitKind, Proposal
 from lockstep.table.files import DataFile
-from lockstep.table.head import Desired, Head, SideBatch, SideFile
+from lockstep.table.head import Desired, Head, Resumption, SideBatch, SideFile
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -38,6 +39,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
         findings: Evidence; not empty makes this commit the halt.
         accepts_burst: An operator accepted a burst of quarantine that is not over yet.
+        needs: The side files, and the state files that the ledger file refers to, with the least size of each.
+        resumption: What an operator resumed the stream with, where this batch is a resumption.
     """
 
     number: int
@@ -49,6 +52,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
     accepts_burst: bool = False
+    needs: Mapping[Path, int] = {}
+    resumption: Resumption | None = None
 
 
 def claim(
@@ -108,10 +113,12 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None, rea
             late=_added(head.late, planned.late, planned.number),
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
             full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
+            last_resumption=planned.resumption or head.last_resumption,
         )
 
     usual = CommitKind.HALT if planned.findings else CommitKind.BATCH
-    return Proposal(kind=kind or usual, next_head=next_head, adds=planned.files, batch=planned.number)
+    kind = kind or usual
+    return Proposal(kind=kind, next_head=next_head, adds=planned.files, batch=planned.number, needs=planned.needs)
 
 
 def close(hour: str) -> Proposal:

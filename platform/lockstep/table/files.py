@@ -62,7 +62,20 @@ class DataFileWriter:
         commit_hour: str | None,
         prefix: str,
         compression_level: int = BATCH_COMPRESSION_LEVEL,
+        counted_only: bool = False,
     ) -> None:
+        """Create the file.
+
+        Args:
+            table: Folder of the table.
+            schema: Of the rows.
+            commit_hour: Value of the partition column; None for tables without partitions.
+            prefix: How the name begins.
+            compression_level: Of zstd.
+            counted_only: The file says how many rows it has and nothing of their values: a small file that is read
+                whole is half as large so, and its log entry a tenth. Bounds of some columns only would be wrong: see
+                `statistics`.
+        """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
         self._table, self._commit_hour, self._schema = table, commit_hour, schema
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
@@ -71,20 +84,23 @@ class DataFileWriter:
         self._sink = self._full.open("xb")
         # Floats carry no Parquet statistics: a NaN would hide rows. Watched values give Delta's own instead.
         self._seen, columns = SeenValues(schema), written_columns(schema)
+        self._counted_only = counted_only
         self._parquet = pq.ParquetWriter(
             self._sink,
             schema,
             compression="zstd",
             compression_level=compression_level,
             use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs forget
-            write_statistics=cast("bool", columns.write_statistics or False),
+            write_statistics=cast("bool", not counted_only and (columns.write_statistics or False)),
+            store_schema=not counted_only,
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows as one row group."""
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         self._parquet.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        self._seen.add(table)
+        if not self._counted_only:
+            self._seen.add(table)
 
     def finish(self) -> DataFile:
         """Close and sync the file and its folder, then say what was written."""
@@ -98,9 +114,14 @@ class DataFileWriter:
             path=self._path,
             size=self._full.stat().st_size,
             rows=metadata.num_rows,
-            statistics=file_statistics(metadata, self._schema, self._seen),
+            statistics=self._statistics(metadata),
             commit_hour=self._commit_hour,
         )
+
+    def _statistics(self, metadata: pq.FileMetaData) -> str:
+        if self._counted_only:
+            return msgspec.json.encode({"numRecords": metadata.num_rows}).decode()
+        return file_statistics(metadata, self._schema, self._seen)
 
     def abandon(self) -> None:
         """Remove the file: nothing refers to it."""
@@ -118,8 +139,12 @@ class DataFileWriter:
             self.abandon()
 
 
-def write_file(table: Path, rows: pa.Table, *, prefix: str, commit_hour: str | None = None) -> DataFile:
-    """Write a whole table of rows as one file."""
-    with DataFileWriter(table, rows.schema, commit_hour=commit_hour, prefix=prefix) as writer:
+def write_file(
+    table: Path, rows: pa.Table, *, prefix: str, commit_hour: str | None = None, counted_only: bool = False
+) -> DataFile:
+    """Write a whole table of rows as one file; see `DataFileWriter`."""
+    with DataFileWriter(
+        table, rows.schema, commit_hour=commit_hour, prefix=prefix, counted_only=counted_only
+    ) as writer:
         writer.write(rows)
         return writer.finish()

@@ -65,6 +65,20 @@ class SideBatch(msgspec.Struct, frozen=True):
     files: tuple[SideFile, ...]
 
 
+class Resumption(msgspec.Struct, frozen=True):
+    """How an operator resumed a halted stream.
+
+    Attributes:
+        batch: The batch that is the resumption.
+        at: When, in seconds since 1970 (UTC).
+        cause: Why and by whom.
+    """
+
+    batch: int
+    at: float
+    cause: str
+
+
 class Lineage(msgspec.Struct, frozen=True):
     """A generation that ended: its batches are valid up to `last_batch`."""
 
@@ -97,6 +111,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         full_ledger_at: When that was, in seconds since 1970 (UTC).
         accepts_burst: An operator accepted a burst of quarantine that is not over yet.
         rewind_floor: Oldest batch that a rewind may go back to.
+        last_resumption: The newest resumption; None while there was none.
         version: Of this layout.
     """
 
@@ -121,6 +136,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     full_ledger_at: float = 0.0
     accepts_burst: bool = False
     rewind_floor: int = 0
+    last_resumption: Resumption | None = None
     version: int = 1
 
     def encode(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.integrity.finding import Hole
 from lockstep.integrity.suspending import SuspendedSession
+from lockstep.table import log
 from lockstep.table.files import write_file
 from lockstep.table.growth import without_nulls
 from lockstep.table.head import Head, SideFile
+from lockstep.table.layout import StreamFolders
 from lockstep.table.schema import row_schema
 from lockstep.table.sealed import sealed, verify
 
@@ -110,39 +114,149 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 SCHEMA = row_schema(LedgerRow)
 
+_FILE_NAME = re.compile(r"-(\d{4}-\d\d-\d\dT\d\d)-g(\d+)-b(\d+)-(\d+)-[0-9a-f]{32}")
+
 
 def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     """Write the ledger file of a batch, synced and not yet committed."""
-    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _lists(row) for row in rows], schema=SCHEMA)
-    file = sealed(ledger, write_file(ledger, table, prefix="ledger"))
+    listed = list(rows)
+    table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _lists(row) for row in listed], schema=SCHEMA)
+    name = LedgerFileName.of_batch(listed[0]).prefix("ledger") if listed else "ledger"
+    file = sealed(ledger, write_file(ledger, table, prefix=name, counted_only=True))
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 
-def read_ledger(ledger: Path, *, first_batch: int = 0) -> list[LedgerRow]:
-    """The rows of all batches from `first_batch` on, in order of batch, topic and partition.
+class LedgerFileName(msgspec.Struct, frozen=True):
+    """What the name of a ledger file says: a reader finds the files it needs without opening any.
+
+    Attributes:
+        hour: When its batches were committed, "YYYY-MM-DDTHH" UTC.
+        generation: Generation of its batches.
+        first: Number of its first batch.
+        last: Number of its last batch.
+    """
+
+    hour: str
+    generation: int
+    first: int
+    last: int
+
+    @staticmethod
+    def of_batch(row: LedgerRow) -> LedgerFileName:
+        """The name for the file of one batch."""
+        hour = row.committed_at.astimezone(UTC).strftime("%Y-%m-%dT%H")
+        return LedgerFileName(hour, row.generation, row.batch, row.batch)
+
+    @staticmethod
+    def parse(path: str) -> LedgerFileName | None:
+        """From a file's name; None for a name that says nothing (a file of a batch without partitions)."""
+        found = _FILE_NAME.search(path)
+        return None if found is None else LedgerFileName(found[1], int(found[2]), int(found[3]), int(found[4]))
+
+    def prefix(self, kind: str) -> str:
+        """How the file's name begins; a uuid and a checksum follow."""
+        return f"{kind}-{self.hour}-g{self.generation}-b{self.first}-{self.last}"
+
+
+def read_ledger(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> list[LedgerRow]:
+    """The rows of all batches from `first_batch` to `last_batch`, in order of batch, topic and partition.
+
+    Only files that may hold such batches are opened.
 
     Raises:
         TableError: A file that is needed is missing, or any byte of it is wrong.
     """
-    wanted, rows = pc.field("batch") >= first_batch, DeltaTable(ledger).to_pyarrow_dataset()
-    for fragment in rows.get_fragments(filter=wanted):
-        verify(ledger / Path(fragment.path).name, ledger.parent.name)
-    table = rows.to_table(filter=wanted)
+    return without_nulls(read_columns(ledger, first_batch=first_batch, last_batch=last_batch), LedgerRow)
+
+
+def read_columns(
+    ledger: Path, columns: list[str] | None = None, *, first_batch: int = 0, last_batch: int | None = None
+) -> pa.Table:
+    """Some columns of the rows of some batches, in order of batch, topic and partition. Raises as `read_ledger` does.
+
+    Args:
+        ledger: Folder of the ledger.
+        columns: Names of columns; all when left out. Of the three that rows are ordered by none may be missing.
+        first_batch: First batch.
+        last_batch: Last batch; the newest when left out.
+    """
+    paths = _paths_of(ledger, first_batch, last_batch)
+    return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
+
+
+def positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
+    """The newest ledger row of every partition as of a head, by (topic id, partition).
+
+    Reads the newest full set of positions and the ledger files after it, as the commits of the output table name
+    them: how many batches there were before, and how many files the ledger has, does not matter.
+
+    Raises:
+        TableError: A file that is needed is missing, or any byte of it is wrong.
+    """
+    if not head.batch:
+        return {}
+    files = _since_full_set(folders.table, head)
+    if files is None:  # entries are gone that hold it; the ledger has all of them
+        return positions_at(folders, head.batch, full_batch=head.full_ledger_batch)
+    rows = _read_files(folders.ledger, [file.path for file in files], None)
+    return {(row.topic_id, row.partition): row for row in without_nulls(rows, LedgerRow)}
+
+
+def positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:
+    """The newest ledger row of every partition as of an earlier batch.
+
+    Args:
+        folders: Where the stream lies.
+        batch: The batch.
+        full_batch: A batch before it that has a full set of positions; reads from the first when left out.
+    """
+    rows = read_ledger(folders.ledger, first_batch=full_batch, last_batch=batch)
+    return {(row.topic_id, row.partition): row for row in rows}
+
+
+def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
+    """The ledger files from the newest full set on, newest first; None where an entry that names one is gone."""
+    files, at = list[SideFile](), head
+    while at.ledger is not None:
+        files.append(at.ledger)
+        if at.batch <= head.full_ledger_batch:
+            return files
+        entry = log.read_entry(table, at.batch_version - 1)
+        if entry is None or entry.head is None or entry.head.batch != at.batch - 1:
+            return None
+        at = entry.head
+    return None
+
+
+def _paths_of(ledger: Path, first_batch: int, last_batch: int | None) -> list[str]:
+    live = pa.table(DeltaTable(ledger).get_add_actions()).column("path").to_pylist()
+    return [path for path in map(str, live) if _may_hold(path, first_batch, last_batch)]
+
+
+def _may_hold(path: str, first_batch: int, last_batch: int | None) -> bool:
+    name = LedgerFileName.parse(path)
+    return name is None or (name.last >= first_batch and (last_batch is None or name.first <= last_batch))
+
+
+def _read_files(
+    ledger: Path,
+    paths: list[str],
+    columns: list[str] | None,
+    *,
+    first_batch: int = 0,
+    last_batch: int | None = None,
+) -> pa.Table:
+    """Rows of some files; a column that is younger than a file is null in its rows."""
+    schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
+    parts = [schema.empty_table()]
+    for path in paths:
+        verify(ledger / path, ledger.parent.name)
+        found = pq.ParquetFile(ledger / path).read(columns=columns)
+        wanted = pc.field("batch") >= first_batch
+        parts.append(found.filter(wanted if last_batch is None else wanted & (pc.field("batch") <= last_batch)))
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-    return without_nulls(table.sort_by(order), LedgerRow)
-
-
-def positions(ledger: Path, head: Head) -> dict[tuple[str, int], LedgerRow]:
-    """The newest ledger row of every partition, by (topic id, partition)."""
-    rows = read_ledger(ledger, first_batch=head.full_ledger_batch) if head.batch else []
-    return {(row.topic_id, row.partition): row for row in rows if row.batch <= head.batch}
-
-
-def positions_at(ledger: Path, batch: int) -> dict[tuple[str, int], LedgerRow]:
-    """The newest ledger row of every partition as of an earlier batch; reads all that the ledger holds up to there."""
-    table = DeltaTable(ledger).to_pyarrow_table(filters=[("batch", "<=", batch)])
-    return {(row.topic_id, row.partition): row for row in without_nulls(table.sort_by("batch"), LedgerRow)}
+    return pa.concat_tables(parts, promote_options="default").select(schema.names).sort_by(order)
 
 
 def now() -> datetime:

@@ -7,6 +7,7 @@ of a version itself.
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN = "lockstep.head", "lockstep.kind", "lockstep.token"
 BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
+
+_ENTRY = re.compile(r"\d{20}\.json")
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ def entry_path(table: Path, version: int) -> Path:
 
 def exists(table: Path) -> bool:
     """Whether there is a table in the folder."""
-    return entry_path(table, 0).exists() or any((table / "_delta_log").glob("*.checkpoint*.parquet"))
+    return entry_path(table, 0).exists() or bool(checkpoints(table))
 
 
 def read_entry(table: Path, version: int) -> Entry | None:
@@ -76,6 +80,26 @@ def read_entry(table: Path, version: int) -> Entry | None:
         author=str(info.get("engineInfo", "unknown")),
         written_at=_time(info.get("timestamp")),
     )
+
+
+def versions(table: Path) -> list[int]:
+    """The versions of which there is an entry, oldest first; none where there is no log."""
+    return sorted(int(name[:-5]) for name in _names(table) if _ENTRY.fullmatch(name))
+
+
+def checkpoints(table: Path) -> dict[int, list[Path]]:
+    """The files of each log checkpoint by its version, oldest first."""
+    found: dict[int, list[Path]] = {}
+    for name in sorted(filter(_CHECKPOINT.match, _names(table))):
+        found.setdefault(int(name[:20]), []).append(table / "_delta_log" / name)
+    return found
+
+
+def _names(table: Path) -> list[str]:
+    try:
+        return os.listdir(table / "_delta_log")  # noqa: PTH208  # tens of thousands of names: no Path for each
+    except FileNotFoundError:
+        return []
 
 
 def sync(path: Path) -> None:

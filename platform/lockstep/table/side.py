@@ -10,6 +10,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
+from lockstep.table.checkpoint import checkpoint_if_due
 from lockstep.table.files import DataFile
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
@@ -57,6 +58,11 @@ class SideLog:
         step = "mend the cause; start again"
         raise CommitUnknown(f"{self._side}: batch {batch}: {problem}", next_step=step) from problem
 
+    def checkpoint_if_due(self) -> None:
+        """Write a log checkpoint where that costs less than reading the log since the last one."""
+        if self._handle is not None:
+            checkpoint_if_due(self._side, self._handle.version())
+
 
 class SideLogs:
     """The side tables of a stream, kept open."""
@@ -72,6 +78,11 @@ class SideLogs:
             if added is not None:
                 missing = side.forward(added.files, added.batch, after=added.after) or missing
         return missing
+
+    def checkpoint_if_due(self) -> None:
+        """Write the log checkpoints that are due."""
+        for side in (self._ledger, self._quarantine, self._late):
+            side.checkpoint_if_due()
 
 
 def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int) -> Exception | None:

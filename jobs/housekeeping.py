@@ -1,0 +1,17 @@
+"""One job a stream: deletes what nothing can need any more, each hour."""
+
+from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration import names
+
+
+def housekeeping_schedule(stream: AnyStream) -> ScheduleDefinition:
+    """The schedule and its job: twenty past the hour, after compaction and apart from it."""
+    job = define_asset_job(
+        names.housekeeping_job(stream),
+        selection=AssetSelection.assets(names.housekeeping_key(stream)),
+        description=f"Deletes old log entries, replaced files and unreachable state of {stream.name}.",
+        tags=names.MAINTENANCE,
+    )
+    return ScheduleDefinition(job=job, cron_schedule="20 * * * *", default_status=DefaultScheduleStatus.RUNNING)

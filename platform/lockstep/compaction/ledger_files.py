@@ -1,0 +1,259 @@
+"""Compacts the ledger: the files of a closed hour, one a batch, become one file; order and rows kept, proven equal.
+
+Files that a reader of positions may still ask for by name are left alone: those from the newest full set of positions
+on. The files that were replaced stay for readers that are under way, and are deleted by a later run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import RemoveAction
+
+from lockstep.compaction.plan import COMPACTED_PREFIX
+from lockstep.errors import TableError
+from lockstep.table import log, side
+from lockstep.table.files import DataFile, DataFileWriter
+from lockstep.table.growth import MOST_ATTEMPTS, NO_HOOKS
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerFileName
+from lockstep.table.sealed import sealed, verify
+
+LOG = logging.getLogger("lockstep")
+
+PROOF = "lockstep.proof"
+REPLACED_SECONDS = 2 * 3600.0
+"""Readers list the files of a ledger and then read them, which takes seconds to minutes."""
+GROUP_ROWS = 100_000
+"""Rows of a row group: what a compaction holds in memory."""
+COMPRESSION_LEVEL = 9
+
+
+class LedgerFile(msgspec.Struct, frozen=True):
+    """A live file of the ledger that says which batches it holds."""
+
+    path: str
+    size: int
+    rows: int
+    name: LedgerFileName
+
+
+class LedgerBin(msgspec.Struct, frozen=True):
+    """The files of one hour that become one, in order of their batches."""
+
+    hour: str
+    files: tuple[LedgerFile, ...]
+
+
+class LedgerCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to the ledger, or is to be done.
+
+    Attributes:
+        hours: Hours that were compacted.
+        files_before: Their files.
+        files_after: Files that took their place.
+        rows: Rows in them.
+        replaced_deleted: Files of batches that a compacted file holds, deleted.
+        bytes_deleted: Their bytes.
+    """
+
+    hours: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    rows: int = 0
+    replaced_deleted: int = 0
+    bytes_deleted: int = 0
+
+
+def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...]:
+    """The hours that are worth compacting, oldest first. Pure.
+
+    An hour is closed once a later one has a file; of the newest hour, and from the newest full set of positions on,
+    nothing is touched. Where a clock went back, a batch belongs to the hour of the batch before it.
+    """
+    ordered = sorted(files, key=lambda file: (file.name.generation, file.name.first))
+    hours, latest = list[tuple[str, LedgerFile]](), ""
+    for file in ordered:
+        latest = max(latest, file.name.hour)
+        hours.append((latest, file))
+    chosen = [
+        (hour, file)
+        for hour, file in hours
+        if hour < latest and file.name.last < head.full_ledger_batch and not file.path.startswith(COMPACTED_PREFIX)
+    ]
+    groups = groupby(chosen, key=lambda item: (item[0], item[1].name.generation))
+    bins = (LedgerBin(hour, tuple(file for _, file in group)) for (hour, _), group in groups)
+    return tuple(part for part in bins if len(part.files) > 1)
+
+
+def live_files(ledger: Path) -> tuple[LedgerFile, ...]:
+    """The live files of the ledger whose names tell their batches."""
+    return _named(DeltaTable(ledger))
+
+
+def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
+    """Compact the closed hours, one commit each; safe beside a writer, readers and another compaction.
+
+    1. Bring the ledger forward to the head, so that nothing it names is missing.
+    2. Rewrite each closed hour and read the new file again: it must equal its inputs, row by row.
+    3. Commit: inputs out, output in, no data changed; a bin whose inputs another compaction took is dropped.
+    4. Delete the files of batches that a compacted file has held for `REPLACED_SECONDS`.
+
+    Raises:
+        TableError: A file is damaged, or the ledger is not as its head says.
+    """
+    side.SideLogs(folders).forward(head)  # 1
+    done = LedgerCompaction()
+    handle = DeltaTable(folders.ledger)
+    for part in plan_ledger(_named(handle), head):
+        output = _rewrite(folders.ledger, handle, part)  # 2
+        if not _commit(folders.ledger, handle, part, output):  # 3
+            (folders.ledger / output.path).unlink()
+            LOG.info("compaction of the ledger came too late for hour %s", part.hour)
+            continue
+        done = msgspec.structs.replace(
+            done,
+            hours=done.hours + 1,
+            files_before=done.files_before + len(part.files),
+            files_after=done.files_after + 1,
+            rows=done.rows + output.rows,
+        )
+    deleted = [path.stat().st_size for path in replaced_files(folders.ledger) if _delete(path)]  # 4
+    return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
+
+
+def replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]:
+    """Files that no version since a while names: of batches that a live compacted file holds.
+
+    Told by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
+    that no compacted file holds.
+    """
+    before = (time.time() if now is None else now) - REPLACED_SECONDS
+    live = _named(DeltaTable(ledger))
+    names = {file.path for file in live}
+    compacted = [
+        file.name
+        for file in live
+        if file.path.startswith(COMPACTED_PREFIX) and (ledger / file.path).stat().st_mtime < before
+    ]
+    found = []
+    for path in sorted(ledger.glob("*.parquet")):
+        name = LedgerFileName.parse(path.name)
+        if name is not None and path.name not in names and any(_holds(one, name) for one in compacted):
+            found.append(path)
+    return found
+
+
+def _holds(outer: LedgerFileName, inner: LedgerFileName) -> bool:
+    return outer.generation == inner.generation and outer.first <= inner.first and inner.last <= outer.last
+
+
+def _delete(path: Path) -> bool:
+    try:
+        path.unlink()
+    except FileNotFoundError:  # another clean-up was faster
+        return False
+    return True
+
+
+def _named(table: DeltaTable) -> tuple[LedgerFile, ...]:
+    actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+    found = (
+        (str(row["path"]), cast("int", row["size_bytes"]), cast("int", row["num_records"]))
+        for row in actions.to_pylist()
+    )
+    return tuple(
+        LedgerFile(path, size, rows, name)
+        for path, size, rows in found
+        if (name := LedgerFileName.parse(path)) is not None
+    )
+
+
+def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
+    """One file with the rows of a bin, in order; read again and compared."""
+    schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
+    rows = pa.concat_tables([_rows(ledger, file, schema) for file in part.files])
+    first, last = part.files[0].name, part.files[-1].name
+    name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
+    with DataFileWriter(ledger, schema, commit_hour=None, prefix=name, compression_level=COMPRESSION_LEVEL) as writer:
+        for start in range(0, len(rows), GROUP_ROWS):
+            writer.write(rows.slice(start, GROUP_ROWS))
+        written = sealed(ledger, writer.finish())
+    if not pq.ParquetFile(ledger / written.path).read().cast(schema).equals(rows):
+        (ledger / written.path).unlink()
+        raise TableError(
+            f"{ledger / written.path} does not hold the rows of its inputs; nothing was committed",
+            next_step="check disk and memory of this machine, then compact again",
+        )
+    return written
+
+
+def _rows(ledger: Path, file: LedgerFile, schema: pa.Schema) -> pa.Table:
+    """The rows of a file; columns that it does not have yet are null."""
+    verify(ledger / file.path, ledger.parent.name)
+    found = pq.ParquetFile(ledger / file.path).read()
+    if found.num_rows != file.rows:
+        raise TableError(
+            f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
+            next_step=f"lockstep repair {ledger.parent.name} looks at all files of the stream",
+        )
+    columns = [
+        found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile) -> bool:
+    """A compare-and-swap; False where an input is not live any more."""
+    inputs = {file.path for file in part.files}
+    for _ in range(MOST_ATTEMPTS):
+        handle.update_incremental()
+        if not inputs <= {file.path for file in _named(handle)}:
+            return False
+        version = handle.version() + 1
+        try:
+            handle.create_write_transaction(
+                [output.action(data_change=False), *map(_removed, part.files)],
+                mode="append",
+                schema=handle.schema(),
+                commit_properties=_properties(handle, part, output),
+                post_commithook_properties=NO_HOOKS,
+            )
+        except DeltaError:
+            continue  # a batch or another compaction was faster: look again
+        log.sync(log.entry_path(ledger, version))
+        log.sync(ledger / "_delta_log")
+        return True
+    raise TableError(f"{ledger}: lost {MOST_ATTEMPTS} races in a row", next_step="compact again")
+
+
+def _properties(handle: DeltaTable, part: LedgerBin, output: DataFile) -> CommitProperties:
+    proof = {"verdict": "equal", "rows": output.rows, "hour": part.hour, "files": len(part.files)}
+    return CommitProperties(
+        custom_metadata={log.KIND: "side", PROOF: msgspec.json.encode(proof).decode()},
+        max_commit_retries=0,
+        # The number as it stands: the last line of an entry says that it is whole.
+        app_transactions=[Transaction(log.BATCH, handle.transaction_version(log.BATCH) or 0)],
+    )
+
+
+def _removed(file: LedgerFile) -> RemoveAction:
+    return RemoveAction(
+        file.path,
+        data_change=False,
+        deletion_timestamp=int(time.time() * 1000),
+        size=file.size,
+        partition_values={},
+    )

@@ -1,0 +1,61 @@
+"""The asset of a stream's housekeeping: what nothing can need any more is deleted."""
+
+from collections.abc import Sequence
+
+from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, MetadataValue, TableRecord, asset
+
+from lockstep.engine.hands import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.operations.housekeeping import HousekeepingResult, run_housekeeping
+from lockstep.orchestration.endings import failed
+from lockstep.orchestration.names import housekeeping_key, table_key
+from lockstep.settings import Settings
+from lockstep.table import log
+from lockstep.table.layout import StreamFolders
+
+KINDS = {"deltalake"}
+
+
+def housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<stream>/housekeeping`: runs beside a writing stream, without Spark."""
+    folders = StreamFolders(stream.name, settings.table_root)
+
+    @asset(
+        key=housekeeping_key(stream),
+        deps=[table_key(stream)],
+        group_name=stream.name,
+        description=(
+            f"Deletes what {stream.name}, its readers and a rewind of up to {settings.retention_hours:g} hours cannot "
+            "need any more: old entries and checkpoints of the Delta logs, data files that compaction replaced, state "
+            "that no batch refers to. `lockstep housekeeping --plan` shows it first."
+        ),
+        kinds=KINDS,
+        owners=owners,
+    )
+    def housekeeping(context: AssetExecutionContext) -> MaterializeResult[None]:
+        if not log.exists(folders.table):
+            return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
+        try:
+            done = run_housekeeping(
+                folders,
+                retention_seconds=settings.retention_hours * 3600,
+                batch_seconds_max=stream.limits.batch_seconds,
+            )
+        except LockstepError as error:
+            raise failed(error) from error
+        context.log.info("rewind floor of %s: batch %s", stream.name, done.rewind_floor)
+        return _result(done)
+
+    return housekeeping
+
+
+def _result(done: HousekeepingResult) -> MaterializeResult[None]:
+    records = [TableRecord({"step": step.step, "files": step.files, "bytes": step.bytes}) for step in done.steps]
+    return MaterializeResult(
+        metadata={
+            "files_deleted": sum(step.files for step in done.steps),
+            "bytes_deleted": sum(step.bytes for step in done.steps),
+            "rewind_floor": done.rewind_floor,
+            "steps": MetadataValue.table(records),
+        }
+    )
