@@ -46,10 +46,14 @@ def anything(head: Head) -> None:
 
 
 class ProtocolRun:
-    """One run. Each has handles of its own, as a process would."""
+    """One run. Each has handles of its own, as a process would.
+
+    Attributes:
+        clock: What its clock shows.
+    """
 
     def __init__(self, folders: StreamFolders, output: OutputLog | None = None) -> None:
-        self.folders = folders
+        self.folders, self.clock = folders, datetime(2026, 1, 1, tzinfo=UTC)
         self.output = output or open_tables(folders, table_schema(Row), "cluster")
         self.head = self.output.base().head
 
@@ -64,7 +68,9 @@ class ProtocolRun:
         self.forward(self.head)
         return self.head
 
-    def prepared(self, *, rows: int = 2, hour: str = HOUR, findings: tuple[Finding, ...] = ()) -> demands.Batch:
+    def prepared(
+        self, *, rows: int = 2, hour: str = HOUR, findings: tuple[Finding, ...] = (), full: bool = False
+    ) -> demands.Batch:
         """The next batch: its files are written, nothing is committed."""
         start = self.next_offset()
         return demands.Batch(
@@ -73,6 +79,7 @@ class ProtocolRun:
             files=(self.file(start, rows, hour),) if rows else (),
             ledger=self.ledger_file(start, rows),
             findings=findings,
+            full_ledger_at=self.clock.timestamp() if full else None,
         )
 
     def commit(self, batch: demands.Batch) -> Landed:
@@ -81,9 +88,9 @@ class ProtocolRun:
         self.head = landed.head
         return landed
 
-    def batch(self, rows: int = 2) -> Landed:
+    def batch(self, rows: int = 2, *, full: bool = False) -> Landed:
         """Prepare, commit, and move the ledger forward."""
-        landed = self.commit(self.prepared(rows=rows))
+        landed = self.commit(self.prepared(rows=rows, hour=f"{self.clock:%Y-%m-%dT%H}", full=full))
         self.forward(landed.head)
         return landed
 
@@ -106,7 +113,7 @@ class ProtocolRun:
             generation=self.head.generation,
             batch=self.head.batch + 1,
             epoch=self.head.epoch,
-            committed_at=datetime(2026, 1, 1, tzinfo=UTC),
+            committed_at=self.clock,
             batch_seconds=0.0,
             restart_cause=None,
         )

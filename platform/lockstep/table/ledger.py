@@ -180,7 +180,7 @@ def read_columns(
         first_batch: First batch.
         last_batch: Last batch; the newest when left out.
     """
-    paths = _paths_of(ledger, first_batch, last_batch)
+    paths = live_paths(ledger, first_batch=first_batch, last_batch=last_batch)
     return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
 
 
@@ -228,7 +228,8 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
     return None
 
 
-def _paths_of(ledger: Path, first_batch: int, last_batch: int | None) -> list[str]:
+def live_paths(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> list[str]:
+    """The live files of the ledger that may hold some batches, by their names; none is opened."""
     live = pa.table(DeltaTable(ledger).get_add_actions()).column("path").to_pylist()
     return [path for path in map(str, live) if _may_hold(path, first_batch, last_batch)]
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
 from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.ranges import LedgerRange
@@ -19,6 +20,7 @@ from lockstep.table import log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
+from lockstep.table.sealed import verify
 
 Row = dict[str, object]
 NamedFiles = dict[tuple[int, int], tuple[SideFile, ...]]
@@ -175,21 +177,77 @@ def _later(table: Path, version: int) -> Iterator[int]:
 def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head, violations: Violations) -> list[Row]:
     """The rows of a side table, after its files were compared with those that the commits name."""
     rows: list[Row] = []
-    wanted: dict[str, tuple[int, SideFile]] = {
-        file.path: (batch, file) for (_, batch), files in named.items() for file in files
+    wanted: dict[str, tuple[tuple[int, int], SideFile]] = {
+        file.path: (key, file) for key, files in named.items() for file in files
     }
+    compacted = _CompactedRows(side, violations)
     # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
-    newest = max((batch for batch, _ in wanted.values() if batch <= head.batch), default=0)
-    for path, (batch, file) in sorted(wanted.items(), key=lambda item: item[1][0]):
+    newest = max((batch for (_, batch), _ in wanted.values() if batch <= head.batch), default=0)
+    for path, (key, file) in sorted(wanted.items(), key=lambda item: item[1][0][1]):
+        batch = key[1]
+        if path not in side.files and key in compacted.rows:
+            rows += compacted.take(key, file)
+            continue
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
             found = "no live file of that name"
             violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
         if batch <= head.batch:
             rows += _rows(side, file, batch, violations)
-    first_known = min((batch for batch, _ in wanted.values()), default=0)
-    for path in sorted(side.files.keys() - wanted.keys()):
-        rows += _foreign_rows(side, path, first_known if first_version > 0 else 0, violations)
-    return rows
+    first_known = min((batch for (_, batch), _ in wanted.values()), default=0) if first_version > 0 else 0
+    for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
+        rows += _foreign_rows(side, path, first_known, violations)
+    return rows + compacted.rest(first_known)
+
+
+class _CompactedRows:
+    """Rows of compacted files of a side table, which took the place of the files that commits name.
+
+    Attributes:
+        paths: Those files.
+        rows: Their rows by (generation, batch).
+    """
+
+    def __init__(self, side: SideTable, violations: Violations) -> None:
+        self._side, self._violations = side, violations
+        self.paths = {path for path in side.files if path.startswith(COMPACTED_PREFIX)}
+        self.rows: dict[tuple[int, int], list[Row]] = {}
+        for path in sorted(self.paths):
+            for row in self._read(path):
+                self.rows.setdefault((cast("int", row["generation"]), cast("int", row["batch"])), []).append(row)
+
+    def take(self, key: tuple[int, int], file: SideFile) -> list[Row]:
+        """The rows of one batch, which must be as many as the commit says."""
+        found = self.rows.pop(key)
+        if len(found) != file.rows:
+            expected = f"{self._side.name}/{file.path}: {file.rows} rows"
+            self._changed(expected, f"{len(found)} rows of batch {key[1]} in a compacted file")
+        return found
+
+    def rest(self, first_known: int) -> list[Row]:
+        """Rows that no commit names: to be expected only of batches whose commits were cleaned up."""
+        rows: list[Row] = []
+        for (_, batch), found in sorted(self.rows.items()):
+            if batch < first_known:
+                rows += found
+            else:
+                expected = "only rows of files that commits name"
+                self._violations.add(
+                    ViolationKind.SIDE_FILE_FOREIGN, None, None, expected, f"{len(found)} rows of batch {batch}"
+                )
+        return rows
+
+    def _read(self, path: str) -> list[Row]:
+        try:
+            verify(self._side.folder / path, self._side.folder.parent.name)
+        except TableError as error:
+            self._changed(f"{self._side.name}/{path} as it was written", error.problem)
+        rows, live = _read(self._side.folder / path) or [], self._side.files[path]
+        if len(rows) != live.rows:
+            self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")
+        return rows
+
+    def _changed(self, expected: str, found: str) -> None:
+        self._violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
 
 
 def _foreign_rows(side: SideTable, path: str, first_known: int, violations: Violations) -> list[Row]:
