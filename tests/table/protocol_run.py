@@ -69,9 +69,10 @@ class ProtocolRun:
         return self.head
 
     def prepared(
-        self, *, rows: int = 2, hour: str = HOUR, findings: tuple[Finding, ...] = (), full: bool = False
+        self, *, rows: int = 2, hour: str | None = None, findings: tuple[Finding, ...] = (), full: bool = False
     ) -> demands.Batch:
         """The next batch: its files are written, nothing is committed."""
+        hour = hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour)
         start = self.next_offset()
         return demands.Batch(
             number=self.head.batch + 1,
@@ -90,7 +91,7 @@ class ProtocolRun:
 
     def batch(self, rows: int = 2, *, full: bool = False) -> Landed:
         """Prepare, commit, and move the ledger forward."""
-        landed = self.commit(self.prepared(rows=rows, hour=f"{self.clock:%Y-%m-%dT%H}", full=full))
+        landed = self.commit(self.prepared(rows=rows, full=full))
         self.forward(landed.head)
         return landed
 

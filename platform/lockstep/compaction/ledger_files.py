@@ -23,7 +23,7 @@ from deltalake.transaction import RemoveAction
 from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
 from lockstep.table import log, side
-from lockstep.table.files import DataFile, DataFileWriter
+from lockstep.table.files import DataFile, DataFileWriter, delete_file
 from lockstep.table.growth import MOST_ATTEMPTS, NO_HOOKS
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
@@ -129,7 +129,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
             files_after=done.files_after + 1,
             rows=done.rows + output.rows,
         )
-    deleted = [path.stat().st_size for path in replaced_files(folders.ledger) if _delete(path)]  # 4
+    deleted = [size for path in replaced_files(folders.ledger) if (size := delete_file(path)) is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
@@ -157,14 +157,6 @@ def replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]:
 
 def _holds(outer: LedgerFileName, inner: LedgerFileName) -> bool:
     return outer.generation == inner.generation and outer.first <= inner.first and inner.last <= outer.last
-
-
-def _delete(path: Path) -> bool:
-    try:
-        path.unlink()
-    except FileNotFoundError:  # another clean-up was faster
-        return False
-    return True
 
 
 def _named(table: DeltaTable) -> tuple[LedgerFile, ...]:

@@ -24,6 +24,7 @@ from lockstep.operations.clean_state import raise_floor, unreachable_state
 from lockstep.table import log
 from lockstep.table.checkpoint import checkpoint, is_due
 from lockstep.table.commit import OLDEST_FILE_SECONDS
+from lockstep.table.files import delete_file
 from lockstep.table.head import Head
 from lockstep.table.history import head_of_batch
 from lockstep.table.layout import StreamFolders
@@ -206,18 +207,12 @@ def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -
     files = size = 0
     try:
         for path in due():
-            found = _size(path) if plan_only else _deleted(path)
+            found = _size(path) if plan_only else delete_file(path)
             files, size = files + (found is not None), size + (found or 0)
     except (LockstepError, DeltaError, OSError) as error:
         LOG.warning("housekeeping: %s failed", step, exc_info=True)
         return StepResult(step=step, files=files, bytes=size, problem=str(error).splitlines()[0])
     return StepResult(step=step, files=files, bytes=size)
-
-
-def _deleted(path: Path) -> int | None:
-    size = _size(path)
-    path.unlink(missing_ok=True)
-    return size
 
 
 def _size(path: Path) -> int | None:

@@ -148,3 +148,13 @@ def write_file(
     ) as writer:
         writer.write(rows)
         return writer.finish()
+
+
+def delete_file(path: Path) -> int | None:
+    """Delete a file; its bytes, or None where another clean-up was faster."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    return size

@@ -1,0 +1,55 @@
+"""A log checkpoint is made when the log since the last one costs more than it does."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.table import log
+from lockstep.table.checkpoint import ENTRIES_MAX, ENTRIES_MIN, checkpoint, checkpoint_if_due, is_due
+from lockstep.table.side import SideLogs
+from tests.table.protocol_run import ProtocolRun, folders_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> ProtocolRun:
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    return made
+
+
+def test_the_first_is_made_after_some_entries_and_the_next_when_the_log_has_grown_by_its_size(run: ProtocolRun) -> None:
+    table = run.folders.table
+    made = [version for version in range(2, 90) if checkpoint_if_due(table, run.batch(full=True).version)]
+    sizes = {version: sum(path.stat().st_size for path in files) for version, files in log.checkpoints(table).items()}
+    assert sorted(sizes) == made
+    assert made[0] == ENTRIES_MIN
+    for before, after in pairwise(made):
+        written = [log.entry_path(table, version).stat().st_size for version in range(before + 1, after + 1)]
+        assert sum(written) >= sizes[before]
+
+
+def test_one_that_is_larger_than_the_log_waits_until_the_entries_are_too_many(run: ProtocolRun) -> None:
+    table = run.folders.table
+    run.batch()
+    checkpoint(table)
+    ((version, (file,)),) = log.checkpoints(table).items()
+    with file.open("ab") as grown:
+        grown.truncate(100_000_000)
+    for at in range(version + 1, version + ENTRIES_MAX + 1):
+        log.entry_path(table, at).write_text("{}")
+    assert not is_due(table, version + ENTRIES_MAX - 1)
+    assert is_due(table, version + ENTRIES_MAX)
+
+
+def test_side_tables_get_theirs_too(run: ProtocolRun) -> None:
+    logs = SideLogs(run.folders)
+    for _ in range(ENTRIES_MIN + 2):
+        logs.forward(run.commit(run.prepared()).head)
+        logs.checkpoint_if_due()
+    assert len(log.checkpoints(run.folders.ledger)) == 1
