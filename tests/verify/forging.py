@@ -120,7 +120,7 @@ class Forged:
 
 def _unseal(folder: Path) -> None:
     """Take the checksums out of the names of ledger files: what is forged is not what a disk does to a file."""
-    sealed = re.compile(r"(ledger-[0-9a-f]{32})-[0-9a-f]{8}\.parquet")
+    sealed = re.compile(r"(-[0-9a-f]{32})-[0-9a-f]{8}\.parquet")
     for entry in folder.rglob("_delta_log/*.json"):
         entry.write_text(sealed.sub(r"\1.parquet", entry.read_text()))
     for path in (folder / "ledger").glob("*.parquet"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Ordered, Strict
+from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
 from lockstep.integrity.evidence import Checksum, Evidence
 from lockstep.operations.close import close_hour
+from lockstep.operations.opened import opened
 from lockstep.operations.verify.proof import Proof, Status, ViolationKind
 from lockstep.operations.verify.verify import verify
+from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -69,6 +73,40 @@ def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs
         writer.join()
     assert [(each.status, each.violations) for each in found] == [(Status.PROVEN, ())] * PROOFS_BESIDE
     assert [each.batch for each in found] == sorted(each.batch for each in found)
+
+
+@pytest.fixture
+def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
+    """Batches of three hours, by the clock of the driver."""
+    topic, began = feed.create("values"), ledger.now()
+    for number in range(6):
+        monkeypatch.setattr(ledger, "now", lambda hours=number // 2: began + timedelta(hours=hours))
+        feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
+        runs.run()
+    return runs
+
+
+def test_a_compacted_ledger_is_proven_with_the_files_it_replaced_and_without_them(three_hours: LocalRuns) -> None:
+    folders = three_hours.folders
+    assert compact_ledger(folders, opened(folders).base().head).hours == 2
+    found = proof(three_hours)
+    assert (found.status, found.violations) == (Status.PROVEN, ())
+    for path in folders.ledger.glob("*.parquet"):
+        os.utime(path, (time.time() - 2 * REPLACED_SECONDS,) * 2)
+    assert compact_ledger(folders, opened(folders).base().head).replaced_deleted == 4
+    found = proof(three_hours)
+    assert (found.status, found.violations) == (Status.PROVEN, ())
+
+
+def test_a_row_that_a_compacted_ledger_lacks_is_found(three_hours: LocalRuns) -> None:
+    folders = three_hours.folders
+    compact_ledger(folders, opened(folders).base().head)
+    elsewhere = StreamFolders(folders.stream, folders.root.parent / "forged")
+    forged = Forged.copy(folders.root / folders.stream, elsewhere.root / elsewhere.stream)
+    path = min(name for name in forged.files("ledger") if name.startswith("compacted-"))
+    forged.rewrite("ledger", path, forged.rows("ledger", path)[1:])
+    found = proof(three_hours, elsewhere)
+    assert [each.kind for each in found.violations] == [ViolationKind.SIDE_FILE_MISSING]
 
 
 def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns) -> None:
