@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import goals, record, report
 from benchmarks.driver import Driver, measure_driver
 from benchmarks.feed import FeedIncompleteError, feed
+from benchmarks.growth import Growth, measure_growth
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
@@ -122,6 +123,20 @@ def driver(keep: Keep = None, results: Results = record.RESULTS) -> None:
     console = Console()
     with _prepared(keep, (), console) as (broker, output):
         found = measure_driver(Driver(), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def growth(
+    days: Annotated[int, typer.Option(help="Simulated days.", min=2)] = 30,
+    seconds: Annotated[float, typer.Option(help="Simulated seconds from batch to batch.")] = 5.0,
+    partitions: Annotated[int, typer.Option(help="Partitions that every batch reads.", min=1)] = 2,
+    results: Results = record.RESULTS,
+) -> None:
+    """What a month of batches leaves on disk and costs: the real committer under a moved clock. Hours at 5 s."""
+    console = Console()
+    with _folder(None) as folder:
+        found = measure_growth(Growth(days, seconds, partitions), folder=folder, console=console)
     _keep_record(found, results, console)
 
 

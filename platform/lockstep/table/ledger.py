@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -262,7 +263,7 @@ def _read_files(
 
 def now() -> datetime:
     """The time, for columns that people read; no decision is taken by it."""
-    return datetime.now(UTC)
+    return datetime.fromtimestamp(time.time(), UTC)
 
 
 def _lists(row: LedgerRow) -> dict[str, object]:

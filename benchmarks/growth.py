@@ -1,0 +1,286 @@
+"""What a stream costs after a month: days of batches by the real committer, with a moved clock and hourly upkeep."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from deltalake import DeltaTable
+from rich.console import Console
+
+from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
+from lockstep import Kind, Place, Sequence, Stream, Strict, Topics, Transform
+from lockstep.compaction.ledger_files import compact_ledger
+from lockstep.compaction.run import compact_stream
+from lockstep.engine.bookkeeping import BatchIdentity, quiet_row
+from lockstep.engine.committer import Committer, Reached
+from lockstep.engine.hours import hour_of
+from lockstep.engine.plan import Position
+from lockstep.engine.start import Approach
+from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.table.commit import OutputLog
+from lockstep.table.files import DataFile, DataFileWriter
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.rows import Proof, RowsBuilder
+from lockstep.table.rows import Run as RunOfRows
+
+HOUR, DAY = 3600.0, 86400.0
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+METADATA_MAX_MB, GROWTH_MAX = 200.0, 1.2
+RETENTION_SECONDS = 72 * HOUR
+
+
+class Reading(msgspec.Struct):
+    """A row as a sensor's stream writes it."""
+
+    sensor: str
+    value: float
+    unit: str
+    quality: int
+
+
+class _Readings(Transform[Reading, Reading, Reading]):
+    """Never folds anything here: rows are given to the committer as a task would give them."""
+
+    def place(self, message: Reading, record: object) -> Place:
+        return Place(message.sensor, Kind.UPDATE, None, None, None)
+
+    def open(self, message: Reading, record: object) -> Reading:
+        return message
+
+    def apply(self, state: Reading, message: Reading, record: object) -> Iterator[Reading]:
+        yield message
+
+
+STREAM = Stream(
+    name="growth", topics=Topics(pattern="growth"), transform=_Readings(), integrity=Strict(evidence=Sequence())
+)
+BUILDER = RowsBuilder(Reading)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How it is measured.
+
+    Attributes:
+        days: Simulated days.
+        seconds: Simulated seconds from batch to batch.
+        partitions: Partitions that every batch reads.
+    """
+
+    days: int = 30
+    seconds: float = 5.0
+    partitions: int = 2
+
+
+class Day(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is at the end of a day, and what a look at it costs.
+
+    Attributes:
+        day: Its number, from 1.
+        bytes: Bytes on disk by kind: rows, ledger, log of the table, log of the ledger, checkpoints.
+        files: Files likewise.
+        cpu_seconds: CPU time by what was done: a look at positions, opening the table, a claim, a batch.
+    """
+
+    day: int
+    bytes: dict[str, int]
+    files: dict[str, int]
+    cpu_seconds: dict[str, float]
+
+    @property
+    def metadata_bytes(self) -> int:
+        """All but rows; this stream has no state."""
+        return sum(size for kind, size in self.bytes.items() if kind != "rows")
+
+
+@dataclass
+class _Clock:
+    """A clock that stands still but for what it is moved; everything that asks for the time gets this one."""
+
+    now: float = BEGAN
+    _real: Callable[[], float] = field(default=time.time)
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        time.time = lambda: self.now
+        try:
+            yield
+        finally:
+            time.time = self._real
+
+    def stamp(self, folder: Path) -> None:
+        """Give what was written since the last time the age that it would have."""
+        for path in folder.rglob("*"):
+            if path.is_file() and path.stat().st_mtime > self.now + HOUR:
+                os.utime(path, (self.now, self.now))
+
+
+def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Record:
+    """Commit the batches of some days, hour by hour, with compaction and housekeeping as they are scheduled.
+
+    The clock is moved backwards first, so what is written looks as if it came from the future until it is stamped at
+    the end of its hour: only clean-up looks at the age of files, and it runs after that.
+    """
+    conditions, clock, days = Conditions.now(), _Clock(), list[Day]()
+    soak = _Soak(growth, StreamFolders(STREAM.name, folder), clock)
+    with clock.in_force(), console.status("") as status:
+        for day in range(1, growth.days + 1):
+            for hour in range(24):
+                soak.hour()
+                status.update(f"day {day}, hour {hour + 1}")
+            days.append(soak.measured(day))
+            console.print(
+                f"day {day}: {days[-1].metadata_bytes / 1e6:.1f} MB of metadata, {sum(days[-1].files.values())} files"
+            )
+    return _record(growth, conditions, days)
+
+
+class _Soak:
+    def __init__(self, growth: Growth, folders: StreamFolders, clock: _Clock) -> None:
+        self._growth, self._folders, self._clock = growth, folders, clock
+        self._offset = 0
+        self._batch_cpu = 0.0
+
+    def hour(self) -> None:
+        """A run of an hour, then what the schedules do."""
+        began, batches = time.process_time(), int(HOUR / self._growth.seconds)
+        claimed = Approach(STREAM, self._folders, "cluster").claim(cancelled=lambda: False)
+        with ThreadPoolExecutor(1) as helper:
+            committer = Committer(self._folders, claimed, "growth", helper)
+            for _ in range(batches):
+                self._batch(committer)
+                self._clock.now += self._growth.seconds
+            committer.settle()
+        self._batch_cpu = (time.process_time() - began) / batches
+        self._clock.stamp(self._folders.root)
+        compact_ledger(self._folders, OutputLog(self._folders.table).base().head)
+        compact_stream(self._folders)
+        run_housekeeping(self._folders, retention_seconds=RETENTION_SECONDS)
+        self._clock.stamp(self._folders.root)
+
+    def _batch(self, committer: Committer) -> None:
+        head = committer.head
+        hour = hour_of(
+            datetime.fromtimestamp(self._clock.now, UTC).strftime("%Y-%m-%dT%H"), head.hour, head.closed_hour
+        )
+        file = self._file(hour)
+
+        def rows_of(identity: BatchIdentity, full: bool) -> list[LedgerRow]:  # noqa: FBT001  # the committer's own
+            del full
+            return [self._ledger_row(identity, partition) for partition in range(self._growth.partitions)]
+
+        committer.commit(Reached(head.batch + 1, hour, (file,)), rows_of)
+        self._offset += 1
+
+    def _ledger_row(self, identity: BatchIdentity, partition: int) -> LedgerRow:
+        position = Position(
+            topic=f"growth.{partition}", topic_id=f"id-of-{partition}", partition=0, next_offset=self._offset
+        )
+        now = datetime.fromtimestamp(self._clock.now, UTC)
+        counts = {"until": self._offset + 1, "messages": 1, "rows": 1, "with_rows": 1, "cpu_seconds": self._offset / 7}
+        return msgspec.structs.replace(
+            quiet_row(identity, position, None), **counts, last_event_time=now, newest_timestamp=now, watermark=now
+        )
+
+    def _file(self, hour: str) -> DataFile:
+        count = self._growth.partitions
+        runs = [RunOfRows(f"growth.{number}", f"id-of-{number}", 0, 1) for number in range(count)]
+        at = [self._offset] * count
+        times = [int(self._clock.now * 1e6)] * count
+        proof = Proof(runs, at, [0] * count, ["session"] * count, at, times)
+        rows = [Reading(f"sensor {number}", self._offset / 3, "C", 1) for number in range(count)]
+        with DataFileWriter(self._folders.table, BUILDER.schema, commit_hour=hour, prefix="rows") as writer:
+            writer.write(BUILDER.build(rows, proof))
+            return writer.finish()
+
+    def measured(self, day: int) -> Day:
+        """Look at the disk, and do what operators and sensors do."""
+        folders = self._folders
+        found: dict[str, list[int]] = {}
+        for path in (folders.root / folders.stream).rglob("*"):
+            if path.is_file():
+                found.setdefault(_kind(path, folders), []).append(path.stat().st_size)
+        return Day(
+            day=day,
+            bytes={kind: sum(sizes) for kind, sizes in sorted(found.items())},
+            files={kind: len(sizes) for kind, sizes in sorted(found.items())},
+            cpu_seconds={
+                "positions": _cpu(lambda: positions(folders, OutputLog(folders.table).base().head)),
+                "open the table": _cpu(lambda: DeltaTable(folders.table).get_add_actions()),
+                "open the ledger": _cpu(lambda: DeltaTable(folders.ledger).get_add_actions()),
+                "a start": _cpu(lambda: Approach(STREAM, folders, "cluster").claim(cancelled=lambda: False)),
+                "a batch": self._batch_cpu,
+            },
+        )
+
+
+def _kind(path: Path, folders: StreamFolders) -> str:
+    if path.parent.name == "_delta_log":
+        log = "log of the table" if path.is_relative_to(folders.table) else "logs of side tables"
+        return "log checkpoints" if "checkpoint" in path.name else log
+    if path.is_relative_to(folders.table):
+        return "rows"
+    if path.is_relative_to(folders.ledger):
+        return "ledger, compacted" if path.name.startswith("compacted-") else "ledger, one file a batch"
+    return "other"
+
+
+def _cpu(act: Callable[[], object], repeat: int = 5) -> float:
+    """The least of some times: what else the machine does only adds."""
+    found = []
+    for _ in range(repeat):
+        began = time.process_time()
+        act()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
+    last, second = days[-1], days[min(2, len(days)) - 1]
+    history = last.bytes.get("ledger, compacted", 0)
+    figures = [
+        Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB", METADATA_MAX_MB),
+        Figure("of these the ledger's compacted hours, which are kept for ever", history / 1e6, "MB"),
+        *(
+            Figure(f"{what}, day {last.day} to day {second.day}", seconds / second.cpu_seconds[what], "", GROWTH_MAX)
+            for what, seconds in last.cpu_seconds.items()
+        ),
+        *(Figure(f"{what}, day {last.day}", seconds, "CPU s") for what, seconds in last.cpu_seconds.items()),
+    ]
+    numbers = [float(day.day) for day in days]
+    kinds = sorted({kind for day in days for kind in day.bytes if kind != "rows"})
+    title = f"a batch every {growth.seconds:g} s, {growth.partitions} partitions"
+    panels = [
+        Panel(
+            kind="curve",
+            title=f"metadata, {title}",
+            x_label="day",
+            y_label="MB",
+            series=[Series("all", [day.metadata_bytes / 1e6 for day in days], numbers)]
+            + [Series(kind, [day.bytes.get(kind, 0) / 1e6 for day in days], numbers) for kind in kinds],
+            goals=[GoalLine("goal", "y", METADATA_MAX_MB)],
+        ),
+        Panel(
+            kind="curve",
+            title="what a look costs",
+            x_label="day",
+            y_label="CPU s",
+            series=[Series(what, [day.cpu_seconds[what] for day in days], numbers) for what in last.cpu_seconds],
+        ),
+    ]
+    settings: dict[str, object] = {
+        "days": growth.days,
+        "seconds": growth.seconds,
+        "partitions": growth.partitions,
+        "retention_hours": RETENTION_SECONDS / HOUR,
+    }
+    return conditions.record("growth", settings, figures, panels, {"days": msgspec.to_builtins(days)})
