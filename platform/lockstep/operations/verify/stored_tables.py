@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
 from lockstep.operations.verify.proof import ViolationKind, Violations
 from lockstep.operations.verify.ranges import LedgerRange
@@ -23,6 +22,8 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.sealed import verify
 
 Row = dict[str, object]
+COMPACTED = "compacted-"
+"""How the names of compacted files begin; said here again, because the proof shares nothing with what it proves."""
 NamedFiles = dict[tuple[int, int], tuple[SideFile, ...]]
 
 
@@ -209,7 +210,7 @@ class _CompactedRows:
 
     def __init__(self, side: SideTable, violations: Violations) -> None:
         self._side, self._violations = side, violations
-        self.paths = {path for path in side.files if path.startswith(COMPACTED_PREFIX)}
+        self.paths = {path for path in side.files if path.startswith(COMPACTED)}
         self.rows: dict[tuple[int, int], list[Row]] = {}
         for path in sorted(self.paths):
             for row in self._read(path):
