@@ -32,6 +32,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |- NotRetained                the state as of a batch is not kept any more (operations/state.py)
 |- NotInQuarantine            no message of that place is in quarantine (operations/quarantine.py)
 |- ExportRefused              a file is there already, or cannot be written (operations/quarantine.py)
+|- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
 |- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)

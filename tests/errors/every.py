@@ -18,6 +18,7 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.acceptance import Loss
 from lockstep.integrity.finding import Finding
 from lockstep.operations.accepting import NotThere
+from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.opened import NoTable
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.repair import WriterLives
@@ -71,6 +72,14 @@ EVERY: tuple[LockstepError, ...] = (
     LocalStateUnusable(empty_state(1, "id", 0, 120), "No space left on device"),
     PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
     Replan("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),
+    HousekeepingFailed(
+        HousekeepingResult(
+            stream="order_books",
+            planned_only=False,
+            rewind_floor=7,
+            steps=(StepResult(step="log of table", files=3), StepResult(step="state", problem="a file is damaged")),
+        )
+    ),
     CompactionRefused([(Bin("2026-01-31T09", ()), Refused("a proof differs", "compact again"))], CompactionResult()),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
     OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),

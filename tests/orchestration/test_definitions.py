@@ -29,18 +29,18 @@ def repository(location: Definitions) -> RepositoryDefinition:
 def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:
     graph = repository.asset_graph
     assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == [
-        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "ledger", "table", "topics")
+        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "housekeeping", "ledger", "table", "topics")
     ]
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
         f"{stream}/table:complete_and_in_order" for stream in STREAMS
     ]
     assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == [
-        f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "stream")
+        f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "housekeeping", "stream")
     ]
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs} == {
         f"{stream}_topics": 10 for stream in STREAMS
     }
-    crons = {"checks": "30 * * * *", "compaction": "10 * * * *"}
+    crons = {"checks": "30 * * * *", "compaction": "10 * * * *", "housekeeping": "20 * * * *"}
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
         f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()
     }
@@ -95,4 +95,4 @@ def test_what_begins_for_all_streams_at_once_is_tagged_so_that_few_run_at_once(
     ((limit),) = limited.tag_concurrency_limits
     tag = (limit["key"], limit["value"])
     tagged = {job.name for job in repository.get_all_jobs() if tag in job.tags.items()}
-    assert tagged == {f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction")}
+    assert tagged == {f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction", "housekeeping")}

@@ -86,7 +86,7 @@ class HousekeepingFailed(LockstepError):
     def __init__(self, result: HousekeepingResult) -> None:
         super().__init__(
             f"housekeeping of {result.stream}: {'; '.join(result.problems)}",
-            next_step=f"mend the cause, then: lockstep housekeeping {result.stream}",
+            next_step=f"fix the cause, then: lockstep housekeeping {result.stream}",
         )
         self.result = result
 
