@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import uuid
 from typing import TYPE_CHECKING
 
@@ -96,6 +98,38 @@ def test_a_message_is_shown_as_it_came(read: Read) -> None:
     assert (row.cause, row.session, row.batch) == ("undecodable", EVIL, 2)
     with pytest.raises(NotInQuarantine, match=f"{evil}/0@77 is not in quarantine"):
         quarantined(runs.folders, Place(evil, 0, 77))
+
+
+EXPORT = """
+import resource
+import signal
+import sys
+from pathlib import Path
+from lockstep.operations.quarantine import ExportRefused, Wanted, export
+from lockstep.table.layout import StreamFolders
+
+if sys.argv[3:]:  # a disk that is full
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    export(StreamFolders("adding", Path(sys.argv[1])), Wanted(), Path(sys.argv[2]))
+except ExportRefused:
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("limit", [[], ["full"]], ids=["there", "full"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_refused_export_ends_its_process_at_once(read: Read, tmp_path: Path, ending: str, limit: list[str]) -> None:
+    """An abandoned scan hung or crashed when the process ended, 12 times of 12."""
+    target = tmp_path / f"kept.{ending}"
+    if not limit:
+        target.touch()
+    command = [sys.executable, "-c", EXPORT, str(read[0].folders.root), str(target), *limit]
+    for _ in range(3):
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (said.returncode, said.stderr) == (1, "")
+        assert target.exists() is not bool(limit)
 
 
 def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path: Path) -> None:

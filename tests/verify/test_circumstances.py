@@ -24,7 +24,7 @@ from lockstep.table.layout import StreamFolders
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding
-from tests.state.evolving_streams import InRows, release
+from tests.state.evolving_streams import First, InRows, Wider, WiderReading, release
 from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
 from tests.verify.forging import Forged
@@ -107,6 +107,28 @@ def test_a_row_that_a_compacted_ledger_lacks_is_found(three_hours: LocalRuns) ->
     forged.rewrite("ledger", path, forged.rows("ledger", path)[1:])
     found = proof(three_hours, elsewhere)
     assert [each.kind for each in found.violations] == [ViolationKind.SIDE_FILE_MISSING]
+
+
+class Counting(Wider):
+    """A release that adds two columns, and changes the fold."""
+
+    def row(self, name: str, value: int, total: int) -> WiderReading:
+        return super().row(name, value, total + 1)
+
+
+def test_rows_of_before_a_column_was_added_are_compared_in_the_columns_that_they_have(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    runs.of(release(feed.pattern, First())).run()
+    feed.send(topic, [update(4, a=1)])
+    runs.of(release(feed.pattern, Wider())).run()
+    assert proof(runs.of(release(feed.pattern, Wider()))).status is Status.PROVEN
+    changed = proof(runs.of(release(feed.pattern, Counting())))
+    assert changed.status is Status.VIOLATED
+    assert {violation.kind for violation in changed.violations} == {ViolationKind.ROW_CHANGED}
+    assert [violation.offset for violation in changed.violations] == [1, 1, 2, 2, 3]
 
 
 def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns) -> None:

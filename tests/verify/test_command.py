@@ -114,3 +114,17 @@ def delete_before(platform: Platform, partition: int, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": platform.feed.bootstrap_servers})
     where = TopicPartition(f"{platform.feed.family}.values", partition, offset)
     admin.delete_records([where])[where].result(60.0)
+
+
+def test_a_proof_that_dies_does_not_end_as_if_something_were_violated(
+    written: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that nobody foresaw, as `KeyError` was: Python's own exit code is that of a violation."""
+
+    def dies(*_: object) -> None:
+        raise KeyError("unit")
+
+    monkeypatch.setattr("lockstep.operations.verify.verify.verify", dies)
+    said = written.call("verify", "adding")
+    assert said.exit_code == 2
+    assert "KeyError: 'unit'" in said.stderr

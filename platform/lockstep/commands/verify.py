@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 import typer
@@ -29,6 +30,9 @@ def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
         found = _proof(stream)
     except LockstepError as error:
         show_error(error)
+        raise typer.Exit(NOT_PROVEN) from None
+    except Exception:  # noqa: BLE001  # the outermost edge: a proof that dies shows no violation, which 1 would mean
+        traceback.print_exc()
         raise typer.Exit(NOT_PROVEN) from None
     answer(found, _shown, as_json=as_json)
     raise typer.Exit({"proven": PROVEN, "violated": VIOLATED}.get(found.status.value, NOT_PROVEN))

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from lockstep.errors import LockstepError
 from lockstep.operations.opened import opened
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import SCHEMA, QuarantineRow
+from lockstep.table.reading import dataset_of
 
 GROUPED = ("topic", "partition", "cause", "session")
 BATCH_ROWS = 1_000
@@ -191,12 +191,11 @@ def export(folders: StreamFolders, wanted: Wanted, file: Path) -> Exported:
         NoTable: The stream has never run.
         ExportRefused: The file is there, or cannot be written.
     """
-    batches = _table(folders).to_batches(filter=_filter(wanted), batch_size=BATCH_ROWS)
-    write = _write_parquet if file.suffix == ".parquet" else _write_lines
+    table, write = _table(folders), _write_parquet if file.suffix == ".parquet" else _write_lines
     try:
         with file.open("xb") as out:
             try:
-                messages = write(out, batches)
+                messages = write(out, table.to_batches(filter=_filter(wanted), batch_size=BATCH_ROWS))
             except BaseException:
                 file.unlink()
                 raise
@@ -226,7 +225,7 @@ def _write_parquet(out: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
 
 def _table(folders: StreamFolders) -> ds.Dataset:
     opened(folders)
-    return DeltaTable(folders.quarantine).to_pyarrow_dataset()
+    return dataset_of(folders.quarantine)
 
 
 def _filter(wanted: Wanted) -> pc.Expression | None:
