@@ -33,6 +33,18 @@ def broken(last: int, found: str) -> Verdict:
     return violation("broken link", f"predecessor {last}", found)
 
 
+def gap(last: int, found: str, missing: str) -> Verdict:
+    return violation("gap", f"predecessor {last}", f"{found}, missing {missing}")
+
+
+def repeat(last: int, found: str) -> Verdict:
+    return violation("repeat", f"predecessor {last}", found)
+
+
+def back(last: int, found: str) -> Verdict:
+    return violation("sequence goes back", f"predecessor {last}", found)
+
+
 FRESH: GateState = [100, 1]
 GOING: GateState = [100, 0]
 UNKNOWN = violation("unknown session", "a snapshot first", "update of a session without snapshot")
@@ -46,10 +58,10 @@ ANY_STYLE: Cells = {
     "the end, naming its predecessor": (GOING, end(link=Link(105, previous=100)), [105, 0], ACCEPT),
     "a second snapshot at the last id": (GOING, opening(100), [100, 0], ACCEPT),
     "a second snapshot before the first update": (FRESH, opening(100), [100, 1], ACCEPT),
-    "a second snapshot ahead": (GOING, opening(101), GOING, broken(100, "ids None to 101")),
-    "a second snapshot behind": (GOING, opening(99), GOING, broken(100, "ids None to 99")),
+    "a second snapshot ahead": (GOING, opening(101), GOING, gap(100, "ids None to 101", "101")),
+    "a second snapshot behind": (GOING, opening(99), GOING, back(100, "ids None to 99")),
     "an update of an unknown session": (None, named(100, 105), None, UNKNOWN),
-    "another predecessor, later": (GOING, named(101, 105), GOING, broken(100, "predecessor 101 (ids to 105)")),
+    "another predecessor, later": (GOING, named(101, 105), GOING, gap(100, "predecessor 101 (ids to 105)", "101")),
     "another predecessor, earlier": (GOING, named(99, 105), GOING, broken(100, "predecessor 99 (ids to 105)")),
     "the first update, naming another": (FRESH, named(99, 105), FRESH, broken(100, "predecessor 99 (ids to 105)")),
     "an update that is its own predecessor": (
@@ -88,15 +100,16 @@ ANY_STYLE: Cells = {
 SPOT: Cells = {
     "the next ids": (GOING, spot(101, 105), [105, 0], ACCEPT),
     "the next single id": (GOING, spot(101, 101), [101, 0], ACCEPT),
-    "an id missing": (GOING, spot(102, 105), GOING, broken(100, "ids 102 to 105")),
+    "an id missing": (GOING, spot(102, 105), GOING, gap(100, "ids 102 to 105", "101")),
+    "ids missing": (GOING, spot(104, 105), GOING, gap(100, "ids 104 to 105", "101 to 103")),
     "ids that overlap later on": (GOING, spot(100, 105), GOING, broken(100, "ids 100 to 105")),
-    "the same ids again": (GOING, spot(96, 100), GOING, broken(100, "ids 96 to 100")),
+    "the same ids again": (GOING, spot(96, 100), GOING, repeat(100, "ids 96 to 100")),
     "after the snapshot: the next ids": (FRESH, spot(101, 105), [105, 0], ACCEPT),
     "after the snapshot: ids over its end": (FRESH, spot(95, 105), [105, 0], ACCEPT),
     "after the snapshot: one id over its end": (FRESH, spot(95, 101), [101, 0], ACCEPT),
-    "after the snapshot: nothing new": (FRESH, spot(95, 100), FRESH, broken(100, "ids 95 to 100")),
-    "after the snapshot: stale": (FRESH, spot(90, 94), FRESH, broken(100, "ids 90 to 94")),
-    "after the snapshot: an id missing": (FRESH, spot(102, 105), FRESH, broken(100, "ids 102 to 105")),
+    "after the snapshot: nothing new": (FRESH, spot(95, 100), FRESH, repeat(100, "ids 95 to 100")),
+    "after the snapshot: stale": (FRESH, spot(90, 94), FRESH, back(100, "ids 90 to 94")),
+    "after the snapshot: an id missing": (FRESH, spot(102, 105), FRESH, gap(100, "ids 102 to 105", "101")),
     "after a second snapshot: ids over its end": ([100, 0], spot(95, 105), GOING, broken(100, "ids 95 to 105")),
 }
 
@@ -108,6 +121,12 @@ FUTURES: Cells = {
         GOING,
         broken(100, "predecessor 99 (ids to 105)"),
     ),
+    "a predecessor that is missing": (
+        GOING,
+        futures(110, 115, 108),
+        GOING,
+        gap(100, "predecessor 108 (ids to 115)", "101 to 108"),
+    ),
     "ids that overlap later on": (GOING, futures(95, 105, 90), GOING, broken(100, "predecessor 90 (ids to 105)")),
     "after the snapshot: its id inside": (FRESH, futures(95, 105, 90), [105, 0], ACCEPT),
     "after the snapshot: its id first": (FRESH, futures(100, 105, 98), [105, 0], ACCEPT),
@@ -118,7 +137,7 @@ FUTURES: Cells = {
         FRESH,
         broken(100, "predecessor 99 (ids to 105)"),
     ),
-    "after the snapshot: stale": (FRESH, futures(90, 99, 85), FRESH, broken(100, "predecessor 85 (ids to 99)")),
+    "after the snapshot: stale": (FRESH, futures(90, 99, 85), FRESH, back(100, "predecessor 85 (ids to 99)")),
     "after the snapshot: its very successor": (FRESH, futures(103, 105, 100), [105, 0], ACCEPT),
 }
 

@@ -48,7 +48,7 @@ def test_a_whole_feed_is_accepted(feed: list[Place]) -> None:
 def test_a_removed_message_is_missed_at_the_very_next_one(feed: list[Place], data: some.DataObject) -> None:
     removed = data.draw(some.integers(0, len(feed) - 2))
     del feed[removed]
-    assert place_and_cause(feed) == (removed, "unknown session" if removed == 0 else "broken link")
+    assert place_and_cause(feed) == (removed, "unknown session" if removed == 0 else "gap")
 
 
 @given(feeds(), some.data())
@@ -56,14 +56,14 @@ def test_a_repeated_message_is_refused_where_it_repeats(feed: list[Place], data:
     repeated = data.draw(some.integers(0, len(feed) - 1))
     again = data.draw(some.integers(max(2, repeated + 1), len(feed)))  # the snapshot twice at once is harmless
     feed.insert(again, feed[repeated])
-    assert place_and_cause(feed) == (again, "broken link")
+    assert place_and_cause(feed) == (again, "repeat" if again == repeated + 1 else "sequence goes back")
 
 
 @given(feeds(), some.data())
 def test_swapped_messages_are_refused_at_the_first_of_them(feed: list[Place], data: some.DataObject) -> None:
     swapped = data.draw(some.integers(0, len(feed) - 2))
     feed[swapped], feed[swapped + 1] = feed[swapped + 1], feed[swapped]
-    assert place_and_cause(feed) == (swapped, "unknown session" if swapped == 0 else "broken link")
+    assert place_and_cause(feed) == (swapped, "unknown session" if swapped == 0 else "gap")
 
 
 @given(feeds(), some.data())
@@ -100,9 +100,9 @@ def test_each_single_fault_in_a_recorded_book_is_refused_at_its_place(book: str,
     removed = [*whole[:where], *whole[where + 1 :]]
     repeated = [*whole[: where + 1], *whole[where:]]
     swapped = [*whole[:where], whole[where + 1], whole[where], *whole[where + 2 :]]
-    assert place_and_cause(removed) == (where, "broken link")
-    assert place_and_cause(repeated) == (where + 1, "broken link")
-    assert place_and_cause(swapped) == (where, "broken link")
+    assert place_and_cause(removed) == (where, "gap")
+    assert place_and_cause(repeated) == (where + 1, "repeat")
+    assert place_and_cause(swapped) == (where, "gap")
 
 
 @cache

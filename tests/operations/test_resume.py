@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Limits, Once
+from lockstep import Limits, Link, Linked, Once, Place, Record, Strict
 from lockstep.engine import watch
 from lockstep.engine.loop import Outcome
 from lockstep.errors import StreamHalted
@@ -19,7 +20,7 @@ from lockstep.operations.resume import NotCovered, NotHalted, resume
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
-from tests.engine.streams import BY_CHECKSUM, POISON, adding
+from tests.engine.streams import BY_CHECKSUM, POISON, Adding, Snapshot, Update, adding
 from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send, send_all
 
 
@@ -148,6 +149,28 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
     (row,) = resumed(runs, proposed(finding))
     assert (row.start, row.until, row.accepted_loss) == (4, 5, f"offsets 4 to 4: {WHY} ({WHO})")
     runs.run()
+    assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
+
+
+class Linking(Adding):
+    """Each message names its predecessor."""
+
+    def place(self, message: Snapshot | Update, record: Record) -> Place:
+        found = super().place(message, record)
+        return msgspec.structs.replace(found, link=Link(message.seq, previous=message.seq - 1))
+
+
+def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
+    """It was called a broken link, and its session was given up until a snapshot that many feeds never send."""
+    runs = runs.of(adding(feed.pattern, Strict(evidence=Linked()), Linking()))
+    topic, sent = feed.create("values"), [*TWO, ("s", update(2, a=1)), ("s", update(3, a=1)), ("s", update(6, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert (finding.cause, proposed(finding)) == ("repeat", Loss(topic, 0, 4, 5))
+    resumed(runs, proposed(finding))
+    (finding,) = halted(runs)
+    assert (finding.cause, finding.found) == ("gap", "predecessor 5 (ids to 6), missing 4 to 5")
+    assert proposed(finding) == SkipSession(topic, 0, "s")
     assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
 
 

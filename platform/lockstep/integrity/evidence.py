@@ -71,7 +71,8 @@ class Linked(Evidence):
     Feeds whose snapshot is taken beside the stream cannot cut exactly, so the first update after
     the snapshot that opens the session may overlap it. Where messages name only their ids, the
     first id after the snapshot must be among them; where they name their predecessor (ids may
-    then be left out), the snapshot's own id must be.
+    then be left out), the snapshot's own id must be. A message whose ids all came before is a
+    repeat, or goes back: the session is whole without it.
     """
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
@@ -88,7 +89,7 @@ class Linked(Evidence):
             kept = _forward(link) and (_continues(link, last) or (bool(fresh) and _covers(link, last)))
         if kept:
             return [link.last, fresh if place.kind is SNAPSHOT else 0], ACCEPT
-        return state, violation("broken link", f"predecessor {last}", _shown(link))
+        return state, _link_broken(last, place, link)
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`."""
@@ -154,10 +155,32 @@ def _covers(link: Link, last: int) -> bool:
     return link.first <= first_needed <= link.last
 
 
+def _id_before(link: Link) -> int | None:
+    """The newest id that the message says came before it."""
+    if link.previous is not None:
+        return link.previous
+    return None if link.first is None else link.first - 1
+
+
 def _forward(link: Link) -> bool:
     """Whether the message ends after it begins: one that does not could be accepted again and again."""
     after_first = link.first is None or link.last >= link.first
     return after_first and (link.previous is None or link.last > link.previous) and link.last <= LARGEST
+
+
+def _link_broken(last: int, place: Place, link: Link) -> Verdict:
+    """What is wrong with a message that does not follow: nothing is lost by one whose ids all came before."""
+    expected, shown = f"predecessor {last}", _shown(link)
+    is_snapshot = place.kind is SNAPSHOT
+    if not is_snapshot and not _forward(link):
+        return violation("broken link", expected, shown)
+    if link.last <= last:
+        return violation("repeat" if link.last == last else "sequence goes back", expected, shown)
+    before = link.last if is_snapshot else _id_before(link)
+    if before is None or before <= last:
+        return violation("broken link", expected, shown)
+    missing = str(before) if before == last + 1 else f"{last + 1} to {before}"
+    return violation("gap", expected, f"{shown}, missing {missing}")
 
 
 def _shown(link: Link) -> str:

@@ -78,9 +78,13 @@ def by_link(memory: Memory, place: Place, record: Record) -> Ruling:
         return _begun(place, link.last, [link.last, 1])
     last, untouched = memory
     if is_snapshot:
-        return Ruling(What.ACCEPT, [last, untouched]) if link.last == last else refuse("broken link")
+        return Ruling(What.ACCEPT, [last, untouched]) if link.last == last else refuse(_why(link, last, link.last))
     fits = _follows(link, last) or (untouched == 1 and _reaches_over(link, last))
-    return Ruling(What.ACCEPT, [link.last, 0]) if fits and _runs_forward(link) else refuse("broken link")
+    if not _runs_forward(link):
+        return refuse("broken link")
+    named = link.first - 1 if link.first is not None else None
+    before = named if link.previous is None else link.previous
+    return Ruling(What.ACCEPT, [link.last, 0]) if fits else refuse(_why(link, last, before))
 
 
 def by_count(memory: Memory, place: Place, record: Record) -> Ruling:
@@ -137,6 +141,13 @@ def _reaches_over(link: Link, last: int) -> bool:
         return False
     needed = last if link.previous is not None else last + 1
     return link.first <= needed <= link.last
+
+
+def _why(link: Link, last: int, before: int | None) -> str:
+    """Why a message does not follow, by the newest id that must have come before it."""
+    if link.last <= last:
+        return "repeat" if link.last == last else "sequence goes back"
+    return "gap" if before is not None and before > last else "broken link"
 
 
 def _runs_forward(link: Link) -> bool:
