@@ -13,6 +13,7 @@ from lockstep.engine.hands import AnyStream
 from lockstep.orchestration.definitions import stream_assets, stream_checks
 from lockstep.orchestration.spark import spark_resource
 from lockstep.settings import load_settings
+from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
@@ -26,7 +27,7 @@ defs = Definitions(
     asset_checks=[check for stream in STREAMS for check in stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[schedule(stream) for stream in STREAMS for schedule in SCHEDULES],
-    sensors=[topics_sensor(stream, settings) for stream in STREAMS],
+    sensors=[sensor(stream, settings) for stream in STREAMS for sensor in (topics_sensor, supervisor_sensor)],
     resources={"spark": spark_resource(settings)},
     # One process a run: one JVM, and exit codes that tell the truth.
     executor=in_process_executor,

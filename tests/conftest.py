@@ -50,7 +50,7 @@ SPARK_MODULES = (
 )
 """They run in one worker: a Spark costs 10 to 17 s of CPU to start, Great Expectations 7 to import."""
 
-FIRST_MODULES = (*SPARK_MODULES, "tests/verify/test_prover.py")
+FIRST_MODULES = (*SPARK_MODULES, "tests/verify/test_prover.py", "tests/orchestration/test_comeback.py")
 """What takes longest begins first, so that no worker is left alone with it at the end."""
 
 

@@ -37,6 +37,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
 |- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
 |- NotThere                   what is accepted is not where the stream stands (operations/accepting.py)
+|- StartFailed                a run was asked for and does not write (orchestration/launch.py)
 |- StreamHeld                 an operator holds the stream: no run may write until it is released
 |- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
 |  `- IntegrityLost           the promise of the stream's class cannot be kept any more

@@ -80,5 +80,5 @@ def test_a_process_of_another_time_or_another_machine_is_not_taken_for_this_one(
 
 
 def test_half_a_liveness_file_is_no_sign_of_life(tmp_path: Path) -> None:
-    (tmp_path / "run-a.json").write_text('{"counter":')
+    (tmp_path / "a.run.json").write_text('{"counter":')
     assert run_pulses(tmp_path) == {}

@@ -26,6 +26,7 @@ from lockstep.operations.resume import NotCovered, NotHalted
 from lockstep.operations.sql import WrongQuery
 from lockstep.operations.state import NoSuchSession, NotRetained, Wanted
 from lockstep.operations.streams import UnknownStream
+from lockstep.orchestration.launch import StartFailed
 from lockstep.rehearsal.broker import PortTaken
 from lockstep.rehearsal.recordings import RecordingError
 from lockstep.state.address import empty_state
@@ -65,6 +66,7 @@ EVERY: tuple[LockstepError, ...] = (
     errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
     errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),
     errors.Fenced(3, 4),
+    StartFailed("books", "4711", "run 4711 ended: FAILURE; Kafka did not answer within 60 s"),
     errors.StreamHeld("books", "a new disk (ann)"),
     errors.StreamHalted("books", (GAP,)),
     errors.IntegrityLost("books", (GAP, GARBAGE, GREW)),

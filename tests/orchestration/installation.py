@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+from dagster import DagsterInstance
 
 from lockstep.engine.liveness import Phase, pulse
 from lockstep.rehearsal.producer import produce
@@ -23,7 +25,9 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from lockstep.table.head import Head
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
@@ -70,6 +74,40 @@ class Run:
     def said(self) -> str:
         """All it printed."""
         return self.output.read_text(errors="replace")
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """Dagster's daemon, its code server, and the runs that they launched."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    family: dict[int, psutil.Process] = field(default_factory=dict)
+
+    def look(self) -> list[psutil.Process]:
+        """Take note of the processes it has started by now; those that live."""
+        if self.process.poll() is None:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                self.family.setdefault(child.pid, child)
+        return [each for each in self.family.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    def code_server(self) -> psutil.Process:
+        """The process that runs are children of."""
+        return next(each for each in self.look() if "grpc" in each.cmdline())
+
+    def worker_of(self, pid: int) -> psutil.Process:
+        """The process of a run, by the pid that its liveness file tells."""
+        return next(each for each in self.look() if each.pid == pid)
+
+    def kill_all(self) -> None:
+        """Kill all of it at once: the daemon first, so that it starts nothing again."""
+        family = self.look()
+        self.process.kill()
+        self.process.wait()
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(family, timeout=DEADLINE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -127,6 +165,27 @@ class Installation:
         config = {"ops": {"order_books__table": {"config": {"available_now": available_now}}}}
         arguments = ["asset", "materialize", "--select", "order_books/table", "--config-json", json.dumps(config)]
         return self.start(*arguments, home=home, without=without)
+
+    @contextmanager
+    def daemon(self, home: str = "home") -> Iterator[Daemon]:
+        """A daemon of a home while the block lasts; whatever it started ends with it."""
+        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
+        output = self.folder / f"daemon-{time.monotonic_ns()}.log"
+        with output.open("wb") as log_file:
+            process = subprocess.Popen(command, cwd=ROOT, env=self.environment(home), stdout=log_file, stderr=log_file)
+        daemon = Daemon(process, output)
+        try:
+            yield daemon
+        finally:
+            daemon.kill_all()
+
+    def head(self) -> Head:
+        """The head of the table."""
+        return OutputLog(self.folders.table).base().head
+
+    def dagster(self, home: str = "home") -> DagsterInstance:
+        """Dagster's instance of a home."""
+        return DagsterInstance.from_config(str(self.folder / home / "dagster"))
 
     def epoch(self) -> int:
         """The epoch that holds the table; 0 without one."""

@@ -38,7 +38,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
         f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "housekeeping", "stream")
     ]
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs} == {
-        f"{stream}_topics": 10 for stream in STREAMS
+        f"{stream}_{sensor}": seconds for stream in STREAMS for sensor, seconds in (("topics", 10), ("supervisor", 4))
     }
     crons = {"checks": "30 * * * *", "compaction": "10 * * * *", "housekeeping": "20 * * * *"}
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {

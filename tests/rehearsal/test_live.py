@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 
+from lockstep.engine.wishes import StopRequest
+from lockstep.operations.desire import stop
+from lockstep.orchestration.names import AUTOMATIC_TAG
 from lockstep.rehearsal.console import Console
 from lockstep.rehearsal.family import end_family, family
 from lockstep.rehearsal.servers import LOCATION, Platform, Servers
@@ -132,6 +135,23 @@ def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Liv
 
     wait_until(lambda: live.head("betting_markets").batch > at.batch, "the next batch")
     assert live.head("betting_markets").epoch == at.epoch + 1
+
+
+def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(live: Live) -> None:
+    patience = DEADLINE_SECONDS
+    stop(live.folders("checksummed_books"), StopRequest("enough", "a test"), patience_seconds=patience)
+    assert live.make("down").returncode == 0
+    before = {stream: live.head(stream).epoch for stream in STREAMS}
+
+    said = live.make("up")
+
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "checksummed_books stays stopped (enough (a test)): lockstep start checksummed_books" in said.stdout
+    grown = {stream for stream in STREAMS if live.head(stream).epoch > before[stream]}
+    assert grown == {"betting_markets", "order_books"}
+    with live.instance() as instance:
+        automatic = {run.job_name for run in instance.get_runs() if run.tags.get(AUTOMATIC_TAG) == "supervisor"}
+    assert automatic == {"betting_markets_stream", "order_books_stream"}
 
 
 def test_down_ends_all_of_it_whatever_was_killed_before_and_keeps_the_tables(live: Live) -> None:

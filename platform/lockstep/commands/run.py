@@ -47,10 +47,14 @@ def run(
 
 @command("start order_books", Panel.RUN)
 def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Start a stream in Dagster, and want it running. Needs DAGSTER_HOME and workspace.yaml in this folder."""
+    """Start a stream in Dagster, set its desired state to running, and wait until it writes.
+
+    Needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when its run
+    fails or does not begin.
+    """
     from lockstep.orchestration.launch import start_stream
 
-    launched = start_stream(stream_of(stream), settings(), Path.cwd(), who=getpass.getuser())
+    launched = start_stream(stream_of(stream), settings(), Path.cwd(), who=getpass.getuser(), say=tell)
     answer(launched, _launched, as_json=as_json)
 
 
@@ -93,9 +97,8 @@ def _launched(found: Launched) -> RenderableType:
     if not found.run_id:
         return styled(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started")
     return lines(
-        styled(f"{found.stream}: launched run {found.run_id} of job {found.job}"),
+        styled(f"{found.stream}: run {found.run_id} of job {found.job} writes under epoch {found.epoch}"),
         styled(f"see it: /runs/{found.run_id} of the web UI, or lockstep status {found.stream} --watch"),
-        styled(f"it begins when Dagster's daemon takes it: dagster dev -w workspace.yaml (DAGSTER_HOME={found.home})"),
     )
 
 

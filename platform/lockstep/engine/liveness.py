@@ -24,6 +24,8 @@ COUNT_SECONDS = 0.4
 LOOK_SECONDS = 1.0
 LOOKS = 3
 """A counter that stays the same over so many looks belongs to a writer that is gone."""
+RUN_FILE = ".run.json"
+"""How the liveness file of a run ends, after its id. All other files here end in an epoch: <what>-<epoch>.json."""
 
 
 class Phase(Enum):
@@ -173,15 +175,49 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
 def run_pulses(control: Path) -> dict[str, RunPulse]:
     """The newest signs of life of all runs that have not ended, by run id; some may be dead."""
     found: dict[str, RunPulse] = {}
-    for path in control.glob("run-*.json"):
+    for path in control.glob(f"*{RUN_FILE}"):
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            found[path.stem.removeprefix("run-")] = msgspec.json.decode(path.read_bytes(), type=RunPulse)
+            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(path.read_bytes(), type=RunPulse)
     return found
+
+
+def run_counts(control: Path, run_id: str) -> bool:
+    """Look until the counter of a run changes, or has stayed the same long enough. Takes a second or three."""
+    first = run_pulses(control).get(run_id)
+    for _ in range(LOOKS if first is not None else 0):
+        time.sleep(LOOK_SECONDS)
+        last = run_pulses(control).get(run_id)
+        if last != first:
+            return last is not None
+    return False
+
+
+def epoch_written_by(control: Path, run_id: str) -> int | None:
+    """The epoch that a run writes under now; None while it writes under none."""
+    for path in control.glob("liveness-*.json"):
+        epoch = int(path.stem.removeprefix("liveness-"))
+        last = pulse(control, epoch)
+        if last is not None and last.run_id == run_id and last.phase is Phase.WRITING:
+            return epoch
+    return None
 
 
 def forget_run(control: Path, run_id: str) -> None:
     """Remove what a run that is gone left behind."""
     _run_liveness(control, run_id).unlink(missing_ok=True)
+
+
+def reserve_start(control: Path, epoch: int, attempt: int) -> bool:
+    """Reserve a start, for whoever would start the stream; whether it was free. Reservations of older epochs go."""
+    control.mkdir(parents=True, exist_ok=True)
+    for path in control.glob("start*-*.json"):
+        if int(path.stem.rpartition("-")[2]) < epoch:
+            path.unlink(missing_ok=True)
+    try:
+        (control / f"start{attempt}-{epoch}.json").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def this_process() -> ProcessIdentity | None:
@@ -259,7 +295,7 @@ def _place() -> str | None:
 
 
 def _run_liveness(control: Path, run_id: str) -> Path:
-    return control / f"run-{run_id}.json"
+    return control / f"{run_id}{RUN_FILE}"
 
 
 def _liveness(control: Path, epoch: int) -> Path:

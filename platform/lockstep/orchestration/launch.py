@@ -1,4 +1,4 @@
-"""Starts a stream's job as `dagster job launch` does, for `lockstep start`."""
+"""Starts a stream's job as `dagster job launch` does, and waits until it writes, for `lockstep start`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
+from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus
 
-from lockstep.errors import EnvironmentProblem
+from lockstep.engine.liveness import epoch_written_by, run_counts, run_heartbeat
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.desire import startable, want_running
-from lockstep.orchestration.names import CAUSE_TAG, stream_job
+from lockstep.orchestration.names import (
+    AUTOMATIC_TAG,
+    CAUSE_TAG,
+    LOCKSTEP_START,
+    OUTCOME_TAG,
+    SUPERVISOR,
+    automatic_tags,
+    stream_job,
+)
+from lockstep.orchestration.supervision import unfinished_runs
+from lockstep.orchestration.supervisor import RunStage
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from dagster import DagsterEvent
 
     from lockstep.engine.hands import AnyStream
     from lockstep.settings import Settings
@@ -26,6 +42,10 @@ WORKSPACE = "workspace.yaml"
 LAUNCH_SECONDS_MAX = 600
 """A code location loads in seconds; an overloaded machine took four minutes (measured)."""
 SAID_LINES = 5
+QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
+"""Dagster's name of the daemon that takes runs from the queue."""
+QUEUE_SECONDS_MAX, WRITE_SECONDS_MAX, POLL_SECONDS = 30.0, 600.0, 0.5
+"""A daemon looks at the queue every five seconds; a start takes half a minute, ten times as long on a busy machine."""
 
 
 class Launched(msgspec.Struct, frozen=True):
@@ -36,7 +56,7 @@ class Launched(msgspec.Struct, frozen=True):
         job: Dagster's job of it.
         run_id: Dagster's id of the run; empty when a writer works already and nothing was started.
         home: The DAGSTER_HOME that knows the run.
-        epoch: The epoch that held the table before.
+        epoch: The epoch under which the run writes.
     """
 
     stream: str
@@ -46,29 +66,138 @@ class Launched(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def start_stream(stream: AnyStream, settings: Settings, folder: Path, *, who: str) -> Launched:
-    """Launch a run that goes on until it is stopped, unless one does already.
+class StartFailed(LockstepError):
+    """A run was asked for and does not write.
 
-    1. A halted stream is refused; one that is being written is left as it is.
-    2. Launch the job.
-    3. A stopped stream is wanted again from now on, so that a supervisor keeps it running.
+    Attributes:
+        stream: Name of the stream.
+        run_id: Dagster's id of the run.
+        reason: What became of it.
+    """
+
+    def __init__(self, stream: str, run_id: str, reason: str, step: str = "") -> None:
+        step = step or f"see /runs/{run_id} of the web UI; lockstep stop {stream}, if nothing is to start it again"
+        super().__init__(f"stream {stream} was not started: {reason}", next_step=step)
+        self.stream, self.run_id, self.reason = stream, run_id, reason
+
+
+def start_stream(
+    stream: AnyStream, settings: Settings, folder: Path, *, who: str, say: Callable[[str], None] = lambda _: None
+) -> Launched:
+    """Start a stream so that it goes on until it is stopped, and wait until it writes.
+
+    1. A halted stream is refused; one that a never-ending run writes is left as it is.
+    2. Commit that it is to be running. While a bounded run writes, the claim of the new run does that.
+    3. Wait for a start that is on its way already; otherwise launch the job.
+    4. Wait until the run writes. It counts in a liveness file from 3 on, so that the supervisor starts no second one.
+
+    Args:
+        stream: The stream.
+        settings: Where its tables are.
+        folder: The folder that holds the workspace.
+        who: The person who starts it.
+        say: Gets a line of progress.
 
     Raises:
         StreamHalted: It waits for an operator.
+        StartFailed: Its run ended, or does not begin.
         EnvironmentProblem: There is no Dagster here that could hold a run, or it refused.
     """
-    home = _home(stream.name, folder)
+    home, job = _home(stream.name, folder), stream_job(stream)
     folders = StreamFolders(stream.name, settings.table_root)
     found = startable(folders)  # 1
-    job = stream_job(stream)
-    if found.lives:
+    if found.never_ending:
         return Launched(stream.name, job, "", home, found.epoch)
-    run_id = str(uuid.uuid4())
     cause = f"lockstep start ({who})"
-    command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job, "--run-id", run_id]
-    _launch([*command, "--tags", json.dumps({CAUSE_TAG: cause})], folder, stream.name)  # 2
-    want_running(folders, found, cause)  # 3
-    return Launched(stream.name, job, run_id, home, found.epoch)
+    tags = {CAUSE_TAG: cause}
+    if found.desired is not None and not found.lives:
+        tags = automatic_tags(LOCKSTEP_START, cause, want_running(folders, found, cause))  # 2
+    with DagsterInstance.get() as instance:
+        run_id = start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
+        with run_heartbeat(folders.control, run_id):
+            if instance.get_run_by_id(run_id) is None:
+                command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
+                _launch([*command, "--run-id", run_id, "--tags", json.dumps(tags)], folder, stream.name)  # 3
+            say(f"{stream.name}: run {run_id} is launched; waiting until it writes")
+            epoch = await_writer(stream.name, folders, instance, run_id)  # 4
+    return Launched(stream.name, job, run_id, home, epoch)
+
+
+def start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
+    """A run that the supervisor or another `lockstep start` asked for, and that lives; None when there is none."""
+    for run in unfinished_runs(stream, folders, instance):
+        known = instance.get_run_by_id(run.run_id)
+        if known is None or known.tags.get(AUTOMATIC_TAG) not in {SUPERVISOR, LOCKSTEP_START}:
+            continue
+        if run.stage is RunStage.QUEUED or run_counts(folders.control, run.run_id):
+            return run.run_id
+    return None
+
+
+def await_writer(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
+    """Wait until a run writes; the epoch under which it does.
+
+    Raises:
+        StreamHalted: It halted instead.
+        StartFailed: It ended, is not taken from the queue, or takes too long.
+    """
+    began = time.monotonic()
+    while True:
+        run = instance.get_run_by_id(run_id)
+        if (epoch := epoch_written_by(folders.control, run_id)) is not None:
+            return epoch
+        waited = time.monotonic() - began
+        if run is None or run.is_finished:
+            return _instead_of(stream, folders, instance, run_id)
+        if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX and not _daemon_works(instance):
+            reason = f"run {run_id} waits in Dagster's queue, and no daemon takes it from there"
+            raise StartFailed(
+                stream, run_id, reason, "dagster-daemon run (or dagster dev): the run then starts by itself"
+            )
+        if waited > WRITE_SECONDS_MAX:
+            raise StartFailed(
+                stream, run_id, f"run {run_id} is {run.status.value}, and does not write after {waited:.0f} s"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
+    """The epoch of whoever writes instead of a run that has ended.
+
+    Raises:
+        StreamHalted: The stream is halted.
+        StartFailed: Nobody writes.
+    """
+    found = startable(folders)
+    if found.never_ending:
+        return found.epoch
+    raise StartFailed(stream, run_id, f"run {run_id} ended: {end_of_run(instance, run_id)}")
+
+
+def end_of_run(instance: DagsterInstance, run_id: str) -> str:
+    """How a run ended, with the reason that Dagster has for it."""
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return "Dagster does not know it any more"
+    outcome = run.tags.get(OUTCOME_TAG, "")
+    failures = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_FAILURE, ascending=False).records
+    events = [record.event_log_entry.dagster_event for record in failures]
+    told = [_description(event) for event in events if event is not None]
+    return "; ".join([run.status.value, *filter(None, [outcome, *told[:1]])])
+
+
+def _description(event: DagsterEvent) -> str:
+    failure = event.step_failure_data
+    by_user = failure.user_failure_data
+    if by_user is not None and by_user.description:
+        return by_user.description
+    return failure.error.message.strip() if failure.error is not None else ""
+
+
+def _daemon_works(instance: DagsterInstance) -> bool:
+    """Whether the daemon that takes runs from the queue has been there lately."""
+    status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
+    return status is not None and status.healthy is True
 
 
 def _home(stream: str, folder: Path) -> str:

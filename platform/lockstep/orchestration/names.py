@@ -14,6 +14,8 @@ CAUSE_TAG = "lockstep/cause"
 AUTOMATIC_TAG = "lockstep/automatic"
 """The sensor that asked for a run, or the command that set the desired state before it launched one. Such a run writes
 only while the desired state allows it; a run that a person launches sets that state."""
+SUPERVISOR, TOPICS_SENSOR, LOCKSTEP_START = "supervisor", "topics sensor", "lockstep start"
+"""Values of it."""
 EPOCH_TAG = "lockstep/epoch"
 """The epoch that held the table when an automatic run was asked for."""
 OUTCOME_TAG = "lockstep/outcome"
@@ -97,3 +99,8 @@ def automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
 def run_configuration(stream: AnyStream, *, available_now: bool) -> dict[str, object]:
     """The configuration of a run of the stream's job."""
     return {"ops": {table_key(stream).to_python_identifier(): {"config": {"available_now": available_now}}}}
+
+
+def supervisor_sensor(stream: AnyStream) -> str:
+    """The sensor that keeps the stream running."""
+    return f"{stream.name}_supervisor"

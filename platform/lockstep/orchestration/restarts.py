@@ -27,6 +27,7 @@ from lockstep.kafka.client import admin_client
 from lockstep.kafka.discovery import Discovery
 from lockstep.orchestration.companions import observe_ledger, observe_topics
 from lockstep.orchestration.names import (
+    TOPICS_SENSOR,
     TOPICS_TAG,
     automatic_tags,
     run_configuration,
@@ -133,7 +134,7 @@ def run_request(stream: AnyStream, restart: Restart) -> RunRequest:
         run_key=restart.run_key,
         job_name=stream_job(stream),
         run_config=run_configuration(stream, available_now=not restart.never_ending),
-        tags={TOPICS_TAG: topics, **automatic_tags("topics sensor", f"new topics: {topics}", restart.epoch)},
+        tags={TOPICS_TAG: topics, **automatic_tags(TOPICS_SENSOR, f"new topics: {topics}", restart.epoch)},
     )
 
 

@@ -42,8 +42,17 @@ def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
     last = pulse(folders.control, head.epoch)
     if last is not None and last.run_id != run_id and writer_lives(folders.control, head.epoch):
         return False
+    return stop_epoch(output, head.epoch, reason)
+
+
+def stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
+    """Commit that the stream is to stay stopped, unless another epoch holds the table by now; whether it was committed.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
     try:
-        set_by_claim(output, head.epoch, Desired.STOPPED, reason)
+        set_by_claim(output, epoch, Desired.STOPPED, reason)
     except Fenced:
         LOG.info("another run has taken over meanwhile: the stream goes on")
         return False

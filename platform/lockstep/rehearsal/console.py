@@ -11,7 +11,7 @@ import msgspec
 from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 ANSWER_SECONDS = 20.0
 
@@ -23,8 +23,6 @@ HEALTH = """{
 UNFINISHED = """{ runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]}) {
   ... on Runs { results { runId jobName } } } }"""
 STATUS = """query ($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"""
-CLOSE = """mutation ($ids: [String!]!) {
-  terminateRuns(runIds: $ids, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"""
 LAUNCH = """mutation ($job: String!, $location: String!, $tags: [ExecutionTag!]!) {
   launchRun(executionParams: {
     selector: {repositoryLocationName: $location, repositoryName: "__repository__", jobName: $job},
@@ -77,10 +75,6 @@ class Console:
     def unfinished(self) -> list[Run]:
         """Runs that Dagster holds for alive."""
         return msgspec.convert(self.ask(UNFINISHED, {})["runsOrError"]["results"], list[Run])
-
-    def close(self, runs: Sequence[Run]) -> None:
-        """Mark runs as ended of which nothing lives any more."""
-        self.ask(CLOSE, {"ids": [run.run_id for run in runs]})
 
     def launch(self, job: str, location: str, tags: Mapping[str, str]) -> str:
         """Launch a job; the id of its run.

@@ -50,7 +50,8 @@ def up(repository: Path, speed: float) -> None:
 
     1. Whole and running: say where, and leave it as it is. Partly there: refuse.
     2. Kafka, the feed, Dagster; whatever keeps them from working ends all of it again.
-    3. Runs that Dagster holds for alive from before are closed; the streams are launched as runs of Dagster.
+    3. Streams that have not run yet are launched as runs of Dagster; those that are to be running come back by their
+       supervisors, which close the dead runs of before; what was stopped, held or halted stays so.
     """
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")

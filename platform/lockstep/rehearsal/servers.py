@@ -23,7 +23,7 @@ from lockstep.rehearsal.process import free_ports, is_free, start_alone
 from lockstep.rehearsal.stage import tool
 from lockstep.table import log
 from lockstep.table.commit import OutputLog
-from lockstep.table.head import Desired
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 
 KAFKA_PORT, CONSOLE_PORT = 9092, 3000
@@ -123,14 +123,11 @@ class Platform:
         broker.write_address(self.folder / "kafka.address")
         yield f"feeding {speed:g} recorded messages a second"
         self._start("feed", ["python", "-m", "lockstep.rehearsal.feed", str(self.repository), "--speed", str(speed)])
+        heads = [(stream, self._head(stream)) for stream in streams_in(self.repository).values()]
         yield "starting Dagster: code location, web server, daemon"
         console = self._start_dagster()
         self._wait(lambda: not console.troubles(), lambda: "; ".join(console.troubles()))
-        left = console.unfinished()
-        if left:
-            console.close(left)
-            yield f"closed {len(left)} runs that had ended with the platform before"
-        yield from self._start_streams(console)
+        yield from self._start_streams(console, heads)
 
     def _start_dagster(self) -> Console:
         """One code server for the web server and the daemon; runs are its children."""
@@ -149,37 +146,40 @@ class Platform:
         self._write(msgspec.structs.replace(self.servers() or Servers(), console=console.address))
         return console
 
-    def _start_streams(self, console: Console) -> Iterator[str]:
-        """Launch each stream as a run of Dagster that never ends, and wait until all of them write."""
+    def _start_streams(self, console: Console, heads: list[tuple[AnyStream, Head | None]]) -> Iterator[str]:
+        """Launch streams that have not run yet, leave those that are to be running to the supervisor; wait for both.
+
+        Args:
+            console: The web server.
+            heads: The streams as they were before the daemon was started.
+        """
         from lockstep.orchestration.names import CAUSE_TAG, stream_job  # loads Dagster
 
         launched: list[tuple[AnyStream, int, str]] = []
-        for stream in streams_in(self.repository).values():
-            if (halt := self._halted(stream)) is not None:
-                yield f"{stream.name} stays halted ({halt}): lockstep resume {stream.name}"
-                continue
-            epoch = self._epoch(stream)
-            run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
-            launched.append((stream, epoch, run))
+        for stream, head in heads:
+            if (stays := _stays_down(head)) is not None:
+                yield stays
+            elif head is not None and head.desired is Desired.RUNNING:
+                launched.append((stream, head.epoch, ""))
+            else:
+                run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
+                launched.append((stream, head.epoch if head is not None else 0, run))
         for stream, epoch, run in launched:
-            yield f"{stream.name}: {console.address}/runs/{run}"
+            how = f"{console.address}/runs/{run}" if run else "its supervisor starts it again"
+            yield f"{stream.name}: {how}"
             self._wait(partial(self._writes, stream, epoch, console, run), f"{stream.name} does not write yet".__str__)
 
-    def _halted(self, stream: AnyStream) -> str | None:
+    def _head(self, stream: AnyStream) -> Head | None:
         folders = StreamFolders(stream.name, self.tables)
-        head = OutputLog(folders.table).base().head if log.exists(folders.table) else None
-        return head.reason if head is not None and head.desired is Desired.HALTED else None
-
-    def _epoch(self, stream: AnyStream) -> int:
-        folders = StreamFolders(stream.name, self.tables)
-        return OutputLog(folders.table).base().head.epoch if log.exists(folders.table) else 0
+        return OutputLog(folders.table).base().head if log.exists(folders.table) else None
 
     def _writes(self, stream: AnyStream, after: int, console: Console, run: str) -> bool:
-        if console.failed(run):
+        if run and console.failed(run):
             raise LockstepError(
                 f"the run of {stream.name} failed", next_step=f"dagster run list, then read {self._log('code')}"
             )
-        epoch = self._epoch(stream)
+        head = self._head(stream)
+        epoch = head.epoch if head is not None else 0
         last = pulse(StreamFolders(stream.name, self.tables).control, epoch)
         return epoch > after and last is not None and last.phase is Phase.WRITING
 
@@ -223,6 +223,14 @@ class Platform:
     @property
     def _record(self) -> Path:
         return self.folder / "servers.json"
+
+
+def _stays_down(head: Head | None) -> str | None:
+    """Why a stream is not started, and what starts it; None when it is to be started."""
+    if head is None or head.epoch == 0 or head.desired in {Desired.RUNNING, Desired.BOUNDED}:
+        return None
+    step = "resume" if head.desired is Desired.HALTED else "start"
+    return f"{head.stream} stays {head.desired.value} ({head.reason}): lockstep {step} {head.stream}"
 
 
 def _port(usual: int) -> int:

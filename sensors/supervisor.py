@@ -1,0 +1,46 @@
+"""One sensor a stream: starts it when it is to be running and nobody writes it."""
+
+import time
+
+from dagster import (
+    DefaultSensorStatus,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    sensor,
+)
+
+from lockstep.engine.hands import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.orchestration import names
+from lockstep.orchestration.supervision import carry_out, look_at_runs
+from lockstep.orchestration.supervisor import decide_supervision, read_supervisor_cursor
+from lockstep.settings import Settings
+
+LOOK_SECONDS = 4
+"""The daemon looks every five seconds: a longer interval than this would leave out every other look."""
+
+
+def supervisor_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
+    """Keeps a stream running: closes dead runs, starts a new one, later and later while none lives."""
+
+    @sensor(
+        name=names.supervisor_sensor(stream),
+        job_name=names.stream_job(stream),
+        minimum_interval_seconds=LOOK_SECONDS,
+        default_status=DefaultSensorStatus.RUNNING,
+        description=f"Starts {stream.name} when its desired state is running and no run of it lives.",
+    )
+    def supervise(context: SensorEvaluationContext) -> SensorResult | SkipReason:
+        cursor, warning = read_supervisor_cursor(context.cursor)
+        if warning:
+            context.log.warning(warning)
+        try:
+            seen = look_at_runs(stream, settings, context.instance, cursor)
+            decision = decide_supervision(seen, cursor, time.monotonic())
+            return carry_out(stream, settings, context.instance, decision)
+        except LockstepError as error:  # the cursor stays as it was; the next look may succeed
+            return SkipReason(str(error))
+
+    return supervise

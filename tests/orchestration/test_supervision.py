@@ -1,0 +1,289 @@
+"""The supervisor's sensor on a real Dagster instance, with a real table and real liveness files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from dagster import (
+    DagsterInstance,
+    DagsterRunStatus,
+    DefaultSensorStatus,
+    Definitions,
+    build_sensor_context,
+    validate_run_config,
+)
+
+from assets.order_books import order_books
+from jobs.streaming import streaming_job
+from lockstep.engine.liveness import (
+    LOOKS,
+    RUN_FILE,
+    Heartbeat,
+    RunPulse,
+    publish,
+    run_heartbeat,
+    run_pulses,
+    this_process,
+)
+from lockstep.orchestration.definitions import stream_assets
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
+from lockstep.orchestration.spark import spark_resource
+from lockstep.orchestration.supervisor import LOOK_SECONDS_MIN, read_supervisor_cursor
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table import demands
+from lockstep.table.commit import OutputLog
+from lockstep.table.create import open_tables
+from lockstep.table.head import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.schema import table_schema
+from sensors.supervisor import supervisor_sensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster import DagsterRun, SensorExecutionData
+
+
+class Supervised:
+    """A stream with its supervisor, on an instance of its own."""
+
+    def __init__(self, root: Path, instance: DagsterInstance) -> None:
+        # Supervision never asks Kafka; a start that fails because Kafka is away says so itself.
+        settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
+        self.instance, self.sensor = instance, supervisor_sensor(order_books, settings)
+        self.folders = StreamFolders("order_books", settings.table_root)
+        self.definitions = Definitions(
+            assets=stream_assets(order_books, settings, owners=()),
+            jobs=[streaming_job(order_books)],
+            sensors=[self.sensor],
+            resources={"spark": spark_resource(settings)},
+        )
+        self.cursor: str | None = None
+
+    def claim(self, desired: Desired = Desired.RUNNING) -> OutputLog:
+        """Make the tables and claim them, as a first run does."""
+        output = open_tables(self.folders, table_schema(order_books.types.row), "a cluster")
+        output.commit(demands.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        return output
+
+    @property
+    def head(self) -> Head:
+        return OutputLog(self.folders.table).base().head
+
+    def look(self, cursor: str | None = None) -> SensorExecutionData:
+        """One look, as the daemon takes it some seconds after the one before."""
+        repository = self.definitions.get_repository_def()
+        context = build_sensor_context(
+            instance=self.instance, cursor=_aged(cursor or self.cursor), repository_def=repository
+        )
+        data = self.sensor.evaluate_tick(context)
+        self.cursor = data.cursor
+        return data
+
+    def looks(self, number: int = LOOKS) -> list[SensorExecutionData]:
+        return [self.look() for _ in range(number)]
+
+    def run(self, status: DagsterRunStatus, tags: dict[str, str] | None = None) -> DagsterRun:
+        job = self.definitions.resolve_job_def("order_books_stream")
+        return self.instance.create_run_for_job(job, status=status, tags=tags)
+
+    def status(self, run: DagsterRun) -> DagsterRunStatus:
+        now = self.instance.get_run_by_id(run.run_id)
+        assert now is not None
+        return now.status
+
+    def dead_file(self, run: DagsterRun) -> None:
+        """The liveness file of a run that was killed."""
+        publish(self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunPulse(counter=9)))
+
+    def dead_writer(self, run: DagsterRun, epoch: int = 1) -> None:
+        """The liveness file of a writer that was killed."""
+        Heartbeat(self.folders.control, epoch, never_ending=True, run_id=run.run_id)._write(9)  # noqa: SLF001
+
+
+def _aged(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    held, warning = read_supervisor_cursor(cursor)
+    assert warning == ""
+    return msgspec.structs.replace(held, looked_at=held.looked_at - LOOK_SECONDS_MIN).encode()
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Supervised]:
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Supervised(tmp_path, instance)
+
+
+def requests(looks: list[SensorExecutionData]) -> list[int]:
+    return [len(look.run_requests or []) for look in looks]
+
+
+def test_the_supervisor_is_on_by_default(supervised: Supervised) -> None:
+    assert supervised.sensor.default_status is DefaultSensorStatus.RUNNING
+
+
+def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_that_can_be_launched(supervised: Supervised) -> None:
+    supervised.claim()
+    looks = supervised.looks()
+    assert requests(looks) == [0, 0, 1]
+    (request,) = looks[-1].run_requests or []
+    assert request.run_key == f"order_books-{supervised.head.table_id[:8]}-1-supervisor-0"
+    tags = {tag: request.tags[tag] for tag in (CAUSE_TAG, AUTOMATIC_TAG, EPOCH_TAG)}
+    assert tags == {CAUSE_TAG: "supervisor: epoch 1 has no writer", AUTOMATIC_TAG: "supervisor", EPOCH_TAG: "1"}
+    config = validate_run_config(supervised.definitions.resolve_job_def("order_books_stream"), request.run_config)
+    assert config["ops"]["order_books__table"]["config"] == {"available_now": False}
+
+
+@pytest.mark.parametrize("desired", [Desired.STOPPED, Desired.HELD, Desired.BOUNDED])
+def test_no_other_desired_state_starts_anything(supervised: Supervised, desired: Desired) -> None:
+    supervised.claim(desired)
+    looks = supervised.looks(2 * LOOKS)
+    assert requests(looks) == [0] * 2 * LOOKS
+    assert f"is {desired.value}" in str(looks[-1].skip_message)
+
+
+def test_of_two_ticks_that_decide_the_same_only_one_asks_for_a_run(supervised: Supervised) -> None:
+    """Two daemons that share a cursor, or two instances that share a table."""
+    supervised.claim()
+    before = supervised.looks(LOOKS - 1)[-1].cursor
+    first, second = (supervised.look(before) for _ in range(2))
+    assert requests([first, second]) == [1, 0]
+    assert "another look has asked for this start" in str(second.skip_message)
+    assert requests([supervised.look(second.cursor)]) == [0]  # it waits as if the start was its own
+
+
+def test_a_start_whose_run_never_came_is_asked_for_again_under_another_key(supervised: Supervised) -> None:
+    """The code server was killed between the reservation and the launch."""
+    supervised.claim()
+    supervised.looks()
+    cursor, _ = read_supervisor_cursor(supervised.cursor)
+    later = msgspec.structs.replace(cursor, asked_at=cursor.asked_at - 60, looked_at=cursor.looked_at - 60)
+    (request,) = supervised.look(later.encode()).run_requests or []
+    assert (request.run_key or "").endswith("-1-supervisor-1")
+
+
+def test_reservations_of_epochs_that_have_passed_are_removed(supervised: Supervised) -> None:
+    supervised.claim()
+    supervised.looks()
+    supervised.claim()
+    supervised.cursor = None
+    supervised.looks()
+    assert [path.name for path in supervised.folders.control.glob("start*")] == ["start0-2.json"]
+
+
+def test_a_run_that_dagster_shows_as_started_though_it_was_killed_is_failed_and_replaced(
+    supervised: Supervised,
+) -> None:
+    supervised.claim()
+    run = supervised.run(DagsterRunStatus.STARTED)
+    supervised.dead_file(run)
+    supervised.dead_writer(run)
+    looks = supervised.looks()
+    assert requests(looks) == [0, 0, 1]
+    assert supervised.status(run) is DagsterRunStatus.FAILURE
+    assert run_pulses(supervised.folders.control) == {}
+    (request,) = looks[-1].run_requests or []
+    assert request.tags[CAUSE_TAG] == f"supervisor: the writer of epoch 1 is gone (run {run.run_id[:8]}: STARTED)"
+
+
+def test_a_dead_run_of_a_stopped_stream_is_closed_too(supervised: Supervised) -> None:
+    supervised.claim(Desired.STOPPED)
+    run = supervised.run(DagsterRunStatus.STARTED)
+    supervised.dead_file(run)
+    supervised.looks()
+    assert supervised.status(run) is DagsterRunStatus.FAILURE
+
+
+def test_a_run_whose_process_is_there_is_not_closed_though_it_does_not_count(supervised: Supervised) -> None:
+    supervised.claim()
+    run = supervised.run(DagsterRunStatus.STARTED)
+    suspended = msgspec.json.encode(RunPulse(9, this_process()))
+    publish(supervised.folders.control / f"{run.run_id}{RUN_FILE}", suspended)
+    assert requests(supervised.looks()) == [0, 0, 1]
+    assert supervised.status(run) is DagsterRunStatus.STARTED
+
+
+@pytest.mark.parametrize("status", [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
+def test_a_run_that_is_on_its_way_is_waited_for(supervised: Supervised, status: DagsterRunStatus) -> None:
+    supervised.claim()
+    run = supervised.run(status)
+    looks = supervised.looks(2 * LOOKS)
+    assert requests(looks) == [0] * 2 * LOOKS
+    assert run.run_id[:8] in str(looks[-1].skip_message)
+
+
+def test_a_run_outside_of_dagster_that_counts_is_waited_for(supervised: Supervised) -> None:
+    supervised.claim()
+    with run_heartbeat(supervised.folders.control, "lockstep"):
+        counted = run_pulses(supervised.folders.control)["lockstep"]
+        for _ in range(2 * LOOKS):
+            publish(supervised.folders.control / f"lockstep{RUN_FILE}", msgspec.json.encode(counted))
+            counted = msgspec.structs.replace(counted, counter=counted.counter + 1_000)
+            assert requests([supervised.look()]) == [0]
+
+
+@pytest.mark.parametrize("told", [DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE])
+def test_a_person_who_terminates_a_run_that_dies_over_it_has_stopped_the_stream(
+    supervised: Supervised, told: DagsterRunStatus
+) -> None:
+    supervised.claim()
+    run = supervised.run(DagsterRunStatus.STARTED)
+    supervised.dead_file(run)
+    supervised.dead_writer(run)
+    supervised.instance.report_run_canceling(run)
+    if told is DagsterRunStatus.CANCELED:
+        supervised.instance.report_run_canceled(run)
+    elif told is DagsterRunStatus.FAILURE:
+        supervised.instance.report_run_failed(run)
+    looks = supervised.looks(2 * LOOKS)
+    assert requests(looks) == [0] * 2 * LOOKS
+    assert (supervised.head.desired, supervised.head.reason) == (
+        Desired.STOPPED,
+        f"terminated in Dagster (run {run.run_id[:8]})",
+    )
+    assert supervised.status(run) in {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
+
+
+@pytest.mark.parametrize("asked_by", ["supervisor", "lockstep start"])
+def test_a_person_who_terminates_a_start_before_it_claims_has_stopped_the_stream(
+    supervised: Supervised, asked_by: str
+) -> None:
+    supervised.claim()
+    run = supervised.run(DagsterRunStatus.NOT_STARTED, tags={AUTOMATIC_TAG: asked_by, EPOCH_TAG: "1"})
+    supervised.instance.report_run_canceled(run)
+    assert requests(supervised.looks()) == [0] * LOOKS
+    assert supervised.head.desired is Desired.STOPPED
+
+
+def test_a_handover_that_a_person_terminated_does_not_stop_the_stream_later(supervised: Supervised) -> None:
+    """The writer went on; when it dies, it is started again."""
+    supervised.claim()
+    successor = supervised.run(DagsterRunStatus.NOT_STARTED, tags={AUTOMATIC_TAG: "topics sensor", EPOCH_TAG: "1"})
+    supervised.instance.report_run_canceled(successor)
+    assert requests(supervised.looks()) == [0, 0, 1]
+
+
+def test_a_start_after_a_terminated_one_is_not_taken_back(supervised: Supervised) -> None:
+    """`lockstep start` claims, so the terminated run belongs to an epoch that has passed."""
+    supervised.claim()
+    run = supervised.run(DagsterRunStatus.STARTED)
+    supervised.dead_writer(run)
+    supervised.instance.report_run_canceled(run)
+    supervised.claim()
+    assert requests(supervised.looks()) == [0, 0, 1]
+    assert supervised.head.desired is Desired.RUNNING
+
+
+def test_a_table_that_cannot_be_read_is_said_and_keeps_the_cursor(supervised: Supervised) -> None:
+    supervised.claim()
+    supervised.look()
+    newest = max((supervised.folders.table / "_delta_log").glob("*.json"))
+    newest.write_text("")
+    before = supervised.cursor
+    data = supervised.look()
+    assert "version 1 is an unreadable entry" in str(data.skip_message)
+    assert data.cursor in (None, _aged(before))
