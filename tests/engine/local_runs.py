@@ -102,6 +102,7 @@ class LocalRuns:
             stop=stop,
             report=self.reports.append,
             cause=launch.cause,
+            adopts_topics=launch.adopts_topics,
         )
         return run_batches(hands, claimed)
 

@@ -220,6 +220,9 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
     assert str(first) in refused.value.problem
     command = f"lockstep resume adding --from-snapshot {topic}/1 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
     assert refused.value.next_step == f"{command} (or --mended, where it was mended)"
+    with pytest.raises(NotCovered) as refused:
+        resume(runs.folders, why="it's known", who=WHO, accepted=[proposed(second), FromSnapshot("unknown", 0)])
+    assert refused.value.next_step.startswith(command)  # what is about no partition of the stream is no part of it
     with pytest.raises(NotCovered):
         resume(runs.folders, why=WHY, who=WHO, accepted=[])
     with pytest.raises(NotCovered):

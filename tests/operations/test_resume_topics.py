@@ -11,6 +11,8 @@ from lockstep import Limits, Ordered
 from lockstep.engine import watch
 from lockstep.engine.loop import Outcome
 from lockstep.integrity.acceptance import FromSnapshot, Gone, Grown, Quarantined, proposed
+from lockstep.operations.status import status
+from lockstep.operations.topics import topics_of
 from lockstep.rehearsal.broker import Broker
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, folded, session, snapshot, update
@@ -72,6 +74,8 @@ def test_a_topic_that_is_gone_is_dropped_and_comes_back_as_a_new_one(feed: Feed,
     found = halted(runs)
     assert {proposed(finding) for finding in found} == {Gone(topic)}
     assert noted(resumed(runs, Gone(topic))) == [("accept-gone", "topic gone", at, at, None) for at in (4, 0)]
+    assert [each.topic for each in topics_of(runs.stream, runs.settings).topics] == [other]
+    assert [each.topic for each in status("adding", runs.settings).partitions] == [other]
     send(feed, other, ("s", update(3, a=1)))
     runs.run()
     assert applied([*TWO, ("s", update(3, a=1))], *range(5)) == runs.rows(other)

@@ -75,6 +75,8 @@ class Batches:
             IntegrityLost: The audit found what the class cannot bear; the halt is committed.
         """
         self._audit()
+        if self._hands.adopts_topics:
+            self._adopt()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
         # New partitions are committed even while empty, so that they count as subscribed; and so is what was
@@ -227,6 +229,14 @@ class Batches:
         verdict = self._hands.stream.integrity.answer(Fault(finding.cause))
         suspend = verdict is Judgement.SUSPEND
         return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
+
+    def _adopt(self) -> None:
+        """Begin topics that have appeared, as a new run would."""
+        before = self._watch.view.topics.keys()
+        self._watch.look_for_new()
+        if self._watch.view.topics.keys() != before:
+            refuse_unfit(self._hands.stream, self._watch.view)
+        self._partitions.take_up(self._watch.view)
 
     def _note_stalls(self) -> None:
         """Warn once of each stable end that does not move; batches report them for as long as they last."""

@@ -34,6 +34,7 @@ class Hands:
         stop: Set by whoever wants the run to end at the next batch boundary.
         report: Called after each committed batch.
         cause: Why this run started, for the ledger.
+        adopts_topics: Topics that appear are read from the next batch on; else they are a new run's.
         run_id: The run, for the liveness file of its epoch.
     """
 
@@ -47,4 +48,5 @@ class Hands:
     stop: threading.Event
     report: Callable[[BatchReport], None]
     cause: str
+    adopts_topics: bool = False
     run_id: str = ""

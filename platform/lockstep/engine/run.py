@@ -95,6 +95,7 @@ def run_stream(
             stop=stop,
             report=report,
             cause=launch.cause,
+            adopts_topics=launch.adopts_topics,
             run_id=launch.run_id,
         )
         return run_batches(hands, claimed)

@@ -37,11 +37,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         run_id: Dagster's id of the run, or one drawn here.
         automatic: A sensor asked for the run, not a person: it writes only while the desired state allows it, and
             leaves that state as it is.
+        adopts_topics: The run reads topics that appear from its next batch on; else a sensor starts a new run for them.
     """
 
     cause: str = "started by hand"
     run_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
     automatic: bool = False
+    adopts_topics: bool = False
 
     def desires(self, *, never_ending: bool) -> Desired | None:
         """What the claim of the run sets; None leaves the desired state as it is."""

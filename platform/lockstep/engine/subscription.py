@@ -92,6 +92,16 @@ class Subscription:
         """Keep the bins of a plan, so that the next one leaves partitions where their hot state lies."""
         self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
 
+    def take_up(self, view: ClusterView) -> None:
+        """Read topics that were never read from their first offsets on; each once all its partitions have a leader."""
+        known = {position.topic for position in self.positions.values()} | {row.topic for row in self._others.values()}
+        for topic in (topic for name, topic in sorted(view.topics.items()) if name not in known):
+            keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+            if all(key in view.ends for key in keys):
+                LOG.info("new topic %s: read from its first offset", topic.name)
+                self.positions |= {key: bookkeeping.first_position(topic, key, view.ends[key]) for key in keys}
+                self.is_unsaved = True
+
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
         """Go on after what the class bears: expired offsets are passed over, new lives and partitions taken up.
 

@@ -23,16 +23,18 @@ MOVE_SECONDS = 1.0
 really gone stays gone, and a stream that races with retention must not wait half a minute each time."""
 FRESH_SECONDS = 0.2
 """A plan made of an older view would leave what came meanwhile to the batch after: one trigger later."""
+APPEAR_SECONDS = 5.0
+"""How soon a run that adopts topics sees one that has appeared; the list of all topics is the largest answer."""
 PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
 """Bounces of a broker take a minute; a run that waits costs nothing, one that ends must be restarted."""
 
 
 class KafkaWatch:
-    """The run's view of Kafka. The set of topics is fixed: a changed set is a new run."""
+    """The run's view of Kafka. The set of topics is fixed, unless the run looks for those that appear."""
 
     def __init__(self, hands: Hands, known_topics: frozenset[str]) -> None:
         self._hands = hands
-        self._names, self._looked_at = known_topics, 0.0
+        self._names, self._looked_at, self._listed_at = known_topics, 0.0, time.monotonic()
         self._held: dict[Key, int] = {}
         self.view = self._first_look()
         self._names = known_topics | self.view.topics.keys()
@@ -50,6 +52,19 @@ class KafkaWatch:
         """
         self.view = self._patiently()
         return self.view
+
+    def look_for_new(self) -> None:
+        """Have topics of the stream in the view that have appeared since; asked by cadence."""
+        if time.monotonic() - self._listed_at < APPEAR_SECONDS:
+            return
+        self._listed_at = time.monotonic()
+        try:
+            new = self._hands.stream.topics.select(self._hands.discovery.topic_names()) - self._names
+        except KafkaError:
+            return  # the look before the batch says so, and waits
+        if new:
+            self._names |= new
+            self.view = both(self._patiently(), self._patiently())
 
     def compare(self, known: Mapping[Key, Known]) -> frozenset[Key]:
         """Have logs compared whose leader changed since they were read; which are not known to hold what was read.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lockstep.engine.bookkeeping import BatchIdentity
 from lockstep.engine.hours import clock_hour, hour_of
@@ -71,7 +71,8 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acc
     before = output.base().head  # 1
     _refuse_running(before)
     if left := uncovered(before.findings, accepted):
-        raise NotCovered(before.stream, left, accepted, why)
+        places = {(row.topic, row.partition) for row in ledger.positions(folders, before).values()}
+        raise NotCovered(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
     claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
     side.SideLogs(folders).forward(claimed)
     decision = Decision(stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why)
@@ -80,6 +81,11 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acc
     landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
     side.SideLogs(folders).forward(landed.head)
     return landed.head
+
+
+def _is_somewhere(accepted: Acceptance, places: Iterable[tuple[str, int]]) -> bool:
+    """Whether it is about a partition that the stream reads: what is not would be refused as part of any command."""
+    return any(accepted.concerns(topic, partition) for topic, partition in places)
 
 
 def _identity(head: Head, decision: Decision) -> BatchIdentity:

@@ -11,6 +11,7 @@ from lockstep.engine.hands import AnyStream
 from lockstep.engine.loop import Outcome
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.run import import_roots, run_stream
+from lockstep.engine.start import Launch
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 
@@ -45,6 +46,7 @@ def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, 
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
             report=lambda batch: say(line_of(batch)),
+            launch=Launch(adopts_topics=not available_now),
         )
 
     def abandon() -> None:

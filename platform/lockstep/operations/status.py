@@ -176,7 +176,8 @@ def status(stream: str, settings: Settings) -> Status:
     """
     folders = StreamFolders(stream, settings.table_root)
     head = opened(folders).base().head
-    rows = sorted(positions(folders, head).values(), key=lambda row: (row.topic, row.partition))
+    read = (row for row in positions(folders, head).values() if not row.retired)
+    rows = sorted(read, key=lambda row: (row.topic, row.partition))
     seen = _look(settings.kafka, rows)
     partitions = tuple(_partition(row, seen) for row in rows)
     lags = [item.lag_messages for item in partitions if item.lag_messages is not None]

@@ -118,7 +118,8 @@ def topics_of(stream: AnyStream, settings: Settings, *, timeout_seconds: float |
     known = ledger.positions(folders, head) if head is not None else {}
     held: dict[str, list[LedgerRow]] = {}
     for row in known.values():
-        held.setdefault(row.topic, []).append(row)
+        if not row.retired:  # an operator accepted that this life of the topic is over
+            held.setdefault(row.topic, []).append(row)
     timeout = min(settings.kafka.timeout_seconds, timeout_seconds or math.inf)
     admin = admin_client(settings.kafka)
     discovery = Discovery(admin, timeout)

@@ -34,8 +34,9 @@ class StateTypeChanged(StateError):
         super().__init__(
             f"{where} was written by another state type:\n{shown}",
             next_step=(
-                "keep the stored fields and give new ones a default, or override migrate(old) of the transform, "
-                "or begin anew: lockstep reset STREAM"
+                "keep the stored fields and give new ones a default, or override migrate(old) of the transform; or, to "
+                "read everything again into a new table, move the stream's folder under table_root away, then: "
+                "lockstep reset STREAM --new"
             ),
         )
         self.where = where
