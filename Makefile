@@ -6,11 +6,17 @@ BIN := .venv/bin
 # What the checkers read; a folder counts once it exists.
 CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
 
+# The parts of the slow tests. 1: prover, properties and whatever is in no other part; 2: kills, disks, cluster, state;
+# 3: Dagster, live platform, tutorial, benchmarks.
+NIGHTLY_2 := $(addprefix tests/,cluster crash faults state)
+NIGHTLY_3 := $(addprefix tests/,benchmarks cli orchestration rehearsal security tutorial)
+NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3),$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py)))))
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-all check bench lock clean
+.PHONY: help setup demo up down test test-nightly test-all check bench lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: ## Make .venv from requirements.lock (every other target does this first)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
@@ -27,8 +33,12 @@ down: ## End what `make up` started; its tables stay
 test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
 	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),auto)
 
-test-all: setup ## Every test
-	@$(BIN)/python -m pytest
+test-nightly: setup ## The slow tests, all or one of three parts (PART=2); a test that cannot run here fails
+	$(if $(filter 1 2 3,$(or $(PART),1)),,$(error PART=$(PART) is none of 1, 2, 3))
+	@$(BIN)/python -m pytest -m slow -n $(or $(WORKERS),auto) $(NIGHTLY_$(PART))
+
+test-all: setup ## Every test, in parallel
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),auto)
 
 check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/ruff check $(CODE)

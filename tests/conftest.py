@@ -17,7 +17,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -50,8 +50,30 @@ SPARK_MODULES = (
 )
 """They run in one worker: a Spark costs 10 to 17 s of CPU to start, Great Expectations 7 to import."""
 
-FIRST_MODULES = (*SPARK_MODULES, "tests/verify/test_prover.py", "tests/orchestration/test_comeback.py")
+HARMED_MODULES = (
+    "tests/faults/test_cut_logs.py",
+    "tests/faults/test_kafka_logs.py",
+    "tests/operations/test_resume_topics.py",
+    "tests/rehearsal/test_broker.py",
+)
+"""They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
+
+LONGEST_MODULES = (
+    "tests/orchestration/test_comeback.py",
+    "tests/crash/test_kills.py",
+    "tests/verify/test_prover.py",
+    "tests/verify/test_clean_tables.py",
+)
+
+SCOPES = {**dict.fromkeys(SPARK_MODULES, "spark"), **dict.fromkeys(HARMED_MODULES, "harmed broker")}
+FIRST_MODULES = (*SPARK_MODULES, *LONGEST_MODULES, *HARMED_MODULES)
 """What takes longest begins first, so that no worker is left alone with it at the end."""
+
+MARKERS = {
+    "broker": {"broker", "harmed_broker", "own_broker", "secured", "installation"},
+    "spark": {"shared_spark"},
+}
+"""Each marker with the fixtures of which one sets it."""
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -62,32 +84,43 @@ def pytest_xdist_auto_num_workers() -> int:
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same
     """Gives a worker a module at a time, in the order in which they were collected; those with Spark as one."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, log: object) -> None:
         """Keep the order of collection, which begins with what takes longest."""
         config.option.loadscopereorder = False
-        super().__init__(config)
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        return "spark" if module in SPARK_MODULES else module
+        return SCOPES.get(module, module)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> ByModule:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule:
     """One way to spread tests, whatever `--dist` says."""
-    return ByModule(config)
+    return ByModule(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs a broker or Spark, by the fixtures asked for; in a worker, put what takes longest first."""
     for item in items:
-        needed = {"broker", "shared_spark"} & set(getattr(item, "fixturenames", ()))
-        for name in needed:
-            item.add_marker(name.removeprefix("shared_"))
+        asked = set(getattr(item, "fixturenames", ()))
+        for marker, fixtures in MARKERS.items():
+            if asked & fixtures:
+                item.add_marker(marker)
         if item.get_closest_marker("spark") and _module(item) not in SPARK_MODULES:
             raise pytest.UsageError(f"{_module(item)} needs Spark: add it to SPARK_MODULES of tests/conftest.py")
     if hasattr(config, "workerinput"):
         ranks = {module: rank for rank, module in enumerate(FIRST_MODULES)}
         items.sort(key=lambda item: ranks.get(_module(item), len(ranks)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A slow test that is skipped fails: whoever runs them has what they need, strace and mounts, and wants a proof."""
+    report = yield
+    if report.skipped and item.get_closest_marker("slow") is not None and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"a slow test was not run: {report.longrepr}"
+    return report
 
 
 def _module(item: pytest.Item) -> str:
@@ -110,6 +143,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     from lockstep.rehearsal.broker import Broker
 
     with Broker.start(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def harmed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A second one, for tests that kill it or take its files: each leaves it running, its own topics as they are."""
+    from lockstep.rehearsal.broker import Broker
+
+    with Broker.start(tmp_path_factory.mktemp("harmed_kafka")) as running:
         yield running
 
 

@@ -34,11 +34,13 @@ def test_the_bare_loop_writes_the_rows_of_the_plain_fold(broker: Broker, size: S
     assert pq.read_schema(files[0]).names == list(bare.SCHEMA.names)
 
 
+@pytest.mark.slow
 def test_what_was_fed_is_not_fed_again(broker: Broker, size: Size, tmp_path: Path) -> None:
     assert feed(broker.bootstrap_servers, size, tmp_path)
     assert not feed(broker.bootstrap_servers, size, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_feed_without_its_marker_begins_anew(broker: Broker, size: Size, tmp_path: Path) -> None:
     assert feed(broker.bootstrap_servers, size, tmp_path)
     (tmp_path / f"fed-{size.name}").unlink()

@@ -31,6 +31,7 @@ def kept(record: Record, folder: Path) -> dict[str, float]:
     return {figure.name: figure.value for figure in record.figures}
 
 
+@pytest.mark.slow
 def test_a_short_live_run_gives_delays_of_all_measured_messages(broker: Broker, tmp_path: Path) -> None:
     live = Live(rate=400, warm_seconds=1, seconds=2, idle_seconds=1, triggers_seconds=(0.25,))
     record = measure_latency(live, bootstrap_servers=broker.bootstrap_servers, folder=tmp_path, console=QUIET)

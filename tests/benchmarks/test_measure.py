@@ -55,7 +55,14 @@ def measured(script: str) -> Usage:
     return run_measured([sys.executable, "-c", BURN + script], os.environ)
 
 
-@pytest.mark.parametrize("script", ["burn(1)", CHILD, DAEMON], ids=["itself", "child", "daemon"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("burn(1)", id="itself", marks=pytest.mark.slow),
+        pytest.param(CHILD, id="child", marks=pytest.mark.slow),
+        pytest.param(DAEMON, id="daemon"),
+    ],
+)
 def test_the_cpu_time_of_every_descendant_is_counted_once(script: str) -> None:
     start_up = measured("").cpu_seconds
     found = measured(script).cpu_seconds
@@ -69,6 +76,7 @@ def test_the_cpu_time_of_children_that_nobody_waits_for_is_counted_to_a_quarter_
     assert 0.5 <= measured(IGNORED).cpu_seconds < 1.9 + start_up
 
 
+@pytest.mark.slow
 def test_the_peak_memory_is_that_of_all_processes_together() -> None:
     assert measured(PAIR).peak_memory_bytes > 2 * (64 << 20)
 

@@ -20,6 +20,7 @@ def test_the_smoke_size_is_the_same_bytes_for_ever() -> None:
     assert workload.digest(SMOKE) == right
 
 
+@pytest.mark.slow
 def test_an_update_of_the_main_size_has_161_bytes_on_average() -> None:
     values = [value for block in islice(workload.blocks(MAIN), 2_000, 2_100) for _, value in block.messages]
     assert round(sum(map(len, values)) / len(values)) == 161

@@ -39,7 +39,9 @@ def runs_of(broker: Broker, family: str, root: Path, integrity: IntegrityClass, 
     return LocalRuns(stream, broker.bootstrap_servers, root).with_limits(Limits(batch_messages=limit))
 
 
-@pytest.mark.parametrize(("limit", "held"), [(1, HELD_MAX), (5, HELD_MAX - 1), (10_000, 0)])
+@pytest.mark.parametrize(
+    ("limit", "held"), [pytest.param(1, HELD_MAX, marks=pytest.mark.slow), (5, HELD_MAX - 1), (10_000, 0)]
+)
 def test_reordering_restores_the_numbers_in_any_batches(
     broker: Broker, topic_family: str, tmp_path: Path, limit: int, held: int
 ) -> None:

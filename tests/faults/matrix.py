@@ -24,7 +24,7 @@ PAGE = """# Faults: what is expected, and what proves it
 
 Each fault is made to happen in a real run, with a proof that it happened, and the tables are then compared with
 a plain fold of the log that shares no code with lockstep. T0 needs neither Kafka nor Spark, T1 runs with every
-change, T2 in `make test-all`; tests that need strace or a mount namespace say by name that they were not run
+change, T2 in `make test-nightly` and `make test-all`; a slow test that needs strace or a mount namespace fails
 where there is none. The list is data, [tests/faults/matrix.py](../tests/faults/matrix.py), and this page is made
 of it: `.venv/bin/python -m tests.faults.matrix > docs/faults.md`.
 

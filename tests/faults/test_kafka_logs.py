@@ -11,7 +11,6 @@ from lockstep import NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine import watch
 from lockstep.engine.loop import Outcome
 from lockstep.errors import IntegrityLost, StreamHalted
-from lockstep.rehearsal.broker import Broker
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import heads, named_files, read_table
@@ -20,7 +19,7 @@ from tests.faults.logs import expire, truncate
 from tests.faults.oracle import rows_of_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from collections.abc import Sequence as Several
     from pathlib import Path
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from lockstep.engine.plan import BatchPlan
     from lockstep.engine.runner import Runner
     from lockstep.integrity.contract import IntegrityClass
+    from lockstep.rehearsal.broker import Broker
 
 STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
 
@@ -126,10 +126,9 @@ def test_what_expired_is_counted_by_best_effort_which_goes_on(feed: Feed, runs: 
 
 
 @pytest.fixture
-def own(tmp_path: Path, topic_family: str) -> Iterator[tuple[Broker, Feed]]:
-    """A broker of this test's own, to be harmed."""
-    with Broker.start(tmp_path / "kafka") as broker:
-        yield broker, Feed(broker.bootstrap_servers, topic_family)
+def own(harmed_broker: Broker, topic_family: str) -> tuple[Broker, Feed]:
+    """A broker that may be harmed."""
+    return harmed_broker, Feed(harmed_broker.bootstrap_servers, topic_family)
 
 
 @pytest.mark.fault("F29")

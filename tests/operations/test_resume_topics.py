@@ -13,7 +13,6 @@ from lockstep.engine.loop import Outcome
 from lockstep.integrity.acceptance import FromSnapshot, Gone, Grown, Quarantined, proposed
 from lockstep.operations.status import status
 from lockstep.operations.topics import topics_of
-from lockstep.rehearsal.broker import Broker
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -22,6 +21,8 @@ from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, note
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lockstep.rehearsal.broker import Broker
 
 
 @pytest.fixture(autouse=True)
@@ -113,28 +114,29 @@ def test_a_burst_is_accepted_once_until_it_is_over(feed: Feed, runs: LocalRuns) 
     assert [each.cause for each in halted(runs)] == ["quarantine burst"]
 
 
-def test_a_log_that_was_cut_is_caught_up_with_and_sessions_begin_anew(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_is_caught_up_with_and_sessions_begin_anew(
+    harmed_broker: Broker, topic_family: str, tmp_path: Path
+) -> None:
     """A broker that lost a partition's folder gives out offsets again that were read already: they are passed over."""
-    with Broker.start(tmp_path / "kafka") as broker:
-        feed = Feed(broker.bootstrap_servers, "cut")
-        topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
-        send(feed, topic, *TWO)
-        runs.run()
-        broker.stop()
-        shutil.rmtree(broker.folder / "data" / f"{topic}-0")
-        broker.restart()
-        again = [("s", update(9, a=9)), ("s", snapshot(10, a=5))]
-        send(feed, topic, *again)
-        (finding,) = halted(runs)
-        assert (finding.cause, proposed(finding).OPTION) == ("log truncated", "accept-truncated")
-        (row,) = resumed(runs, proposed(finding))
-        assert (row.until, row.suspended_from, row.catching_up) == (4, 4, True)
-        runs.run()
-        assert read_ledger(runs.folders.ledger)[-1].catching_up
-        below = [("t", update(3, b=1)), ("t", snapshot(4, b=7))]
-        after = [("t", update(5, b=1)), ("s", update(11, a=1)), ("t", snapshot(20, b=1)), ("t", update(21, b=1))]
-        send(feed, topic, *below, *after)
-        runs.run()
-        assert [*applied(TWO, 0, 1, 2, 3), *applied([*again, *below, *after], 6, 7)] == runs.rows(topic)
-        assert kept(runs) == {(topic, 0, 4): "suspended", (topic, 0, 5): "suspended"}
-        assert not read_ledger(runs.folders.ledger)[-1].catching_up
+    broker, feed = harmed_broker, Feed(harmed_broker.bootstrap_servers, topic_family)
+    topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+    send(feed, topic, *TWO)
+    runs.run()
+    broker.stop()
+    shutil.rmtree(broker.folder / "data" / f"{topic}-0")
+    broker.restart()
+    again = [("s", update(9, a=9)), ("s", snapshot(10, a=5))]
+    send(feed, topic, *again)
+    (finding,) = halted(runs)
+    assert (finding.cause, proposed(finding).OPTION) == ("log truncated", "accept-truncated")
+    (row,) = resumed(runs, proposed(finding))
+    assert (row.until, row.suspended_from, row.catching_up) == (4, 4, True)
+    runs.run()
+    assert read_ledger(runs.folders.ledger)[-1].catching_up
+    below = [("t", update(3, b=1)), ("t", snapshot(4, b=7))]
+    after = [("t", update(5, b=1)), ("s", update(11, a=1)), ("t", snapshot(20, b=1)), ("t", update(21, b=1))]
+    send(feed, topic, *below, *after)
+    runs.run()
+    assert [*applied(TWO, 0, 1, 2, 3), *applied([*again, *below, *after], 6, 7)] == runs.rows(topic)
+    assert kept(runs) == {(topic, 0, 4): "suspended", (topic, 0, 5): "suspended"}
+    assert not read_ledger(runs.folders.ledger)[-1].catching_up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -18,13 +19,14 @@ from lockstep.rehearsal.producer import produce
 from lockstep.rehearsal.recordings import as_received, as_sent, recorded_books, recorded_days
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
+from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import first_difference, heads, named_files, read_table, read_until, rows_of
 from tests.order_books.expected_rows import COLUMNS, expected_rows
 from tests.order_books.oracle import BestPrices, Oracle
 from tests.order_books.plain_fold import BID, Book, Change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -75,16 +77,24 @@ class Runs:
         """Append messages to a book's topic."""
         assert produce(self.broker.bootstrap_servers, self.topic(book), messages) == len(messages)
 
-    def run(self, local: str = "local") -> Outcome:
-        """All that is there now, with the hot copies in a folder of this name."""
+    def run(self) -> Outcome:
+        """All that is there now."""
         settings = Settings(
             kafka=KafkaSettings(bootstrap_servers=self.broker.bootstrap_servers),
             table_root=self.root / "tables",
-            local_root=self.root / local,
+            local_root=self.root / "local",
         )
         return run_stream(
             self.stream, settings, spark=lambda: self.context, stop=threading.Event(), trigger=AvailableNow()
         )
+
+    def run_without_spark(self) -> Outcome:
+        """The same, with bins that run in this process."""
+        return LocalRuns(self.stream, self.broker.bootstrap_servers, self.root).run()
+
+    def lose_hot_copies(self) -> None:
+        """The machine of the next run is another one."""
+        shutil.rmtree(self.root / "local")
 
 
 @pytest.fixture
@@ -95,12 +105,15 @@ def runs(broker: Broker, topic_family: str, tmp_path: Path, context: SparkContex
 def test_project_plain_fold_and_exchange_agree_over_midnight(
     runs: Runs, recordings: Path, both_days: Callable[[str], Sent]
 ) -> None:
-    """Day 1 in one run; half of day 2 in a second; the rest in a third, which finds no hot copy of the state."""
+    """Day 1 in one run; half of day 2 in a second, on Spark; the rest in a third, which finds no hot copy of state."""
     sent = {book: both_days(book) for book in recorded_books(recordings)}
-    for local, (start, until) in (("local", (0, 0)), ("local", (0, 1)), ("elsewhere", (1, 2))):
-        for book, both in sent.items():
-            runs.produce(book, part_of(both.messages, recordings, book, start, until))
-        assert runs.run(local) is Outcome.ENDED
+    produce_part(runs, recordings, sent, 0, 0)
+    assert runs.run_without_spark() is Outcome.ENDED
+    produce_part(runs, recordings, sent, 0, 1)
+    assert runs.run() is Outcome.ENDED
+    runs.lose_hot_copies()
+    produce_part(runs, recordings, sent, 1, 2)
+    assert runs.run_without_spark() is Outcome.ENDED
     table = read_table(runs.folders.table)
     for book, both in sent.items():
         rows = rows_of(table, runs.topic(book), COLUMNS)
@@ -144,6 +157,11 @@ def test_a_late_snapshot_halts_its_partition_after_what_precedes_it_and_no_other
     with pytest.raises(StreamHalted, match=r"unknown session at .*cm_btcusd_perp/0 offset 120"):
         runs.run()
     assert heads(runs.folders.table)[-1] == halt
+
+
+def produce_part(runs: Runs, recordings: Path, sent: Mapping[str, Sent], start: int, until: int) -> None:
+    for book, both in sent.items():
+        runs.produce(book, part_of(both.messages, recordings, book, start, until))
 
 
 def part_of(messages: Sequence[Recorded], recordings: Path, book: str, start: int, until: int) -> Sequence[Recorded]:

@@ -69,7 +69,7 @@ print("outcome:", judge([LOW], PLACES).results[0].outcome.value)
 """
 
 
-@pytest.mark.parametrize("way", ["a script", "python -c"])
+@pytest.mark.parametrize("way", [pytest.param("a script", marks=pytest.mark.slow), "python -c"])
 def test_great_expectations_loads_in_a_process_of_its_own(way: str, tmp_path: Path) -> None:
     script = tmp_path / "judge.py"
     script.write_text(PROGRAM)

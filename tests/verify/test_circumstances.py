@@ -25,8 +25,6 @@ from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding
 from tests.state.evolving_streams import First, InRows, Wider, WiderReading, release
-from tests.verify.clean_meters import clean_meters
-from tests.verify.clean_tables import clean_table
 from tests.verify.forging import Forged
 
 if TYPE_CHECKING:
@@ -270,19 +268,3 @@ def test_a_ledger_that_is_two_batches_behind_is_found(feed: Feed, runs: LocalRun
         path.unlink()
     found = proof(runs)
     assert [each.kind for each in found.violations] == [ViolationKind.SIDE_FILE_MISSING]
-
-
-def test_the_tables_of_the_prover_hold_something_of_everything(broker: Broker, tmp_path: Path) -> None:
-    """What is never there is never compared: the seeds of tests/verify were chosen for this."""
-    seen: dict[str, int] = {}
-    for seed in (4, 6, 14, 17):
-        (tmp_path / str(seed)).mkdir()
-        made = clean_table(seed, broker.bootstrap_servers, tmp_path / str(seed), expires=False)
-        for name, count in proof(made.runs).counts.items():
-            seen[name] = seen.get(name, 0) + count
-    for seed in (1, 5):
-        (tmp_path / f"meters{seed}").mkdir()
-        made = clean_meters(seed, broker.bootstrap_servers, tmp_path / f"meters{seed}", expires=False)
-        for name, count in proof(made.runs).counts.items():
-            seen[name] = seen.get(name, 0) + count
-    assert [name for name, count in seen.items() if not count and name != "accepted_loss"] == []
