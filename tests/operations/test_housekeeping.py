@@ -225,6 +225,29 @@ def test_the_number_of_entries_is_bounded_whatever_the_retention(run: ProtocolRu
     assert head.batch == BATCHES - 9
 
 
+def test_the_log_stays_as_short_as_the_retention_through_a_month_of_hourly_runs(tmp_path: Path) -> None:
+    """The oldest checkpoint moves on: some newer ones are kept until the floor has come to them."""
+    folder, entries, needed = tmp_path / "_delta_log", 60, 24 * 60
+    folder.mkdir()
+    newest, longest = 0, 0
+    for _ in range(30 * 24):
+        for version in range(newest, newest + entries):
+            log.entry_path(tmp_path, version).touch()
+        newest += entries
+        for version in range(newest - entries, newest, 20):
+            made = folder / f"{version:020d}.checkpoint.parquet"
+            made.touch()
+            set_age({made}, 2 * 3600.0)
+        for path in list(housekeeping._due_entries(tmp_path, lambda: newest - needed)):  # noqa: B023, SLF001
+            path.unlink()
+        longest = max(longest, len(log.versions(tmp_path)))
+        left = log.versions(tmp_path)
+        assert left == list(range(left[0], newest))
+        assert newest <= needed or min(log.checkpoints(tmp_path)) <= newest - needed
+    assert longest < 1.4 * needed
+    assert len(log.checkpoints(tmp_path)) <= 8
+
+
 def test_signs_of_life_of_old_epochs_go(run: ProtocolRun) -> None:
     run.folders.control.mkdir(exist_ok=True)
     for _ in range(housekeeping.EPOCHS_KEPT + 5):

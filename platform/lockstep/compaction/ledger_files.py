@@ -178,7 +178,9 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     rows = pa.concat_tables([_rows(ledger, file, schema) for file in part.files])
     first, last = part.files[0].name, part.files[-1].name
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
-    with DataFileWriter(ledger, schema, commit_hour=None, prefix=name, compression_level=COMPRESSION_LEVEL) as writer:
+    with DataFileWriter(
+        ledger, schema, commit_hour=None, prefix=name, compression_level=COMPRESSION_LEVEL, counted_only=True
+    ) as writer:
         for start in range(0, len(rows), GROUP_ROWS):
             writer.write(rows.slice(start, GROUP_ROWS))
         written = sealed(ledger, writer.finish())

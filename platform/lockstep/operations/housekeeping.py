@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -33,8 +34,9 @@ LOG = logging.getLogger("lockstep")
 
 RECENT_SECONDS = 3600.0
 """A log checkpoint so young stays: a reader may have found it a moment ago."""
-CHECKPOINTS_KEPT = 2
-"""The newest checkpoints that stay whatever their age."""
+CHECKPOINTS_KEPT, CHECKPOINTS_BETWEEN = 2, 4
+"""The newest checkpoints stay whatever their age, and some between the oldest that is needed and these: entries go up
+to a checkpoint, so without any in between the oldest one would be needed for ever (seen after ten simulated days)."""
 EPOCHS_KEPT = 20
 """Liveness files of so many epochs stay, for people who ask who wrote when."""
 
@@ -189,9 +191,21 @@ def _due_entries(table: Path, needed_from: Callable[[], int]) -> Iterator[Path]:
     for version in log.versions(table):
         if version < base:
             yield log.entry_path(table, version)
-    for version, files in sorted(made.items())[:-CHECKPOINTS_KEPT]:
-        if version != base and max(map(_modified, files)) < time.time() - RECENT_SECONDS:
-            yield from files
+    recent = time.time() - RECENT_SECONDS
+    for version in made.keys() - _needed_checkpoints(sorted(made), base):
+        if max(map(_modified, made[version])) < recent:
+            yield from made[version]
+
+
+def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
+    """The base, the newest ones, and some in between, one of which will be the next base. Pure."""
+    distance, last = (versions[-1] - base) // CHECKPOINTS_BETWEEN, base
+    needed = {base, *versions[-CHECKPOINTS_KEPT:]}
+    for version, after in pairwise(version for version in versions if version > base):
+        if after - last > distance:
+            needed.add(version)
+            last = version
+    return needed
 
 
 def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:

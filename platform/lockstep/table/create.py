@@ -25,6 +25,10 @@ PROPERTIES = {
     "delta.logRetentionDuration": "interval 30 days",
     "delta.enableExpiredLogCleanup": "false",
 }
+SIDE_PROPERTIES = PROPERTIES | {
+    # Their rows are never changed, only moved into larger files: whoever reads them reads the newest version.
+    "delta.deletedFileRetentionDuration": "interval 6 hours",
+}
 
 
 def open_tables(
@@ -83,7 +87,7 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             folder,
             to_delta(schema),
             partition_by=partition_by,
-            configuration=PROPERTIES,
+            configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
             # Never its default, which tries again at version 1: over the table of a run that was faster.
             commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
         )
