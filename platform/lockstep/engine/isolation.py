@@ -99,7 +99,7 @@ class Isolation(msgspec.Struct, frozen=True):
         suspect = self.suspects[item.position.key]
         until = min(item.until, item.position.next_offset + suspect.messages)
         killing = () if suspect.killing is None else (suspect.killing,)
-        return msgspec.structs.replace(item, until=until, killing=killing)
+        return msgspec.structs.replace(item, until=until, killing=killing, single_batches=True)
 
 
 def _blamed(item: PlannedRange, controls: int) -> dict[Key, Suspect]:

@@ -128,6 +128,7 @@ class PlannedRange(msgspec.Struct, frozen=True):
         watermark_us: Event time to which a partition without messages moves on; None for one with messages.
         killing: Offsets in it that ended their worker each time; they are handled as undecodable.
         leader_epoch: Of the partition's leader when it was planned.
+        single_batches: It is read one record batch a fetch, because jobs with it have failed.
     """
 
     position: Position
@@ -135,6 +136,7 @@ class PlannedRange(msgspec.Struct, frozen=True):
     watermark_us: int | None = None
     killing: tuple[int, ...] = ()
     leader_epoch: int | None = None
+    single_batches: bool = False
 
     @property
     def messages(self) -> int:

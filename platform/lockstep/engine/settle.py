@@ -10,10 +10,11 @@ from lockstep.engine.kept import Without
 from lockstep.engine.lookahead import with_range
 from lockstep.engine.program import Program
 from lockstep.engine.work import Opener, Work, read_and_fold
+from lockstep.integrity.acceptance import UNDECODABLE
 from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.reader import Unreadable
+from lockstep.kafka.reader import Range, Unreadable
 
 REFUSED_MAX = 8
 """Each message that the transform cannot take costs another fold of the range; then the range ends early."""
@@ -27,12 +28,14 @@ class _Bounds(msgspec.Struct, frozen=True):
         until: Where it ends.
         finding: The violation at its end.
         trouble: Why it ends there without a violation.
+        passes_to: The first offset after what lies corrupt there, where that is passed over.
     """
 
     without: Without
     until: int
     finding: Finding | None = None
     trouble: str | None = None
+    passes_to: int | None = None
 
 
 def settle(work: Work, opener: Opener) -> Work:
@@ -43,6 +46,7 @@ def settle(work: Work, opener: Opener) -> Work:
     2. A message that the transform refuses is left out of the next fold, and judged there.
     3. A violation, or more than can be kept in quarantine, ends the range; the next fold stops there.
     4. Of garbage that ends it, look how far it goes.
+    5. What lies corrupt on the broker is judged as one undecodable range.
 
     A fold is deterministic, so each fold finds all that the one before it found, and at most one thing more.
     """
@@ -61,7 +65,33 @@ def settle(work: Work, opener: Opener) -> Work:
     work.holes = [hole for hole in holes if hole.until <= bounds.until]
     work.planned, work.trouble = planned, work.trouble or bounds.trouble
     work.finding = with_range(bounds.finding, work, opener)
-    return work
+    return _without_corrupt(work, opener, bounds) if work.is_corrupt else work
+
+
+def _without_corrupt(work: Work, opener: Opener, bounds: _Bounds) -> Work:
+    """Judge record batches that nobody can read: the end of the range, or passed over, as if they were one message.
+
+    Where they can be read after all, or Kafka does not say, the range ends before them and a later batch reads on.
+    """
+    position, planned, start = work.planned.position, work.planned, work.reached
+    end = opener.log.readable_again(Range(position.topic, position.partition, start, planned.until))
+    if end is None or end <= start:
+        return work
+    problem, answer = work.trouble or "", work.fold.judge.answer(Fault.UNDECODABLE, start)
+    if start < position.suspended_from:
+        end = min(end, position.suspended_from)  # no more than was given up
+    if answer is Judgement.VIOLATION:
+        found = work.fold.judge.finding(UNDECODABLE, start)
+        told = {"until": end, "expected": "record batches as they were written", "found": "corrupt ones on the broker"}
+        work.finding, work.trouble = msgspec.structs.replace(found, **told, detail=problem), None
+        return work
+    suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
+    without = msgspec.structs.replace(bounds.without, suspend_at=suspend_at)
+    holes = [*work.holes, Hole(start=start, until=end, cause="corrupt")]
+    again = _fold_again(work, opener, _Bounds(without, start, passes_to=end))
+    again.planned, again.holes = planned, holes
+    again.trouble = f"offsets {start} to {end - 1} are corrupt on the broker and passed over: {problem}"
+    return again
 
 
 def _before_gaps(work: Work, unread: Unreadable) -> _Bounds:
@@ -102,6 +132,7 @@ def _leaving_out(bounds: _Bounds, refused: Finding, *, held: bool) -> _Bounds:
 def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
     work.state.close()
     again = opener.open(msgspec.structs.replace(work.planned, until=bounds.until), bounds.without)
+    again.passes_to = bounds.passes_to
     read_and_fold(opener, [again])
     return again
 

@@ -19,6 +19,7 @@ from lockstep.engine.program import Program
 from lockstep.engine.spill import Spill
 from lockstep.integrity.finding import Finding, Hole
 from lockstep.kafka.client import Configuration, RangeConsumer, consumer
+from lockstep.kafka.corrupt import ONE_BATCH, readable_again
 from lockstep.kafka.holes import explain
 from lockstep.kafka.reader import Range, Run, Unreadable, read
 from lockstep.state.address import StateAddress
@@ -40,6 +41,8 @@ class Work(msgspec.Struct):
     finding: Finding | None = None
     trouble: str | None = None
     cpu_seconds: float = 0.0
+    is_corrupt: bool = False
+    passes_to: int | None = None
 
 
 @lru_cache(maxsize=1)
@@ -59,6 +62,10 @@ class Log(Protocol):
         """Read a range that is only looked at: nothing of it is folded."""
         ...
 
+    def readable_again(self, corrupt: Range) -> int | None:
+        """The first offset of a range that begins corrupt which can be read; None where that cannot be told."""
+        ...
+
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
         """Offsets that held no message, each with its cause; or why that cannot be found out now."""
         ...
@@ -72,11 +79,16 @@ class KafkaLog:
 
     def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
         """See `Log.read`."""
-        return read(_kept_consumer(msgspec.msgpack.encode(self.configuration)), ranges)
+        single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
+        return read(_kept_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
 
     def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
         """See `Log.ahead`."""
         return self.read([beyond])
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        """See `Log.readable_again`."""
+        return readable_again(self.configuration, corrupt)
 
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
         """See `Log.explain`."""
@@ -121,8 +133,10 @@ def read_and_fold(opener: Opener, works: list[Work]) -> None:
         if isinstance(run, Run):
             _fold_run(work, run, spill)
         else:
-            work.trouble = run.reason
+            work.trouble, work.is_corrupt = run.reason, run.is_corrupt
     for work in works:
+        if work.passes_to is not None and work.reached == work.planned.until:
+            work.reached = work.passes_to
         if work.planned.watermark_us is not None:
             work.fold.advance(work.planned.watermark_us)
         work.fold.finish(work.reached)
@@ -154,4 +168,11 @@ def _leader_epoch(work: Work, run: Run) -> int | None:
 
 def _range(work: Work) -> Range:
     position = work.planned.position
-    return Range(position.topic, position.partition, position.next_offset, work.planned.until, position.leader_epoch)
+    return Range(
+        position.topic,
+        position.partition,
+        position.next_offset,
+        work.planned.until,
+        position.leader_epoch,
+        work.planned.single_batches,
+    )

@@ -54,7 +54,8 @@ class Hole(msgspec.Struct, frozen=True):
     Attributes:
         start: First missing offset.
         until: First offset after them.
-        cause: "marker" (a transaction's control record), "aborted", or "unproven".
+        cause: "marker" (a transaction's control record), "aborted", "expired", "corrupt" (the broker has something
+            there that nobody can read), or "unproven".
     """
 
     start: int

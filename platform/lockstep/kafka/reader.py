@@ -23,6 +23,18 @@ SILENCE_SECONDS_MAX = 30.0
 """Without a message for so long the partitions that are left count as unavailable in this batch."""
 
 
+_CORRUPT = frozenset(
+    {
+        ClientError.INVALID_MSG,  # the broker's words: it takes headers apart to find an offset
+        ClientError.INVALID_RECORD,
+        ClientError._BAD_MSG,  # noqa: SLF001  # the client's names: a checksum, a codec, a version, a length
+        ClientError._BAD_COMPRESSION,  # noqa: SLF001
+        ClientError._NOT_IMPLEMENTED,  # noqa: SLF001
+        ClientError._UNDERFLOW,  # noqa: SLF001
+    }
+)
+
+
 class Range(msgspec.Struct, frozen=True):
     """Offsets [start, until) of one partition.
 
@@ -33,6 +45,7 @@ class Range(msgspec.Struct, frozen=True):
         until: First offset not to read.
         leader_epoch: Epoch of the last record read before `start`, so that a log that was cut and
             grew again is seen.
+        single_batches: Each fetch is to give one record batch.
     """
 
     topic: str
@@ -40,6 +53,7 @@ class Range(msgspec.Struct, frozen=True):
     start: int
     until: int
     leader_epoch: int | None = None
+    single_batches: bool = False
 
 
 class Run(msgspec.Struct):
@@ -64,10 +78,12 @@ class Unreadable(msgspec.Struct, frozen=True):
     Attributes:
         index: Which of the ranges.
         reason: The client's words.
+        is_corrupt: What the broker has there cannot be taken apart.
     """
 
     index: int
     reason: str
+    is_corrupt: bool = False
 
 
 def read(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
@@ -152,9 +168,9 @@ class _Reading:
             return
         if error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
             yield from self._end(index, int(event.offset() or 0))
-        elif not error.retriable():
+        elif error.code() in _CORRUPT or not error.retriable():  # the client would try a corrupt batch for ever
             self._finish(index)
-            yield Unreadable(index, error.str())
+            yield Unreadable(index, error.str(), error.code() in _CORRUPT)
 
     def _run(self, index: int, messages: list[Message]) -> Run:
         start, until = self._next[index], self._ranges[index].until

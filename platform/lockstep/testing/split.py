@@ -80,6 +80,10 @@ class _Life(Generic[R]):
         del beyond
         return iter(())
 
+    def readable_again(self, corrupt: Range) -> int | None:
+        """See `lockstep.engine.work.Log`: nothing in memory is corrupt."""
+        return corrupt.start
+
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
         """See `lockstep.engine.work.Log`: a log in memory has no holes."""
         del position, gaps

@@ -1,0 +1,171 @@
+"""Record batches that lie corrupt on the broker: one undecodable range, named and judged by the class."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import NoIntegrity, Ordered, Strict, Suspend
+from lockstep.engine.isolation import Isolation
+from lockstep.engine.loop import Outcome
+from lockstep.engine.plan import BatchPlan, PlannedRange, Position
+from lockstep.integrity.acceptance import FromSnapshot, Loss, proposed
+from lockstep.integrity.evidence import LogOnly
+from lockstep.kafka.corrupt import first_readable
+from lockstep.operations.status import status
+from tests.engine.feed import folded, snapshot, update
+from tests.engine.streams import adding
+from tests.engine.test_expired import holes
+from tests.operations.resuming import halted, resumed
+
+if TYPE_CHECKING:
+    from lockstep.rehearsal.broker import Broker
+    from tests.engine.feed import Feed
+    from tests.engine.local_runs import LocalRuns
+
+VALUES = [snapshot(1, a=1), *(update(seq, a=1) for seq in range(2, 8)), snapshot(8, a=5), update(9, a=1)]
+CORRUPT, FINE = 4, 6
+"""Offsets 4 and 5 are one record batch; each other two are one too."""
+VERSION, IN_A_RECORD = 16, 75
+"""Bytes of a record batch: its version in the header, and one of its first record."""
+
+
+def header_of(data: bytes, wanted: int) -> int:
+    """Where the record batch of an offset begins in a segment."""
+    at = 0
+    while True:
+        base, length = struct.unpack_from(">qi", data, at)
+        if base == wanted:
+            return at
+        at += 12 + length
+
+
+def corrupt(broker: Broker, topic: str, at: int, flipped: int) -> None:
+    """Flip a byte of a record batch on the disk of the broker."""
+    segment = broker.folder / "data" / f"{topic}-0" / f"{0:020d}.log"
+    data = segment.read_bytes()
+    place = header_of(data, at) + flipped
+    with segment.open("r+b") as file:
+        os.pwrite(file.fileno(), bytes([data[place] ^ 0xFF]), place)
+
+
+@pytest.fixture
+def sick(broker: Broker, feed: Feed) -> str:
+    """A topic with a corrupt record batch in its middle."""
+    return sick_topic(broker, feed, IN_A_RECORD)
+
+
+def sick_topic(broker: Broker, feed: Feed, flipped: int) -> str:
+    topic = feed.create("values")
+    for at in range(0, len(VALUES), 2):
+        feed.send(topic, VALUES[at : at + 2])
+    corrupt(broker, topic, CORRUPT, flipped)
+    return topic
+
+
+def rows_of(*offsets: int) -> list[tuple[object, ...]]:
+    return folded([(at, "s", VALUES[at]) for at in offsets])
+
+
+def test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed(sick: str, runs: LocalRuns) -> None:
+    """The range ended before them with each batch, and a bounded run tried again for ever."""
+    runs = runs.of(adding(runs.stream.topics.pattern, Strict(evidence=LogOnly())))
+    (finding,) = halted(runs)
+    assert (finding.cause, finding.offset, finding.until) == ("undecodable", CORRUPT, FINE)
+    assert "offset 4" in finding.detail
+    assert proposed(finding) == FromSnapshot(sick, 0, CORRUPT, FINE)
+    resumed(runs, proposed(finding))
+    assert runs.run() is Outcome.ENDED
+    assert runs.rows(sick) == rows_of(0, 1, 2, 3, 7, 8)
+    assert holes(runs, sick) == [(CORRUPT, FINE, "corrupt")]
+    assert status("adding", runs.settings).lag_messages == 0
+
+
+def test_behind_a_corrupt_header_the_broker_finds_nothing_and_all_of_that_is_named(
+    broker: Broker, feed: Feed, runs: LocalRuns
+) -> None:
+    topic = sick_topic(broker, feed, VERSION)
+    runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
+    (finding,) = halted(runs)
+    assert (finding.cause, finding.offset, finding.until) == ("undecodable", CORRUPT, len(VALUES))
+    resumed(runs, proposed(finding))
+    feed.send(topic, [snapshot(20, a=1)])
+    assert [(each.offset, each.until) for each in halted(runs)] == [(len(VALUES), len(VALUES) + 1)]
+    assert runs.rows(topic) == rows_of(0, 1, 2, 3)
+
+
+def test_what_is_corrupt_can_be_passed_over_alone(sick: str, runs: LocalRuns) -> None:
+    runs = runs.of(adding(runs.stream.topics.pattern, Strict(evidence=LogOnly())))
+    halted(runs)
+    resumed(runs, Loss(sick, 0, CORRUPT, FINE))
+    assert runs.run() is Outcome.ENDED
+    assert runs.rows(sick) == rows_of(0, 1, 2, 3, 6, 7, 8)
+
+
+def test_best_effort_passes_over_them_and_counts_them(sick: str, runs: LocalRuns) -> None:
+    assert runs.of(adding(runs.stream.topics.pattern, NoIntegrity())).run() is Outcome.ENDED
+    assert runs.rows(sick) == rows_of(0, 1, 2, 3, 6, 7, 8)
+    assert holes(runs, sick) == [(CORRUPT, FINE, "corrupt")]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_sessions_that_may_have_lost_something_wait_for_a_snapshot(sick: str, runs: LocalRuns, *, strict: bool) -> None:
+    integrity = Strict(evidence=LogOnly(), on_violation=Suspend()) if strict else Ordered()
+    assert runs.of(adding(runs.stream.topics.pattern, integrity)).run() is Outcome.ENDED
+    assert runs.rows(sick) == rows_of(0, 1, 2, 3, 7, 8)
+
+
+READ = """
+import sys
+from lockstep.engine.work import KafkaLog
+from lockstep.kafka.client import reader_configuration
+from lockstep.kafka.reader import Range, Run
+from lockstep.settings import KafkaSettings
+
+log = KafkaLog(reader_configuration(KafkaSettings(bootstrap_servers=sys.argv[1])))
+for run in log.read([Range(sys.argv[2], 0, 0, 9, single_batches=True)]):
+    print(run.reached if isinstance(run, Run) else run.is_corrupt)
+"""
+
+
+def test_a_batch_at_which_the_client_ends_its_process_is_named_once_batches_are_read_one_by_one(
+    broker: Broker, feed: Feed
+) -> None:
+    """Zeros on the disk, as a loss of power leaves them, fetched with what lies before them: an assertion fails."""
+    topic = sick_topic(broker, feed, IN_A_RECORD)
+    segment = broker.folder / "data" / f"{topic}-0" / f"{0:020d}.log"
+    with segment.open("r+b") as file:
+        os.pwrite(file.fileno(), bytes(70), header_of(segment.read_bytes(), CORRUPT))
+    command = [sys.executable, "-c", READ, feed.bootstrap_servers, topic]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (said.returncode, said.stdout.split()[-1]) == (0, "True"), said.stderr
+    item = PlannedRange(Position(topic=topic, topic_id="id", partition=0, next_offset=0), 9)
+    plan = BatchPlan(generation=1, epoch=1, number=1, commit_hour="", bins=((item,),), unavailable=(), backlog=0)
+    suspect = Isolation().failed(plan)
+    assert suspect is not None
+    suspect = suspect.failed(plan)
+    assert suspect is not None
+    assert [part.bins[0][0].single_batches for part in suspect.parts(plan)] == [True]
+
+
+@pytest.mark.parametrize("end", [5, 6, 70, 71, 500, 5_000, 9_999, 10_000])
+def test_the_end_is_found_in_few_looks(end: int) -> None:
+    looks: list[int] = []
+
+    def readable(offset: int) -> bool:
+        looks.append(offset)
+        return offset >= end
+
+    assert first_readable(readable, 4, 10_000) == end
+    assert len(looks) <= 100
+
+
+def test_what_reads_well_the_next_time_is_not_corrupt() -> None:
+    answers = iter([False, True])
+    assert first_readable(lambda _: next(answers), 4, 10) == 4
+    assert first_readable(lambda _: None, 4, 10) is None
