@@ -32,7 +32,7 @@ class Sequence(Evidence):
 
     Attributes:
         wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits. A loss of that many
-            messages in a row cannot be seen then.
+            messages in a row cannot be seen then; one of half as many or more is told as numbers that go back.
     """
 
     wraps_at: int | None = None

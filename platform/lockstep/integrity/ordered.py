@@ -57,7 +57,7 @@ class Ordered(IntegrityClass):
         on_violation: What happens on what even this class cannot bear: a topic that is gone.
         on_growth: What the growth of a topic by partitions does.
         wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers
-            that do not wrap.
+            that do not wrap. A loss of half of them or more in a row looks like numbers that go back.
     """
 
     on_violation: Policy = field(default_factory=Suspend)

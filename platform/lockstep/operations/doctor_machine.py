@@ -14,6 +14,11 @@ from lockstep.spark.java import find_java, java_problem
 PORTS = {3000: "Dagster's web UI"}
 """Ports that are taken by default. Spark's own UI takes the next free one by itself."""
 
+FETCHED_BY = {
+    "delta": "the first start of Spark fetches them",
+    "kafka": "only the bundled Kafka needs them: make demo, make up and the tests fetch them",
+}
+
 
 def java() -> Iterator[Diagnosis]:
     """The Java that Spark would take."""
@@ -30,7 +35,7 @@ def jars() -> Iterator[Diagnosis]:
         name, locked = f"jars ({group})", read_lock(LOCK, group)
         folder = cache_folder(locked)
         if not folder.exists():
-            yield warning(name, f"not in {folder} yet", "they are fetched by the first start, or: make setup")
+            yield warning(name, f"not in {folder} yet", f"{FETCHED_BY[group]}; or now: python -m lockstep.spark.jars")
             continue
         try:
             check(locked, folder)
