@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.engine import watch
+from lockstep.integrity.contract import Fault
+from lockstep.integrity.verdict import Judgement
 from tests.engine.feed import ANSWER_SECONDS, Feed
 from tests.engine.plain_reader import first_difference, heads
 from tests.verdicts.log_faults import (
@@ -89,6 +91,13 @@ def test_no_cell_of_the_table_is_missing() -> None:
 
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
+def test_the_answer_of_a_class_to_a_session_in_two_partitions_is_that_of_the_table(name: str) -> None:
+    """Of all classes without a broker; three of them below through one."""
+    halts = LOG_CLASSES[name].answer(Fault.MOVED) is Judgement.VIOLATION
+    assert (Effect.HALTS if halts else Effect.GOES_ON) is LOG_TABLE[LogFault.MOVED][name]
+
+
+@pytest.mark.parametrize("name", LOG_CLASSES)
 def test_an_aborted_transaction_is_an_explained_hole_to_every_class(read_by: Callable[[str], Log], name: str) -> None:
     found, topic = read_by(name), "verdicts_of_logs.aborted"
     assert LOG_TABLE[LogFault.ABORTED][name] is Effect.GOES_ON
@@ -126,7 +135,12 @@ def test_a_topic_that_gets_another_partition(read_by: Callable[[str], Log], name
     assert len(found.rows(topic, 1)) == (0 if found.findings else len(rows_of_offsets(range(READ))))
 
 
-@pytest.mark.parametrize("name", LOG_CLASSES)
+USUAL_MOVED = ("none", "ordered", "strict")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL_MOVED else pytest.mark.slow) for name in LOG_CLASSES]
+)
 def test_a_session_that_begins_in_two_partitions(broker: Broker, topic_family: str, tmp_path: Path, name: str) -> None:
     feed = Feed(broker.bootstrap_servers, topic_family)
     topic = feed.create("moved", partitions=2)
