@@ -33,21 +33,28 @@ class Content:
 
 @dataclass(frozen=True)
 class Sent:
-    """One message: its kind, number, second of event time, content."""
+    """One message: its kind, number, second of event time, content, and whether the numbers begin anew with it."""
 
     kind: Kind
     number: int | None
     second: int
     content: bytes = b""
+    resets: bool = False
 
     def at(self, offset: int) -> tuple[Place, Record]:
-        place = Place("s", self.kind, sequence=self.number, event_time_us=self.second * 1_000_000)
+        event_time_us = self.second * 1_000_000
+        place = Place("s", self.kind, sequence=self.number, event_time_us=event_time_us, resets=self.resets)
         content = self.content or f"{self.kind.value} {self.number} {self.second}".encode()
         return place, Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(content))
 
 
 def snapshot(number: int | None, second: int, content: bytes = b"") -> Sent:
     return Sent(Kind.SNAPSHOT, number, second, content)
+
+
+def anew(number: int | None, second: int, content: bytes = b"") -> Sent:
+    """A snapshot with which the producer begins its numbers again."""
+    return Sent(Kind.SNAPSHOT, number, second, content, resets=True)
 
 
 def update(number: int | None, second: int, content: bytes = b"") -> Sent:

@@ -68,6 +68,11 @@ CASES: dict[str, tuple[int, list[Message], list[tuple[str, str]]]] = {
         [with_id("a"), end(3)],
         [("accept", ""), ("violation", "ids missing")],
     ),
+    "more messages than the count at the end": (
+        9,
+        [with_id("a"), with_id("b"), with_id("c"), end(3)],
+        [("accept", "")] * 3 + [("violation", "ids missing")],
+    ),
     "an end without count": (9, [with_id("a"), end(None)], [("accept", "")] * 2),
 }
 

@@ -10,7 +10,7 @@ from lockstep.integrity.evidence import Evidence
 from lockstep.integrity.repeats import REMEMBERED
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import GateState
-from tests.integrity.sent import Sent, Told, judged, snapshot, update
+from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 
 ACCEPTED: Told = ("accept", "", ())
 DROPPED: Told = ("duplicate", "repeat", ())
@@ -26,6 +26,10 @@ CASES: dict[str, tuple[list[Sent], list[Told]]] = {
     "the same number with other content": (
         [snapshot(1, 0), update(2, 1), update(2, 9)],
         [ACCEPTED, ACCEPTED, ("violation", "repeat", ())],
+    ),
+    "numbers that begin anew make no repeats of new messages": (
+        [snapshot(1, 0), update(2, 1, b"x"), anew(1, 2), update(2, 3, b"x"), update(2, 3, b"x")],
+        [ACCEPTED, ACCEPTED, ACCEPTED, ACCEPTED, DROPPED],
     ),
     "a gap stays a gap": ([snapshot(1, 0), update(3, 1)], [ACCEPTED, ("violation", "gap", ())]),
 }

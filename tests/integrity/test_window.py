@@ -9,7 +9,7 @@ import pytest
 from lockstep import FuzzyWindow
 from lockstep.errors import DeclarationError
 from lockstep.integrity.time import PartitionTime
-from tests.integrity.sent import Sent, Told, judged, snapshot, update
+from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 
 ACCEPTED: Told = ("accept", "", ())
 LATE: Told = ("late", "late", ())
@@ -41,6 +41,10 @@ ANY_ORDER: dict[str, tuple[list[Sent], list[Told]]] = {
         [snapshot(1, 0), update(2, 1), snapshot(7, 2)],
         [ACCEPTED, ACCEPTED, ACCEPTED],
     ),
+    "numbers that begin anew say nothing of those before": (
+        [snapshot(1, 0), update(2, 1, b"x"), update(3, 1, b"x"), anew(1, 2), update(2, 3, b"x"), update(3, 3, b"y")],
+        [ACCEPTED] * 6,
+    ),
     "a snapshot with the number of the last update": (
         [snapshot(1, 0), update(2, 1), snapshot(2, 2), snapshot(2, 2), update(3, 3)],
         [ACCEPTED, ACCEPTED, ACCEPTED, ("duplicate", "repeat", ()), ACCEPTED],
@@ -68,6 +72,10 @@ REORDERED: dict[str, tuple[list[Sent], list[Told]]] = {
     "what comes after it was waited for is late": (
         [snapshot(1, 0), update(3, 1), update(4, 11), update(2, 11)],
         [ACCEPTED, HELD, ("due", "gap", (1,)), ACCEPTED, LATE],
+    ),
+    "numbers that begin anew say nothing of those before": (
+        [snapshot(1, 0), update(2, 1, b"x"), update(4, 1, b"x"), anew(1, 2), update(2, 3, b"x"), update(3, 3, b"y")],
+        [ACCEPTED, ACCEPTED, HELD, ("accept", "", (2,)), ACCEPTED, ACCEPTED],
     ),
     "a repeat of what waits": (
         [snapshot(1, 0), update(3, 1, b"x"), update(3, 1, b"x"), update(3, 1, b"y")],

@@ -145,6 +145,11 @@ def test_a_log_of_the_same_leader_or_of_an_unknown_one_is_not() -> None:
     assert [doubted(now=4), doubted(read=None), doubted(now=None)] == [{}, {}, {}]
 
 
+@pytest.mark.parametrize("ends", [(50, 60, 60), (0, 50, 50), (0, 40, 50)], ids=["start", "end", "unstable end"])
+def test_a_log_that_begins_or_ends_exactly_where_was_read_is_doubted(ends: tuple[int, int, int]) -> None:
+    assert doubted(ends=ends) == {KEY: READ}
+
+
 @pytest.mark.parametrize("ends", [(51, 60, 60), (0, 49, 49)], ids=["expired", "shorter"])
 def test_nor_is_one_whose_offsets_alone_say_what_it_lacks(ends: tuple[int, int, int]) -> None:
     assert doubted(ends=ends) == {}

@@ -207,6 +207,15 @@ def test_a_commit_that_only_checks_leaves_the_head_as_it_is(run: ProtocolRun) ->
     assert run.output.commit(proposal).head == before
 
 
+def test_the_floor_of_rewinding_never_sinks_and_is_that_of_its_generation(run: ProtocolRun) -> None:
+    """Two clean-ups at once: the one with the older floor comes last."""
+    generation = run.head.generation
+    floors = [run.output.commit(demands.floor(generation, batch)).head.rewind_floor for batch in (3, 2, 4)]
+    assert floors == [3, 3, 4]
+    with pytest.raises(TableError, match=f"generation {generation + 1} has become {generation}"):
+        run.output.commit(demands.floor(generation + 1, 9))
+
+
 def test_a_log_checkpoint_hides_nothing(folders: StreamFolders, run: ProtocolRun) -> None:
     from lockstep.table.checkpoint import checkpoint
 

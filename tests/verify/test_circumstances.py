@@ -23,9 +23,12 @@ from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
+from tests.engine.plain_reader import read_table
 from tests.engine.streams import adding
 from tests.state.evolving_streams import First, InRows, Wider, WiderReading, release
 from tests.verify.forging import Forged
+from tests.verify.producing import encoded
+from tests.verify.streams import bookings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,6 +208,22 @@ def test_what_waits_in_one_batch_and_is_released_in_another_is_proven(
     found = proof(runs)
     assert (found.status, found.violations, found.notes) == (Status.PROVEN, (), ())
     assert found.counts["released"] == (2 if reorder else 0)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_a_message_like_one_of_before_the_numbers_began_anew_is_applied_and_proven(
+    feed: Feed, runs: LocalRuns, *, reorder: bool
+) -> None:
+    again = encoded("update", 2, {"a": 5})
+    runs = runs.of(bookings(feed.pattern, FuzzyWindow(lateness=timedelta(minutes=5), reorder=reorder)))
+    feed.send(
+        feed.create("values"),
+        [encoded("snapshot", 1, {"a": 1}), again, encoded("snapshot", 1, {"a": 7}, resets=True), again],
+    )
+    runs.run()
+    found = proof(runs)
+    assert [row["amount"] for row in read_table(runs.folders.table).to_pylist()] == [1, 6, 7, 12]
+    assert (found.status, found.violations) == (Status.PROVEN, ())
 
 
 def test_a_silent_partition_goes_on_by_the_clock_and_is_proven(feed: Feed, runs: LocalRuns) -> None:

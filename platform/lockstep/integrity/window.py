@@ -48,7 +48,8 @@ class _AnyOrder(Gate):
             return state, refused
         if state is None and place.kind is not Kind.SNAPSHOT:
             return None, unknown_session(place, Judgement.SUSPEND)
-        recent = cast("_Window", state)["w"] if state is not None else {}
+        anew = state is None or (place.resets and place.kind is Kind.SNAPSHOT)  # the numbers before say nothing of it
+        recent = {} if anew else cast("_Window", state)["w"]
         met = met_before(recent, place.sequence, record)
         if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
             return state, met  # real feeds send a snapshot with the number of the last update

@@ -44,7 +44,7 @@ def in_any_order(memory: Memory, place: Place, record: Record, moment: Moment, b
         return refuse("number out of range")
     if not isinstance(memory, dict):
         return _begun(place, record, at_us, floor_us)
-    recent = memory["w"]
+    recent = {} if place.kind is Kind.SNAPSHOT and place.resets else memory["w"]
     again = met(memory, recent, place.sequence, record)
     if again is not None and not (place.kind is Kind.SNAPSHOT and again.what is What.REFUSE):
         return again

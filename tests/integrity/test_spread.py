@@ -1,0 +1,73 @@
+"""Snapshots over several messages: every cell of (what is on its way, what comes), for a gate that goes by numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Kind, Sequence
+from lockstep.integrity import spread
+from lockstep.integrity.none import NoIntegrity
+from lockstep.integrity.spread import Spread
+from lockstep.integrity.time import PartitionTime
+from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
+
+if TYPE_CHECKING:
+    from lockstep.integrity.verdict import Gate
+
+ACCEPTED: Told = ("accept", "", ())
+HELD: Told = ("buffer", "", ())
+BROKEN: Told = ("violation", "snapshot not complete", ())
+
+
+def part(number: int | None, *, resets: bool = False) -> Sent:
+    return Sent(Kind.PART, number, 0, resets=resets)
+
+
+def end(number: int | None) -> Sent:
+    return Sent(Kind.END, number, 0)
+
+
+STRICT: dict[str, tuple[list[Sent], list[Told]]] = {
+    "the message that completes it releases the parts": (
+        [part(1), part(2), snapshot(3, 0), update(4, 0)],
+        [HELD, HELD, ("accept", "", (0, 1)), ACCEPTED],
+    ),
+    "one in a session that goes on": (
+        [snapshot(1, 0), update(2, 0), part(3), snapshot(4, 0)],
+        [ACCEPTED, ACCEPTED, HELD, ("accept", "", (2,))],
+    ),
+    "an update in its middle is a part of it": (
+        [part(1), update(2, 0), snapshot(3, 0)],
+        [HELD, HELD, ("accept", "", (0, 1))],
+    ),
+    "a gap in it": ([part(1), part(3)], [HELD, ("violation", "gap", ())]),
+    "another one that begins anew within it": ([part(1), part(1, resets=True)], [HELD, BROKEN]),
+    "a whole one that begins anew within it": ([part(1), anew(1, 0)], [HELD, BROKEN]),
+    "the end of the session within it": ([part(1), end(2)], [HELD, BROKEN]),
+    "one that begins anew as the first part": (
+        [snapshot(5, 0), part(1, resets=True), snapshot(2, 0)],
+        [ACCEPTED, HELD, ("accept", "", (1,))],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRICT)
+def test_a_snapshot_over_several_messages(case: str) -> None:
+    messages, told = STRICT[case]
+    assert told == judged(Spread(Sequence()), PartitionTime(), messages)
+
+
+def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> None:
+    time = PartitionTime()
+    gate: Gate = Spread(NoIntegrity().gate(time), bears_all=True)
+    found = judged(gate, time, [part(1), part(1, resets=True), snapshot(2, 0), update(3, 0)])
+    assert [each[0] for each in found] == ["buffer", "buffer", "accept", "accept"]
+    assert found[2][2] == (1,), "the part that was given up is not released"
+
+
+def test_a_snapshot_of_more_parts_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "PARTS_MAX", 2)
+    found = judged(Spread(Sequence()), PartitionTime(), [part(1), part(2), part(3)])
+    assert found == [HELD, HELD, ("violation", "snapshot too long", ())]
