@@ -9,6 +9,8 @@ from lockstep.engine.stalls import Stall
 
 BATCH = BatchReport(
     batch=1,
+    offsets=102,
+    accounted=102,
     messages=100,
     rows=300,
     skipped=0,
@@ -29,7 +31,15 @@ BATCH = BatchReport(
 
 def test_a_window_sums_up_its_batches_and_keeps_the_last_state() -> None:
     later = msgspec.structs.replace(BATCH, batch=2, lag_messages=3, batch_seconds=1.5, headroom_seconds=3600.0)
-    assert Window(reports=[BATCH, later]).summary() == {
+    figures = Window(reports=[BATCH, later]).summary()
+    assert list(figures)[:4] == [
+        "lag_messages",
+        "freshness_p50_seconds",
+        "freshness_p99_seconds",
+        "completeness_percent",
+    ]
+    assert figures == {
+        "completeness_percent": 100.0,
         "batch": 2.0,
         "batches": 2.0,
         "messages": 200.0,
@@ -47,6 +57,13 @@ def test_a_window_sums_up_its_batches_and_keeps_the_last_state() -> None:
         "freshness_p99_seconds": 2.0,
         "headroom_hours": 1.0,
     }
+
+
+def test_a_window_is_complete_only_if_every_offset_is_accounted_for() -> None:
+    lost = msgspec.structs.replace(BATCH, offsets=10_000_000, accounted=9_999_999)
+    assert Window(reports=[BATCH, lost]).summary()["completeness_percent"] == 99.999
+    quiet = msgspec.structs.replace(BATCH, offsets=0, accounted=0)
+    assert "completeness_percent" not in Window(reports=[quiet]).summary()
 
 
 def test_a_restart_is_told_once_with_its_cause_and_its_gap() -> None:

@@ -83,6 +83,12 @@ class Counts(msgspec.Struct):
     released: int = 0
     timer_rows: int = 0
 
+    @property
+    def accounted(self) -> int:
+        """Messages of this range of which it is known what became of them."""
+        became = self.with_rows + self.without_rows + self.skipped + self.dropped + self.quarantined
+        return became + self.late + self.buffered - self.released
+
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
     """Messages of a session that are lost, as the declaration accepts (`Suspend(accept_loss=True)`).

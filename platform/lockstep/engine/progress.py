@@ -29,6 +29,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch: Its number.
+        offsets: Offsets read: messages and holes.
+        accounted: Those of them that are told: a message with what became of it, or a hole with its cause.
         messages: Messages read.
         rows: Rows written.
         skipped: Messages of kind SKIP.
@@ -50,6 +52,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     batch: int
+    offsets: int
+    accounted: int
     messages: int
     rows: int
     skipped: int
@@ -75,7 +79,15 @@ class Window(msgspec.Struct):
     reports: list[BatchReport] = []
 
     def summary(self) -> dict[str, float | str]:
-        """The window as figures that a UI can plot, their names ending in their unit; and why a run began."""
+        """The window as figures that a UI can plot, their names ending in their unit; and why a run began.
+
+        What people look for comes first: lag, freshness, completeness.
+        """
+        lag: dict[str, float | str] = {"lag_messages": float(self.reports[-1].lag_messages)}
+        first = lag | self._freshness() | self._completeness()
+        return first | self._work() | self._headroom() | self._stalls() | self._restart()
+
+    def _work(self) -> dict[str, float | str]:
         last = self.reports[-1]
         messages = sum(report.messages for report in self.reports)
         seconds = [report.batch_seconds for report in self.reports]
@@ -85,7 +97,6 @@ class Window(msgspec.Struct):
             "messages": float(messages),
             "rows": float(sum(report.rows for report in self.reports)),
             "quarantined": float(sum(report.quarantined for report in self.reports)),
-            "lag_messages": float(last.lag_messages),
             "topics": float(last.topics),
             "epoch": float(last.epoch),
             "state_bytes": float(sum(report.state_bytes for report in self.reports)),
@@ -96,7 +107,12 @@ class Window(msgspec.Struct):
         if messages:
             cpu = sum(report.cpu_seconds for report in self.reports)
             figures["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
-        return figures | self._freshness() | self._headroom() | self._stalls() | self._restart()
+        return figures
+
+    def _completeness(self) -> dict[str, float]:
+        offsets = sum(report.offsets for report in self.reports)
+        accounted = sum(report.accounted for report in self.reports)
+        return {"completeness_percent": completeness_percent(accounted, offsets)} if offsets else {}
 
     def _freshness(self) -> dict[str, float]:
         fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
@@ -124,6 +140,11 @@ class Window(msgspec.Struct):
         return {"restart_cause": began.cause, **gap}
 
 
+def completeness_percent(accounted: int, offsets: int) -> float:
+    """The part of the offsets read that is accounted for. Cut, not rounded: 100 means all of them."""
+    return accounted * 100_000 // offsets / 1000
+
+
 def batch_report(
     bins: Sequence[BinFacts],
     *,
@@ -136,14 +157,17 @@ def batch_report(
 ) -> BatchReport:
     """The report of a committed batch: what its bins did, and where the run stands after it."""
     facts = [item for group in bins for item in group.ranges]
+    holes = sum(hole.until - hole.start for item in facts for hole in item.holes)
     return BatchReport(
         batch=batch,
+        offsets=sum(item.until - item.range.position.next_offset for item in facts),
+        accounted=holes + sum(item.counts.accounted for item in facts),
         messages=sum(item.counts.messages for item in facts),
         rows=sum(item.rows for item in facts),
         skipped=sum(item.counts.skipped for item in facts),
         dropped=sum(item.counts.dropped for item in facts),
         quarantined=sum(item.counts.quarantined for item in facts),
-        holes=sum(hole.until - hole.start for item in facts for hole in item.holes),
+        holes=holes,
         topics=topics,
         lag_messages=lag_messages,
         freshness_seconds=freshness_seconds(facts),

@@ -58,7 +58,9 @@ def table_description(stream: AnyStream) -> str:
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
         f"`{integrity(stream)}`: {stream.integrity.promise()}. A run goes on until it is stopped or handed "
-        "over; with other assets, or with `available_now` in its configuration, it reads what is there and ends."
+        "over, and observes the table every minute: see Plots. With other assets, or with `available_now` in its "
+        "configuration, it reads what is there and ends; while a never-ending run writes it leaves the table alone. "
+        "Each check materializes the version that it has checked."
     ).strip()
 
 

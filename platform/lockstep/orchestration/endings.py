@@ -32,17 +32,22 @@ NO_RETRY = {"dagster/max_retries": "0"}
 
 
 def ended(
-    context: AssetExecutionContext, progress: RunProgress, outcome: Outcome, reason: str
-) -> MaterializeResult[None]:
+    context: AssetExecutionContext, progress: RunProgress, outcome: Outcome, reason: str, *, never_ending: bool
+) -> MaterializeResult[None] | None:
     """End a run that did not end in an error.
+
+    A bounded run materializes the table. One that was to go on for ever leaves that to the check: nothing is new but
+    who writes, and a check that passed stays visible.
 
     Raises:
         DagsterExecutionInterruptedError: It was stopped; Dagster shows it as canceled.
     """
     context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: outcome.value})
-    if outcome is not Outcome.STOPPED:
+    if outcome is not Outcome.STOPPED and not never_ending:
         return MaterializeResult(metadata=progress.final(outcome.value))
     progress.log_final(outcome.value)
+    if outcome is not Outcome.STOPPED:
+        return None
     raise DagsterExecutionInterruptedError(f"stopped ({reason}); the next start goes on from the last commit")
 
 

@@ -1,6 +1,6 @@
 """The asset of a stream's table: one run that goes on until it is stopped or handed over."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dagster import AssetExecutionContext, AssetsDefinition, Config, DagsterRun, MaterializeResult, asset
 from pydantic import Field
@@ -13,10 +13,11 @@ from lockstep.engine.run import import_roots, run_stream
 from lockstep.engine.start import Launch
 from lockstep.errors import LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
+from lockstep.orchestration.freshness import table_freshness
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, table_key, topics_key
 from lockstep.orchestration.own_run import OwnRun
-from lockstep.orchestration.progress import RunProgress
-from lockstep.orchestration.refusals import refuse
+from lockstep.orchestration.progress import REPORT_SECONDS, RunProgress
+from lockstep.orchestration.refusals import refuse_unseen, up_to_date
 from lockstep.orchestration.spark import SparkResource
 from lockstep.orchestration.wishes import record_stop
 from lockstep.settings import Settings
@@ -30,6 +31,9 @@ class TableConfig(Config):
     """Configuration of one run of the stream."""
 
     available_now: bool = Field(default=False, description="Read what is there at the start, then end.")
+    report_seconds: float = Field(
+        default=REPORT_SECONDS, ge=1, description="How often the figures of the run are written down, to be plotted."
+    )
 
 
 def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
@@ -47,11 +51,21 @@ def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) ->
         metadata=catalog.table_metadata(stream, settings.table_root),
         kinds=catalog.KINDS,
         owners=owners,
+        freshness_policy=table_freshness(stream.trigger),
+        output_required=False,  # a run that is handed over has nothing new to materialize
     )
-    def table(context: AssetExecutionContext, config: TableConfig, spark: SparkResource) -> MaterializeResult[None]:
+    def table(
+        context: AssetExecutionContext, config: TableConfig, spark: SparkResource
+    ) -> Iterator[MaterializeResult[None]]:
         trigger = chosen_trigger(stream, context, available_now=config.available_now)
-        refuse(stream, settings.table_root, trigger, context.instance, context.run)
-        return _TableRun(context, stream, settings).materialize(spark, trigger)
+        if isinstance(trigger, AvailableNow):
+            result = up_to_date(stream, settings.table_root, context)
+        else:
+            refuse_unseen(stream, context.instance, context.run)
+            result = None
+        result = result or _TableRun(context, stream, settings, config).materialize(spark, trigger)
+        if result is not None:
+            yield result
 
     return table
 
@@ -74,14 +88,16 @@ def launch_of(run: DagsterRun) -> Launch:
 class _TableRun:
     """One run of the engine inside one run of Dagster."""
 
-    def __init__(self, context: AssetExecutionContext, stream: AnyStream, settings: Settings) -> None:
+    def __init__(
+        self, context: AssetExecutionContext, stream: AnyStream, settings: Settings, config: TableConfig
+    ) -> None:
         self._context, self._stream, self._settings = context, stream, settings
         self._stopping = Stopping()
         self._own_run = OwnRun(context.instance, context.run_id)
-        self._progress = RunProgress(context, table_key(stream))
+        self._progress = RunProgress(context, table_key(stream), config.report_seconds)
 
-    def materialize(self, spark: SparkResource, trigger: Trigger) -> MaterializeResult[None]:
-        """Run, and end as the engine says.
+    def materialize(self, spark: SparkResource, trigger: Trigger) -> MaterializeResult[None] | None:
+        """Run, and end as the engine says; None when the table is not to be materialized.
 
         Raises:
             DagsterExecutionInterruptedError: Stopped.
@@ -97,7 +113,8 @@ class _TableRun:
             raise endings.failed(error) from error
         if outcome is Outcome.STOPPED:
             self._record_termination()
-        return endings.ended(self._context, self._progress, outcome, self._stopping.reason)
+        never_ending = not isinstance(trigger, AvailableNow)
+        return endings.ended(self._context, self._progress, outcome, self._stopping.reason, never_ending=never_ending)
 
     def _record_termination(self) -> None:
         """A person who terminates the run wants the stream stopped; a bare signal changes nothing."""

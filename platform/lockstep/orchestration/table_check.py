@@ -1,5 +1,9 @@
-"""The blocking check of a stream's table: what comes after the table waits for it."""
+"""The blocking check of a stream's table: what comes after the table waits for it.
 
+A result stays visible for as long as no materialization is newer that belongs to another run; see `checked_version`.
+"""
+
+import time
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -7,7 +11,10 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
+    AssetKey,
+    AssetMaterialization,
     DagsterExecutionInterruptedError,
+    DagsterInstance,
     MetadataValue,
     TableRecord,
     asset_check,
@@ -18,8 +25,11 @@ from lockstep.engine.hands import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.folds.table import TableFold
 from lockstep.orchestration.endings import failed
-from lockstep.orchestration.names import CHECK, table_key
+from lockstep.orchestration.freshness import ledger_is_fresh
+from lockstep.orchestration.names import CHECK, ledger_key, table_key
+from lockstep.orchestration.progress import REPORT_SECONDS
 from lockstep.orchestration.spark import SparkResource
+from lockstep.orchestration.topic_states import SWEEP_SECONDS
 from lockstep.settings import Settings
 from lockstep.table import log
 from lockstep.table.layout import StreamFolders
@@ -32,6 +42,10 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 5.0
 """A check changes nothing: a stop hardly waits for it."""
+VERSION = "table_version"
+LEADING = ("lag_messages", "freshness_p50_seconds", "freshness_p99_seconds")
+WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
+"""Figures of the table and of the ledger that are older say nothing of now."""
 
 
 def table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
@@ -52,11 +66,56 @@ def table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
             return _nothing_yet(f"{stream.name} has no table yet")
         context.log.info("checking %s", folders.table)
         try:
-            return _result(_check(stream, folders, spark), folders)
+            checked = _check(stream, folders, spark)
         except LockstepError as error:
             raise failed(error) from error
+        if materialization := checked_version(stream, checked, context, time.time()):
+            context.op_execution_context.log_event(materialization)
+        return _result(checked, folders)
 
     return check
+
+
+def checked_version(
+    stream: AnyStream, checked: "Checked", context: AssetCheckExecutionContext, now: float
+) -> AssetMaterialization | None:
+    """The materialization of the version that was checked; None when nothing says that the table is up to date.
+
+    A never-ending run only observes the table, as each materialization would make the check look as if it had not
+    been made since. So the check materializes, in one run with its result, what it has looked at: if that is a
+    version that was not materialized before, or the ledger's own materialization says that nothing waits to be read.
+    """
+    instance, run = context.instance, context.run.run_id
+    event = instance.get_latest_materialization_event(table_key(stream))
+    if event is not None and event.run_id == run:
+        return None  # by the bounded run that this check goes with
+    before = event.asset_materialization.metadata.get(VERSION) if event and event.asset_materialization else None
+    is_new = before is None or before.value != checked.versions.table
+    ledger = instance.get_latest_materialization_event(ledger_key(stream))
+    if not checked.rows or not (is_new or (ledger and ledger_is_fresh(stream.trigger, ledger.timestamp, now))):
+        return None
+    window = _last_figures(instance, table_key(stream), now - WINDOW_SECONDS_MAX)
+    figures = window | _last_figures(instance, ledger_key(stream), now - LEDGER_SECONDS_MAX)
+    return AssetMaterialization(
+        table_key(stream),
+        metadata={
+            **{name: figures[name] for name in LEADING if name in figures},
+            "completeness_percent": checked.completeness_percent,
+            "rows_in_table": checked.rows,
+            VERSION: checked.versions.table,
+        },
+    )
+
+
+def _last_figures(instance: DagsterInstance, key: AssetKey, since: float) -> "dict[str, RawMetadataValue]":
+    """The metadata of the newest event of an asset; nothing when it is older."""
+    observed = instance.fetch_observations(key, limit=1).records
+    materialized = instance.fetch_materializations(key, limit=1).records
+    newest = max((*observed, *materialized), key=lambda record: record.timestamp, default=None)
+    if newest is None or newest.timestamp < since:
+        return {}
+    told = newest.asset_observation or newest.asset_materialization
+    return dict(told.metadata) if told is not None else {}
 
 
 def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "Checked":
@@ -81,7 +140,7 @@ def _result(checked: "Checked", folders: StreamFolders) -> AssetCheckResult:
     metadata: dict[str, RawMetadataValue] = {
         "rules": MetadataValue.table([_record(result) for result in checked.results]),
         "rows": checked.rows,
-        "table_version": checked.versions.table,
+        VERSION: checked.versions.table,
         "result": MetadataValue.path(result_file(folders)),
         **{f"worst_{result.rule}": _worst(result) for result in checked.results if result.worst},
     }

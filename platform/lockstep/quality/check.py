@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lockstep.engine.progress import completeness_percent
 from lockstep.quality.rules import PROOF_NOT_NULL, Outcome, PartitionSummary, RuleResult, partition_rules
 from lockstep.quality.suite import Judged, judge, not_judged
 from lockstep.quality.summary import summarize, summarize_files
@@ -44,6 +45,15 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> int:
         """Rows looked at."""
         return sum(place.rows for place in self.partitions)
+
+    @property
+    def completeness_percent(self) -> float | None:
+        """The part of the offsets ever read that is accounted for; None when none was read."""
+        offsets = sum(place.offsets_read + place.gap_offsets for place in self.partitions)
+        lost = sum(
+            place.gap_offsets + place.unexplained_offsets + place.unexplained_messages for place in self.partitions
+        )
+        return completeness_percent(max(0, offsets - lost), offsets) if offsets else None
 
     @property
     def passed(self) -> bool:

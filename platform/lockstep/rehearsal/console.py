@@ -102,8 +102,11 @@ class Console:
         body = msgspec.json.encode({"query": query, "variables": variables})
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/graphql", body, headers)  # noqa: S310  # our own loopback address
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
-            said = msgspec.json.decode(answer.read())
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
+                said = msgspec.json.decode(answer.read())
+        except urllib.error.HTTPError as error:  # a question that is wrong is answered as one, with the reason
+            said = {"errors": error.read().decode(errors="replace")}
         if "errors" in said:
             raise LockstepError(f"Dagster does not understand: {said['errors']}", next_step="report it with this text")
         return dict(said["data"])
