@@ -138,7 +138,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing(project: Path, environment: d
             os.killpg(process.pid, signal.SIGINT)
             said = process.communicate(timeout=DONE_SECONDS_MAX)[1]
         connection.close()
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert said.splitlines()[-1] == "setup: stopped; nothing half-made is left"
     assert left_behind(project) == []
     assert no_process_left(process.pid)
