@@ -169,8 +169,16 @@ def shared_spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark(shared_spark: SparkSession) -> SparkSession:
-    """A session; folders whose tests want other settings have a `spark` of their own."""
-    return shared_spark
+    """A session for many tiny queries: compiling each would take most of the time. Runs take `shared_spark`."""
+    session = shared_spark.newSession()
+    for name, value in (
+        ("spark.sql.shuffle.partitions", "1"),
+        ("spark.sql.codegen.wholeStage", "false"),
+        ("spark.sql.codegen.factoryMode", "NO_CODEGEN"),
+        ("spark.sql.adaptive.enabled", "false"),
+    ):
+        session.conf.set(name, value)
+    return session
 
 
 @pytest.fixture
