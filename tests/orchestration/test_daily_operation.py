@@ -1,7 +1,7 @@
 """A day of a stream through a real daemon: first run, new topic, scheduled jobs, Terminate, halt.
 
-The tests are steps: they share one table, one home and one Kafka, in this order. What each job may meet besides is in
-the modules of the other tests, most of them slow.
+The tests are steps: they share one table, one home and one Kafka, in this order. The job of the checks runs in
+test_visible.py; what each job may meet besides is in the other modules, most of them slow.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster import AssetCheckKey, AssetKey, DagsterRunStatus, TableMetadataValue
+from dagster import AssetKey, DagsterRunStatus
 from deltalake import DeltaTable
 
 from lockstep.engine.liveness import Phase, pulse
 from lockstep.operations.close import close_hour
-from lockstep.orchestration.names import CHECK, OUTCOME_TAG
+from lockstep.orchestration.names import OUTCOME_TAG
 from lockstep.table.head import Desired
 from tests.orchestration.installation import ROOT, Installation, wait_until
 
@@ -106,22 +106,6 @@ def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(installa
         assert figure in newest_metadata(installation, asset)
     assert newest_metadata(installation, "housekeeping")["rewind_floor"] == 1
     assert DeltaTable(installation.folders.table).to_pyarrow_table().num_rows == before
-
-
-def test_the_job_of_the_checks_leaves_a_result_with_a_verdict_for_each_rule(installation: Installation) -> None:
-    assert ended(installation, launched(installation, "order_books_checks")).status is DagsterRunStatus.SUCCESS
-    key = AssetCheckKey(AssetKey(["order_books", "table"]), CHECK)
-    with installation.dagster() as instance:
-        (found,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-    assert found.event is not None
-    assert found.event.dagster_event is not None
-    evaluation = found.event.dagster_event.asset_check_evaluation_data
-    assert evaluation.passed
-    rules = evaluation.metadata["rules"]
-    assert isinstance(rules, TableMetadataValue)
-    outcomes = [record.data["outcome"] for record in rules.records]
-    assert outcomes.count("passed") >= 4
-    assert set(outcomes) <= {"passed", "nothing to check yet"}
 
 
 def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(installation: Installation) -> None:

@@ -135,7 +135,7 @@ def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_that_can_be_laun
     tags = {tag: request.tags[tag] for tag in (CAUSE_TAG, AUTOMATIC_TAG, EPOCH_TAG)}
     assert tags == {CAUSE_TAG: "supervisor: epoch 1 has no writer", AUTOMATIC_TAG: "supervisor", EPOCH_TAG: "1"}
     config = validate_run_config(supervised.definitions.resolve_job_def("order_books_stream"), request.run_config)
-    assert config["ops"]["order_books__table"]["config"] == {"available_now": False}
+    assert config["ops"]["order_books__table"]["config"]["available_now"] is False
 
 
 @pytest.mark.parametrize("desired", [Desired.STOPPED, Desired.HELD, Desired.BOUNDED])
