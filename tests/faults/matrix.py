@@ -1,8 +1,8 @@
 """The fault matrix as data: what may go wrong, what is then expected, and which tests prove it.
 
 A test that is named here need not know of it. Tests below tests/faults say by `@pytest.mark.fault(...)` which
-faults they prove; test_matrix.py compares both ways. Its lines lie in proofs_of_machines.py
-and proofs_of_logs.py; docs/faults.md is the list as a page:
+faults they prove; test_matrix.py compares both ways. Its lines lie in proofs_of_machines.py, proofs_of_logs.py
+and proofs_of_dagster.py; docs/faults.md is the list as a page:
 
     python -m tests.faults.matrix > docs/faults.md
 """
@@ -12,13 +12,16 @@ from __future__ import annotations
 import sys
 
 from tests.faults.fault import Fault
+from tests.faults.proofs_of_dagster import DAGSTER
 from tests.faults.proofs_of_logs import LOGS_AND_WRITERS
 from tests.faults.proofs_of_machines import MACHINES
 
-REQUIRED = frozenset(f"F{number:02d}" for number in (*range(1, 24), *range(28, 39), 40, 41, 42, 46, 56, 57, 58, 60, 64))
+REQUIRED = frozenset(
+    f"F{number:02d}" for number in (*range(1, 24), *range(28, 39), 40, 41, 42, 46, 48, 49, 50, 55, 56, 57, 58, 60, 64)
+)
 """Faults that this list must hold."""
 
-MATRIX: tuple[Fault, ...] = (*MACHINES, *LOGS_AND_WRITERS)
+MATRIX: tuple[Fault, ...] = tuple(sorted((*MACHINES, *LOGS_AND_WRITERS, *DAGSTER), key=lambda fault: fault.id))
 
 PAGE = """# Faults: what is expected, and what proves it
 

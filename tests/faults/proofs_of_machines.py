@@ -84,13 +84,13 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F09",
         "workers are killed until the attempts run out",
-        "planned again; if it goes on, the run ends loudly and blames no message",
+        "planned again; if it goes on, the run ends loudly, blames no message, and the supervisor starts another",
         T1,
         (
             f"{WORKERS}test_a_batch_whose_task_ran_out_of_attempts_is_planned_again",
             f"{ISOLATION}test_what_fails_without_the_message_too_is_raised_and_blames_none",
+            "orchestration/test_supervision.py::test_a_stream_that_is_to_be_running_gets_a_never_ending_run_that_can_be_launched",
         ),
-        left="the restart by a supervisor",
     ),
     Fault(
         "F10",
