@@ -63,6 +63,17 @@ class Run:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 self.family.setdefault(child.pid, child)
 
+    def suspend(self, what: str) -> list[psutil.Process]:
+        """Suspend its processes whose command holds these words."""
+        self.look()
+        found = []
+        for each in self.family.values():
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if what in " ".join(each.cmdline()):
+                    each.suspend()
+                    found.append(each)
+        return found
+
     def wait(self) -> int:
         """Wait for its end; the exit code."""
         return self.process.wait(DEADLINE_SECONDS)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS_MIN = 2.0
 """Looks closer together count as one: a process that does not count for so long is not dead yet."""
-LIVED_SECONDS = 120.0
+LIVED_SECONDS = 60.0
 """A writer that lived so long was started well: the next start after it is not held back."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 10.0, 300.0
 """Each start costs some 20 CPU seconds: a stream that cannot run costs less than a tenth of a core."""
