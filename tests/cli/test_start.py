@@ -17,6 +17,7 @@ from lockstep.operations.status import Status
 from lockstep.orchestration.launch import Launched
 from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG
 from lockstep.rehearsal.broker import Broker
+from lockstep.table.head import Desired
 from tests.orchestration.installation import ROOT, Installation, wait_until
 
 if TYPE_CHECKING:
@@ -27,28 +28,52 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    """A Kafka of its own, and a Dagster daemon that takes runs from its queue."""
+    """A Kafka of its own."""
     with Broker.start(tmp_path / "kafka") as kafka:
-        made = Installation(tmp_path, kafka.bootstrap_servers)
-        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
-        with (tmp_path / "daemon.log").open("wb") as log:
-            daemon = subprocess.Popen(command, cwd=ROOT, env=made.environment("home"), stdout=log, stderr=log)
-        try:
-            yield made
-        finally:
-            daemon.terminate()
-            daemon.wait(60)
+        yield Installation(tmp_path, kafka.bootstrap_servers)
+
+
+def call(installation: Installation, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Call the command in a process of its own, in the repository's folder."""
+    command = [sys.executable, "-m", "lockstep.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=installation.environment("home"), capture_output=True, check=False)
 
 
 def called(installation: Installation, *arguments: str) -> bytes:
-    """Call the command in a process of its own, in the repository's folder."""
-    command = [sys.executable, "-m", "lockstep.cli", *arguments, "--json"]
-    said = subprocess.run(command, cwd=ROOT, env=installation.environment("home"), capture_output=True, check=False)
+    """What a command that succeeds answers in JSON."""
+    said = call(installation, *arguments, "--json")
     assert said.returncode == 0, said.stderr.decode()
     return said.stdout
 
 
 def test_a_stream_is_started_seen_and_stopped_for_good(installation: Installation) -> None:
+    with installation.daemon():
+        start_see_and_stop(installation)
+
+
+def test_a_start_that_no_daemon_takes_says_so_and_begins_with_the_daemon(installation: Installation) -> None:
+    installation.produce("first", 0, 200)
+    said = call(installation, "start", "order_books")
+    assert said.returncode == 1, said.stdout.decode()
+    assert "waits in Dagster's queue, and no daemon takes it" in said.stderr.decode()
+    with installation.daemon():
+        wait_until(lambda: installation.position("first") == 200, "the run begins by itself")
+
+
+def test_a_start_whose_run_fails_ends_with_its_reason(installation: Installation) -> None:
+    """The code server was started with the address of a Kafka that is not there."""
+    installation.produce("first", 0, 50)
+    assert installation.materialize(available_now=True).wait() == 0
+    nowhere = {"LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9", "LOCKSTEP_KAFKA__TIMEOUT_SECONDS": "2"}
+    with installation.daemon(more=nowhere):
+        said = call(installation, "start", "order_books")
+    assert said.returncode == 1, said.stdout.decode()
+    assert "ended: FAILURE" in said.stderr.decode()
+    assert "Kafka did not answer" in said.stderr.decode()
+    assert installation.head().desired is Desired.RUNNING
+
+
+def start_see_and_stop(installation: Installation) -> None:
     installation.produce("first", 0, 200)
     launched = msgspec.json.decode(called(installation, "start", "order_books"), type=Launched)
     assert launched.job == "order_books_stream"
@@ -58,7 +83,7 @@ def test_a_stream_is_started_seen_and_stopped_for_good(installation: Installatio
 
     # A second start finds a writer and starts nothing.
     again = msgspec.json.decode(called(installation, "start", "order_books"), type=Launched)
-    assert (again.run_id, again.epoch) == ("", running.epoch)
+    assert (launched.epoch, again.run_id, again.epoch) == (running.epoch, "", running.epoch)
 
     stopped = msgspec.json.decode(called(installation, "stop", "order_books", "--why", "enough"), type=Stopped)
     assert (stopped.desired, stopped.ended_by) == ("stopped", "the writer")

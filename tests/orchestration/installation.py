@@ -17,6 +17,7 @@ import psutil
 from dagster import DagsterInstance
 
 from lockstep.engine.liveness import Phase, pulse
+from lockstep.rehearsal.process import NO_CHANGE
 from lockstep.rehearsal.producer import produce
 from lockstep.rehearsal.recordings import Recorded, as_sent, recorded_days
 from lockstep.table import log
@@ -25,7 +26,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from lockstep.table.head import Head
 
@@ -47,6 +48,13 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 def messages() -> tuple[Recorded, ...]:
     """One market, as a good producer sends it."""
     return as_sent(recorded_days(RECORDINGS, "spot_btcusdt")).messages
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
 
 
 @dataclass
@@ -73,6 +81,12 @@ class Run:
                     each.suspend()
                     found.append(each)
         return found
+
+    def works_a_task(self) -> bool:
+        """Whether Spark watches over a Python worker: it has a thread for that while a task runs, and only then."""
+        java = [each for each in self.family.values() if each.is_running() and each.name() == "java"]
+        threads = [path for each in java for path in Path(f"/proc/{each.pid}/task").glob("*/comm")]
+        return any(_read(path).startswith("Worker Monitor") for path in threads)
 
     def wait(self) -> int:
         """Wait for its end; the exit code."""
@@ -178,12 +192,13 @@ class Installation:
         return self.start(*arguments, home=home, without=without)
 
     @contextmanager
-    def daemon(self, home: str = "home") -> Iterator[Daemon]:
+    def daemon(self, home: str = "home", more: Mapping[str, str] = NO_CHANGE) -> Iterator[Daemon]:
         """A daemon of a home while the block lasts; whatever it started ends with it."""
         command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
         output = self.folder / f"daemon-{time.monotonic_ns()}.log"
         with output.open("wb") as log_file:
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment(home), stdout=log_file, stderr=log_file)
+            environment = {**self.environment(home), **more}
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log_file, stderr=log_file)
         daemon = Daemon(process, output)
         try:
             yield daemon

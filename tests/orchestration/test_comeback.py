@@ -257,6 +257,7 @@ def test_a_terminate_whose_last_batch_is_abandoned_is_a_stop(site: Site) -> None
     suspended = run.suspend("pyspark.daemon")
     assert suspended
     site.installation.produce("first", at, at + 50)
+    wait_until(run.works_a_task, "a batch is worked")
     site.terminate(run_id)
     assert run.wait() != 0
     assert "was abandoned" in run.said()
