@@ -7,7 +7,9 @@ from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedule
 from jobs.housekeeping import housekeeping_schedule
+from jobs.pruning import pruning_schedule
 from jobs.quality import checks_schedule
+from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
 from lockstep.engine.hands import AnyStream
 from lockstep.orchestration.definitions import stream_assets, stream_checks
@@ -26,7 +28,11 @@ defs = Definitions(
     assets=[asset for stream in STREAMS for asset in stream_assets(stream, settings, owners=OWNERS)],
     asset_checks=[check for stream in STREAMS for check in stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
-    schedules=[schedule(stream) for stream in STREAMS for schedule in SCHEDULES],
+    schedules=[
+        *(schedule(stream) for stream in STREAMS for schedule in SCHEDULES),
+        *(rotation_schedule(stream, settings) for stream in STREAMS),
+        pruning_schedule(STREAMS, settings),
+    ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in (topics_sensor, supervisor_sensor)],
     resources={"spark": spark_resource(settings)},
     # One process a run: one JVM, and exit codes that tell the truth.

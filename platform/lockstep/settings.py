@@ -161,6 +161,20 @@ class SparkSettings(BaseModel):
     options: dict[str, str] = {}
 
 
+class DagsterSettings(BaseModel):
+    """How much Dagster keeps of the streams, in its own database.
+
+    Attributes:
+        retention_days: Ended runs, events without a run and results of checks stay for so long; the newest stay.
+        runs_max: No more than so many ended runs of each job stay, however young they are.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 7.0
+    runs_max: Annotated[int, Field(ge=1)] = 50
+
+
 class Settings(BaseSettings):
     """All settings of this installation.
 
@@ -168,6 +182,7 @@ class Settings(BaseSettings):
         kafka: How to reach Kafka.
         spark: Which Spark runs the tasks.
         registry: How to reach the schema registry, for decoders that need one.
+        dagster: How much Dagster keeps of the streams.
         table_root: Folder that holds `<stream>/table` and its companions.
         local_root: Folder of an executor for the hot copy of state; may be lost at any time.
         retention_hours: How far back a rewind, time travel and a slow reader of the tables may go. The log of a table
@@ -186,6 +201,7 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
     registry: RegistrySettings = RegistrySettings()
+    dagster: DagsterSettings = DagsterSettings()
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(gt=0)] = 72.0

@@ -34,15 +34,21 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
         f"{stream}/table:complete_and_in_order" for stream in STREAMS
     ]
-    assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == [
-        f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "housekeeping", "stream")
-    ]
+    assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == sorted(
+        [
+            *(f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "housekeeping", "stream")),
+            "dagster_pruning",
+        ]
+    )
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs} == {
         f"{stream}_{sensor}": seconds for stream in STREAMS for sensor, seconds in (("topics", 10), ("supervisor", 4))
     }
     crons = {"checks": "30 * * * *", "compaction": "10 * * * *", "housekeeping": "20 * * * *"}
+    rotations = {"betting_markets": 21, "checksummed_books": 46, "order_books": 59}
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
-        f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()
+        **{f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()},
+        **{f"{stream}_rotation": f"{minute} 3 * * *" for stream, minute in rotations.items()},
+        "dagster_pruning_schedule": "50 * * * *",
     }
 
 

@@ -26,6 +26,10 @@ TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was asked."""
 NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
 """Tags of runs that no `max_runtime_seconds` of the instance may end: it would look like a person's Terminate."""
+PRUNING_JOB = "dagster_pruning"
+"""The one job for all streams: bounds what Dagster keeps of them."""
+ROTATION = "daily rotation"
+"""The schedule that replaces a never-ending run once a day, as `AUTOMATIC_TAG` names it."""
 MAINTENANCE = {"lockstep/work": "maintenance"}
 """Tags of runs that come for all streams at one time; deploy/dagster.yaml says how many run at once."""
 
@@ -104,3 +108,31 @@ def run_configuration(stream: AnyStream, *, available_now: bool) -> dict[str, ob
 def supervisor_sensor(stream: AnyStream) -> str:
     """The sensor that keeps the stream running."""
     return f"{stream.name}_supervisor"
+
+
+def all_assets(stream: AnyStream) -> tuple[AssetKey, ...]:
+    """All assets of the stream."""
+    keys = (topics_key, table_key, ledger_key, compaction_key, housekeeping_key)
+    return tuple(key(stream) for key in keys)
+
+
+def all_jobs(stream: AnyStream) -> tuple[str, ...]:
+    """All jobs of the stream."""
+    return stream_job(stream), compaction_job(stream), housekeeping_job(stream), checks_job(stream)
+
+
+def all_instigators(stream: AnyStream) -> tuple[str, ...]:
+    """All sensors and schedules of the stream."""
+    jobs = (compaction_job, housekeeping_job, checks_job)
+    schedules = (*(schedule_of(job(stream)) for job in jobs), rotation_schedule(stream))
+    return topics_sensor(stream), supervisor_sensor(stream), *schedules
+
+
+def rotation_schedule(stream: AnyStream) -> str:
+    """The schedule that replaces the never-ending run."""
+    return f"{stream.name}_rotation"
+
+
+def schedule_of(job: str) -> str:
+    """The schedule of a job, as Dagster calls it unless told otherwise."""
+    return f"{job}_schedule"

@@ -16,6 +16,7 @@ from lockstep.declare.find import streams_in
 from lockstep.engine.hands import AnyStream
 from lockstep.engine.liveness import Phase, pulse
 from lockstep.errors import LockstepError
+from lockstep.rehearsal import log_rotation
 from lockstep.rehearsal.broker import Broker, Ports
 from lockstep.rehearsal.console import Console
 from lockstep.rehearsal.family import MARK, Member, is_alive, member_of
@@ -45,7 +46,7 @@ class Servers(msgspec.Struct, frozen=True):
     Attributes:
         kafka: Address of the broker.
         console: Address of Dagster's web server.
-        started: The processes by name: kafka, feed, code, web, daemon.
+        started: The processes by name: kafka, logs, feed, code, web, daemon.
     """
 
     kafka: str = ""
@@ -121,6 +122,7 @@ class Platform:
         broker = LoneBroker.start(self.folder / "kafka")
         self._add("kafka", broker.pid, kafka=broker.bootstrap_servers)
         broker.write_address(self.folder / "kafka.address")
+        self._start("logs", ["python", log_rotation.__file__, str(self.folder / "logs")])
         yield f"feeding {speed:g} recorded messages a second"
         self._start("feed", ["python", "-m", "lockstep.rehearsal.feed", str(self.repository), "--speed", str(speed)])
         heads = [(stream, self._head(stream)) for stream in streams_in(self.repository).values()]

@@ -1,0 +1,18 @@
+"""One job for all streams: bounds what Dagster itself keeps of them, each hour."""
+
+from collections.abc import Iterable
+
+from dagster import DefaultScheduleStatus, ScheduleDefinition
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration.pruning_job import pruning_job
+from lockstep.settings import Settings
+
+
+def pruning_schedule(streams: Iterable[AnyStream], settings: Settings) -> ScheduleDefinition:
+    """The schedule and its job: ten minutes to the hour, apart from compaction, housekeeping and checks."""
+    return ScheduleDefinition(
+        job=pruning_job(streams, settings.dagster),
+        cron_schedule="50 * * * *",
+        default_status=DefaultScheduleStatus.RUNNING,
+    )

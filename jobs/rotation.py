@@ -1,0 +1,38 @@
+"""One schedule a stream: replaces its never-ending run once a day. No logic."""
+
+import zlib
+
+from dagster import (
+    DefaultScheduleStatus,
+    RunRequest,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SkipReason,
+    schedule,
+)
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration import names
+from lockstep.orchestration.rotation import rotate
+from lockstep.settings import Settings
+
+MINUTES = 60
+
+
+def rotation_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
+    """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core."""
+
+    @schedule(
+        name=names.rotation_schedule(stream),
+        job_name=names.stream_job(stream),
+        cron_schedule=f"{zlib.crc32(stream.name.encode()) % MINUTES} 3 * * *",
+        default_status=DefaultScheduleStatus.RUNNING,
+        description=(
+            f"Replaces the never-ending run of {stream.name} by a handover, if it is older than half a day. The old "
+            "run ends with success, and Dagster's storage can be pruned of it."
+        ),
+    )
+    def rotate_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
+        return rotate(stream, settings, context.instance)
+
+    return rotate_run

@@ -1,0 +1,232 @@
+"""Bounds what Dagster's own database keeps of the streams: ended runs, events without a run, results of checks.
+
+Dagster deletes ticks that are older than a day by itself (`retention` in dagster.yaml), and nothing else. Here old runs
+are deleted, but for the newest of each job; of the events that belong to no run, or to one that never ends, old ones,
+but for the newest of each asset, partition and kind; results of checks alike; and ticks after hours, not days. Other
+code locations of the same Dagster are left alone.
+
+Dagster's interface deletes whole runs. For the rest its SQL storages are asked directly, which are all that there is
+in open source: SQLite, where each run has a file of its own that Dagster empties and leaves behind, and Postgres.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from dagster import AssetKey, DagsterRunStatus, RunsFilter
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.storage.event_log import SqlEventLogStorage
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable,
+    AssetEventTagsTable,
+    SqlEventLogStorageTable,
+)
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, select
+
+from lockstep.orchestration import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from dagster import DagsterInstance, DagsterRun
+
+    from lockstep.engine.hands import AnyStream
+
+ASSET_JOB = "__ASSET_JOB"
+"""Dagster's own job for assets that are materialized without a job."""
+OVER = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+UNFINISHED = [status for status in DagsterRunStatus if status not in OVER]
+AT_ONCE = 500
+"""Rows a transaction deletes: other processes wait for SQLite's lock for some milliseconds only."""
+
+
+class PruningScope(msgspec.Struct, frozen=True):
+    """What is ours in a Dagster that others may use too.
+
+    Attributes:
+        jobs: Names of the jobs.
+        assets: Keys of the assets.
+        instigators: Names of the sensors and schedules.
+    """
+
+    jobs: frozenset[str]
+    assets: frozenset[AssetKey]
+    instigators: frozenset[str]
+
+    @staticmethod
+    def of(streams: Iterable[AnyStream]) -> PruningScope:
+        """All that the streams are in Dagster, and the pruning itself."""
+        listed = list(streams)
+        return PruningScope(
+            jobs=frozenset([*(name for stream in listed for name in names.all_jobs(stream)), names.PRUNING_JOB]),
+            assets=frozenset(key for stream in listed for key in names.all_assets(stream)),
+            instigators=frozenset(
+                [
+                    *(name for stream in listed for name in names.all_instigators(stream)),
+                    names.schedule_of(names.PRUNING_JOB),
+                ]
+            ),
+        )
+
+    def holds(self, run: DagsterRun | None) -> bool:
+        """Whether a run is there and ours."""
+        if run is None or run.job_name != ASSET_JOB:
+            return run is not None and run.job_name in self.jobs
+        return bool(run.asset_selection) and set(run.asset_selection or ()) <= self.assets
+
+
+class PruningLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What stays.
+
+    Attributes:
+        seconds: Runs, events and results stay for so long.
+        tick_seconds: Ticks that did nothing stay for so long: a sensor of four seconds makes 22 MB of them a day.
+        runs_min: So many ended runs of each job stay, however old.
+        runs_max: No more than so many ended runs of each job stay, however young.
+    """
+
+    seconds: float
+    tick_seconds: float = 7_200.0
+    runs_min: int = 10
+    runs_max: int
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted.
+
+    Attributes:
+        runs: Ended runs, with all that belongs to them.
+        events: Events of assets that belong to no run, or to one that goes on.
+        check_results: Results of checks.
+        files: Files of runs that are not there any more.
+    """
+
+    runs: int
+    events: int = 0
+    check_results: int = 0
+    files: int = 0
+
+
+def prune(instance: DagsterInstance, scope: PruningScope, limits: PruningLimits, now: float) -> Pruned:
+    """Delete what is old. It may be killed at any moment: the next one goes on.
+
+    1. Ended runs.
+    2. Ticks of sensors that did nothing.
+    3. Events of no run and of runs that go on; the newest of each kind stays.
+    4. Results of checks; the newest of each check stays.
+    5. Files that deleted runs left behind.
+
+    Args:
+        instance: The Dagster.
+        scope: What is ours in it.
+        limits: What stays.
+        now: Seconds since 1970 (UTC).
+    """
+    before = datetime.fromtimestamp(now - limits.seconds, UTC)
+    runs = sum(_prune_job(instance, scope, job, limits, before) for job in sorted({*scope.jobs, ASSET_JOB}))  # 1
+    _prune_ticks(instance, scope, now - limits.tick_seconds)  # 2
+    storage = instance.event_log_storage
+    if not isinstance(storage, SqlEventLogStorage):
+        return Pruned(runs=runs)
+    return Pruned(
+        runs=runs,
+        events=_prune_events(instance, storage, scope, before),  # 3
+        check_results=_prune_results(storage, scope, before),  # 4
+        files=_prune_files(instance, storage) if isinstance(storage, SqliteEventLogStorage) else 0,  # 5
+    )
+
+
+def _prune_job(
+    instance: DagsterInstance, scope: PruningScope, job: str, limits: PruningLimits, before: datetime
+) -> int:
+    newest = instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER), limit=limits.runs_max)
+    all_ended = instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER))
+    old = set(instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER, updated_before=before)))
+    kept = {*newest[: limits.runs_min], *(run_id for run_id in newest if run_id not in old)}
+    deleted = 0
+    for run_id in all_ended:
+        if run_id not in kept and scope.holds(instance.get_run_by_id(run_id)):
+            instance.compute_log_manager.delete_logs(prefix=[run_id])
+            instance.delete_run(run_id)
+            deleted += 1
+    return deleted
+
+
+def _prune_ticks(instance: DagsterInstance, scope: PruningScope, before: float) -> None:
+    for state in instance.all_instigator_state():
+        if state.instigator_name in scope.instigators:
+            nothing = [TickStatus.SKIPPED]
+            instance.purge_ticks(state.instigator_origin_id, state.selector_id, before, nothing)
+
+
+def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, before: datetime) -> int:
+    """In SQLite an event is in the file of its run, and once more in the index that all runs share."""
+    unfinished = [run.run_id for run in instance.get_runs(RunsFilter(statuses=UNFINISHED)) if scope.holds(run)]
+    runs = [RUNLESS_RUN_ID, *unfinished]
+    table = SqlEventLogStorageTable
+    ours = and_(table.c.asset_key.in_(_written(scope.assets)), table.c.run_id.in_(runs))
+    old = _all_but_newest(
+        table,
+        (table.c.asset_key, table.c.dagster_event_type, table.c.partition),
+        and_(ours, table.c.timestamp < _plain(before)),
+    )
+    if isinstance(storage, SqliteEventLogStorage):
+        for run_id in runs:
+            _delete(partial(storage.run_connection, run_id), table, old)
+    return _delete(storage.index_connection, table, old)
+
+
+def _prune_results(storage: SqlEventLogStorage, scope: PruningScope, before: datetime) -> int:
+    table = AssetCheckExecutionsTable
+    ours = table.c.asset_key.in_(_written(scope.assets))
+    kind = (table.c.asset_key, table.c.check_name, table.c.partition)
+    old = _all_but_newest(table, kind, and_(ours, table.c.evaluation_event_timestamp < _plain(before)))
+    return _delete(storage.index_connection, table, old)
+
+
+def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: ColumnElement[bool]) -> Select[int]:
+    """Ids of some rows of a table, without the newest row of each kind."""
+    newest = select(func.max(table.c.id)).group_by(*kind)
+    return select(table.c.id).where(which, table.c.id.not_in(newest)).limit(AT_ONCE)
+
+
+def _delete(connect: Callable[[], AbstractContextManager[Connection]], table: Table, old: Select[int]) -> int:
+    """Delete rows, and the tags of events, in short transactions."""
+    count, tags = 0, AssetEventTagsTable
+    while True:
+        with connect() as connection:
+            ids = list(connection.scalars(old))
+            if not ids:
+                return count
+            if table is SqlEventLogStorageTable:
+                connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
+            connection.execute(delete(table).where(table.c.id.in_(ids)))
+            count += len(ids)
+
+
+def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:
+    """Delete files of runs that are not there any more: Dagster empties the file of a deleted run and leaves it."""
+    count = 0
+    for run_id in storage.get_all_run_ids():
+        if instance.get_run_by_id(run_id) is None:
+            path = Path(storage.path_for_shard(run_id))
+            for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+                name.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def _written(keys: Iterable[AssetKey]) -> list[str]:
+    return [key.to_string() for key in keys]
+
+
+def _plain(moment: datetime) -> datetime:
+    """As Dagster writes it: UTC, and without saying so."""
+    return moment.replace(tzinfo=None)

@@ -1,0 +1,42 @@
+"""The job that prunes Dagster's storage. It needs no Spark and takes a second or two beside its start."""
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+from dagster import JobDefinition, OpExecutionContext, job, op
+
+from lockstep.engine.hands import AnyStream
+from lockstep.orchestration import names
+from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune
+from lockstep.settings import DagsterSettings
+
+DAY_SECONDS = 86_400.0
+
+
+def limits_of(settings: DagsterSettings) -> PruningLimits:
+    """What stays, as the installation's settings have it."""
+    return PruningLimits(seconds=settings.retention_days * DAY_SECONDS, runs_max=settings.runs_max)
+
+
+def pruning_job(streams: Iterable[AnyStream], settings: DagsterSettings) -> JobDefinition:
+    """The job `dagster_pruning`."""
+    scope, limits = PruningScope.of(streams), limits_of(settings)
+
+    @op(description="Deletes old runs, events without a run, results of checks and ticks of these streams.")
+    def prune_dagster(context: OpExecutionContext) -> None:
+        pruned = prune(context.instance, scope, limits, time.time())
+        context.add_output_metadata(msgspec.structs.asdict(pruned))
+        context.log.info("deleted: %s", pruned)
+
+    @job(
+        name=names.PRUNING_JOB,
+        description=(
+            f"Bounds Dagster's own database: keeps runs, events and results of {settings.retention_days:g} days, no "
+            f"more than {settings.runs_max} ended runs of a job, and always the newest."
+        ),
+    )
+    def dagster_pruning() -> None:
+        prune_dagster()
+
+    return dagster_pruning

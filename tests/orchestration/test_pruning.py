@@ -1,0 +1,232 @@
+"""What Dagster keeps of the streams is bounded: on a real instance, whose clock is moved."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckKey,
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterEvent,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRunStatus,
+    JobDefinition,
+    OpExecutionContext,
+    RunsFilter,
+    job,
+    op,
+)
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.events import AssetObservationData
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+
+from assets.order_books import order_books
+from lockstep.orchestration.pruning import Pruned, PruningLimits, PruningScope, prune
+from lockstep.orchestration.pruning_job import limits_of, pruning_job
+from lockstep.settings import DagsterSettings
+
+DAY = 86_400.0
+TABLE, TOPICS, FOREIGN = AssetKey(["s", "table"]), AssetKey(["s", "topics"]), AssetKey(["theirs"])
+OURS, THEIRS = "s_stream", "theirs"
+SCOPE = PruningScope(
+    jobs=frozenset({OURS, "s_checks"}), assets=frozenset({TABLE, TOPICS}), instigators=frozenset({"s_topics"})
+)
+LIMITS = PruningLimits(seconds=7 * DAY, runs_min=1, runs_max=3)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[DagsterInstance]:
+    """SQLite, as `make up` and a user without Postgres have it."""
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    with DagsterInstance.from_config(str(tmp_path)) as made:
+        yield made
+
+
+def made(name: str, asset: AssetKey = TABLE) -> JobDefinition:
+    """A job that observes an asset and prints."""
+
+    @op
+    def work(context: OpExecutionContext) -> None:
+        context.log_event(AssetObservation(asset, metadata={"lag": 1.0}))
+        print("printed")  # noqa: T201  # a captured log
+
+    @job(name=name)
+    def whole() -> None:
+        work()
+
+    return whole
+
+
+def run(instance: DagsterInstance, name: str = OURS, asset: AssetKey = TABLE) -> str:
+    return made(name, asset).execute_in_process(instance=instance).run_id
+
+
+def observed(instance: DagsterInstance, asset: AssetKey) -> list[str | None]:
+    """The partitions of all observations of an asset, the newest first."""
+    return [record.partition_key for record in instance.fetch_observations(asset, limit=1000).records]
+
+
+def files(tmp_path: Path) -> set[str]:
+    """Run ids of which a file or a folder is there."""
+    shards = {path.stem for path in (tmp_path / "history" / "runs").glob("?*.db") if path.stem != "index"}
+    return shards | {path.name for path in (tmp_path / "storage").glob("*")}
+
+
+def add_ticks(instance: DagsterInstance, name: str) -> None:
+    """A tick that did something and one that did not, of a sensor."""
+    code = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="lockstep")
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "__repository__"), name)
+    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING))
+    for status in (TickStatus.SUCCESS, TickStatus.SKIPPED):
+        selector = origin.get_selector().get_id()
+        instance.create_tick(
+            TickData(
+                instigator_origin_id=origin.get_id(),
+                instigator_name=name,
+                instigator_type=InstigatorType.SENSOR,
+                status=status,
+                timestamp=time.time(),
+                run_ids=[],
+                selector_id=selector,
+            )
+        )
+
+
+def ticks(instance: DagsterInstance) -> list[TickData]:
+    """All ticks, by the name of their sensor and the newest last."""
+    states = sorted(instance.all_instigator_state(), key=lambda state: state.instigator_name)
+    found = [instance.get_ticks(state.instigator_origin_id, state.selector_id) for state in states]
+    return [tick.tick_data for group in found for tick in reversed(group)]
+
+
+def days_on(days: float) -> float:
+    return time.time() + days * DAY
+
+
+def test_old_runs_are_deleted_with_their_files_and_the_newest_of_each_job_stay(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    ours, theirs = [run(instance) for _ in range(3)], run(instance, THEIRS, FOREIGN)
+    assert prune(instance, SCOPE, LIMITS, days_on(6)) == Pruned(runs=0)
+    assert set(instance.get_run_ids()) == {*ours, theirs}
+
+    assert prune(instance, SCOPE, LIMITS, days_on(8)).runs == 2
+
+    left = {ours[2], theirs}
+    assert set(instance.get_run_ids()) == left
+    assert files(tmp_path) <= left
+    assert len(observed(instance, TABLE)) == 1
+    assert instance.all_logs(ours[2])
+    assert prune(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
+
+
+def test_no_more_than_so_many_runs_of_a_job_stay_however_young(instance: DagsterInstance) -> None:
+    ours = [run(instance) for _ in range(5)]
+    assert prune(instance, SCOPE, LIMITS, time.time()).runs == 2
+    assert instance.get_run_ids() == ours[:1:-1]
+
+
+def test_a_run_that_goes_on_stays_and_loses_its_old_windows_but_the_newest(instance: DagsterInstance) -> None:
+    living = instance.create_run_for_job(made(OURS), status=DagsterRunStatus.STARTED).run_id
+    for window in range(3):
+        observation = AssetObservationData(AssetObservation(TABLE, metadata={"window": window}))
+        kind = DagsterEventType.ASSET_OBSERVATION.value
+        instance.report_dagster_event(DagsterEvent(kind, OURS, event_specific_data=observation), living)
+
+    assert prune(instance, SCOPE, LIMITS, days_on(8)).events == 2
+
+    assert instance.get_run_ids() == [living]
+    (record,) = instance.fetch_observations(TABLE, limit=10).records
+    assert record.asset_observation is not None
+    assert record.asset_observation.metadata["window"].value == 2
+    assert len(instance.all_logs(living, of_type=DagsterEventType.ASSET_OBSERVATION)) == 1
+
+
+def test_events_without_a_run_go_but_for_the_newest_of_each_asset_partition_and_kind(
+    instance: DagsterInstance,
+) -> None:
+    for _ in range(4):
+        for partition in (None, "a", "b"):
+            instance.report_runless_asset_event(AssetObservation(TOPICS, partition=partition))
+        instance.report_runless_asset_event(AssetMaterialization(TABLE))
+        instance.report_runless_asset_event(AssetObservation(FOREIGN))
+    assert prune(instance, SCOPE, LIMITS, days_on(6)).events == 0
+
+    assert prune(instance, SCOPE, LIMITS, days_on(8)).events == 12
+
+    assert sorted(observed(instance, TOPICS), key=str) == [None, "a", "b"]
+    assert len(instance.fetch_materializations(TABLE, limit=10).records) == 1
+    assert instance.get_latest_materialization_event(TABLE) is not None
+    assert len(observed(instance, FOREIGN)) == 4
+    assert len(instance.all_logs(RUNLESS_RUN_ID)) == 4 + 4
+    assert prune(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
+
+
+def test_results_of_a_check_go_but_for_the_newest(instance: DagsterInstance) -> None:
+    key = AssetCheckKey(TABLE, "complete")
+    for passed in (True, True, False):
+        instance.report_runless_asset_event(AssetCheckEvaluation(TABLE, key.name, passed=passed, metadata={}))
+
+    assert prune(instance, SCOPE, LIMITS, days_on(8)).check_results == 2
+
+    (left,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    assert left.evaluation is not None
+    assert not left.evaluation.passed
+
+
+def test_ticks_that_did_nothing_go_after_hours(instance: DagsterInstance) -> None:
+    for name in ("s_topics", "theirs"):
+        add_ticks(instance, name)
+
+    prune(instance, SCOPE, LIMITS, time.time() + LIMITS.tick_seconds + 60)
+
+    assert [(tick.instigator_name, tick.status) for tick in ticks(instance)] == [
+        ("s_topics", TickStatus.SUCCESS),
+        ("theirs", TickStatus.SUCCESS),
+        ("theirs", TickStatus.SKIPPED),
+    ]
+
+
+def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: DagsterInstance, tmp_path: Path) -> None:
+    ended = run(instance)
+    instance.run_storage.delete_run(ended)  # and then it was killed
+    assert ended in files(tmp_path)
+    assert prune(instance, SCOPE, LIMITS, time.time()).files == 1
+    assert not list((tmp_path / "history" / "runs").glob(f"{ended}*"))
+
+
+def test_the_files_do_not_grow_from_week_to_week(instance: DagsterInstance, tmp_path: Path) -> None:
+    sizes = []
+    for week in range(4):
+        for _ in range(40):
+            instance.report_runless_asset_event(AssetObservation(TOPICS, metadata={"text": "x" * 10_000}))
+        prune(instance, SCOPE, LIMITS, days_on(8 + week))
+        sizes.append(sum((tmp_path / "history" / "runs" / name).stat().st_size for name in ("index.db", ".db")))
+    assert sizes[3] <= sizes[1]
+
+
+def test_the_job_prunes_by_the_settings(instance: DagsterInstance) -> None:
+    settings = DagsterSettings(retention_days=0.5, runs_max=2)
+    assert limits_of(settings) == PruningLimits(seconds=DAY / 2, runs_max=2)
+    pruning = pruning_job([order_books], settings)
+    for _ in range(3):
+        run(instance, "order_books_stream")
+    assert pruning.execute_in_process(instance=instance).success
+    assert len(instance.get_run_ids(RunsFilter(job_name="order_books_stream"))) == 2
+
+
+def test_the_scope_is_all_that_the_code_location_holds() -> None:
+    from definitions import STREAMS, defs
+
+    scope, repository = PruningScope.of(STREAMS), defs.get_repository_def()
+    assert scope.jobs == {each.name for each in repository.get_all_jobs() if not each.name.startswith("__")}
+    assert scope.assets == repository.asset_graph.get_all_asset_keys()
+    sensors, schedules = repository.sensor_defs, repository.schedule_defs
+    assert scope.instigators == {each.name for each in sensors} | {each.name for each in schedules}
