@@ -117,6 +117,13 @@ def test_no_range_passes_the_stable_end_or_where_the_run_is_to_stop(given: PlanI
         assert 0 < messages <= lag[key]
 
 
+def test_partitions_whose_cost_no_clock_has_seen_are_spread_over_the_cores() -> None:
+    lags = {(name, 0): 30_000 for name in "abcd"}
+    free = Learned(seconds_a_message=dict.fromkeys(lags, 0.0))
+    plan = plan_batch(given_lags(lags, learned=free))
+    assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
+
+
 @given(inputs())
 def test_every_partition_is_in_at_most_one_range_from_its_position(given: PlanInput) -> None:
     ranges = [item for group in plan_batch(given).bins for item in group]
