@@ -96,6 +96,8 @@ class Site:
         over, writes = run.process.poll, self.installation.writes
         wait_until(lambda: over() is not None or writes(max(epoch + 1, self.epoch())), "the run writes")
         assert over() is None, run.said()
+        # Else the messages above would be produced a second time, and the stream would halt.
+        wait_until(lambda: self.installation.position("first") > 0, "the first messages are committed")
         return run
 
     def supervised(self, daemon: Daemon) -> psutil.Process:
