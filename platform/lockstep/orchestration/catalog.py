@@ -57,10 +57,11 @@ def table_description(stream: AnyStream) -> str:
     return (
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
-        f"`{integrity(stream)}`: {stream.integrity.promise()}. A run goes on until it is stopped or handed "
-        "over, and observes the table every minute: see Plots. With other assets, or with `available_now` in its "
-        "configuration, it reads what is there and ends; while a never-ending run writes it leaves the table alone. "
-        "Each check materializes the version that it has checked."
+        f"`{integrity(stream)}`: {stream.integrity.promise()}.\n\n"
+        "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
+        "the version that the last check looked at, or the end of a bounded run.\n\n"
+        "A run goes on until it is stopped or handed over. With other assets, or with `available_now` in its "
+        "configuration, it reads what is there and ends; while a never-ending run writes it leaves the table alone."
     ).strip()
 
 

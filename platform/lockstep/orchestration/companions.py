@@ -116,10 +116,12 @@ def observe_topics(
     found, now = topics_of(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
     before = _last_observations(instance, stream)
     changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
-    events = [_all_topics(stream, found)] if shows_all else []
+    events = []
     for topic in changed[:CHANGES_A_LOOK]:
         first_seen = before.get(topic.topic, {}).get(FIRST_SEEN)
         events.append(_one_topic(stream, topic, first_seen if isinstance(first_seen, float) else now))
+    if events or shows_all:  # the last of them: Dagster shows the newest event with the asset
+        events.append(_all_topics(stream, found))
     return TopicEvents(found, events, behind=len(changed) > CHANGES_A_LOOK)
 
 

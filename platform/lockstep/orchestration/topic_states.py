@@ -31,7 +31,7 @@ class TopicLook(msgspec.Struct, frozen=True):
     """A look at the topics.
 
     Attributes:
-        shows_all: Whether the table of all topics is due, and not only what the look before left over.
+        shows_all: Whether the table of all topics is due whatever has changed, and with it the ledger.
         after: The sweep after it, if it leaves nothing over.
     """
 
