@@ -108,6 +108,7 @@ def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(installa
     assert DeltaTable(installation.folders.table).to_pyarrow_table().num_rows == before
 
 
+@pytest.mark.slow
 def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(installation: Installation) -> None:
     command(installation, "lockstep.cli", "start", "order_books")
     first, epoch = writing_run(installation), installation.epoch()
@@ -122,6 +123,7 @@ def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(installatio
     assert installation.head().desired is Desired.RUNNING
 
 
+@pytest.mark.slow
 def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation: Installation) -> None:
     run_id, epoch = writing_run(installation), installation.epoch()
     with installation.dagster() as instance:
@@ -134,6 +136,7 @@ def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation
     command(installation, "lockstep.cli", "verify", "order_books")
 
 
+@pytest.mark.slow
 def test_a_stream_that_lost_its_integrity_fails_and_nobody_starts_it_again(installation: Installation) -> None:
     installation.produce("cut", 1, 50)  # without the snapshot that opens the session
     run = ended(installation, launched(installation, "order_books_stream"))
