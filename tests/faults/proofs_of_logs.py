@@ -9,6 +9,7 @@ WORKERS = "faults/test_workers.py::"
 WRITERS = "faults/test_writers.py::"
 LOGS = "faults/test_kafka_logs.py::"
 CUT = "faults/test_cut_logs.py::"
+DESIRE = "operations/test_desire.py::"
 DAMAGE = "faults/test_damage.py::"
 BACKLOG = "faults/test_backlog.py::"
 ISOLATION = "engine/test_isolation.py::"
@@ -222,6 +223,19 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{WORKERS}test_a_message_that_kills_its_worker_each_time_goes_to_quarantine_where_sessions_may_be_suspended",
             f"{ISOLATION}test_wherever_and_however_many_they_are_each_is_named",
             f"{ISOLATION}test_partitions_without_it_commit_while_it_is_looked_for",
+        ),
+    ),
+    Fault(
+        "F70",
+        "a stop while a successor warms up, or hands over",
+        "the stop holds; a start by a person after it wins",
+        T1,
+        (
+            f"{DESIRE}test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_the_successors_claim",
+            f"{DESIRE}test_a_stop_in_the_middle_of_a_handover_holds",
+            f"{DESIRE}test_a_stop_of_a_stopped_stream_stops_the_run_that_is_on_its_way",
+            f"{DESIRE}test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer",
+            f"{DESIRE}test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before",
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,21 +11,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import Every
+from lockstep import Every, Kind
+from lockstep.engine.liveness import Heartbeat, run_heartbeat, stop_request
 from lockstep.engine.loop import Outcome
-from lockstep.engine.start import Approach, Launch, NotWanted
-from lockstep.engine.wishes import StopRequest, ask_to_stop
-from lockstep.errors import IntegrityLost, StreamHalted, StreamHeld
+from lockstep.engine.start import BY_HAND, Approach, Launch, NotWanted
+from lockstep.engine.wishes import StopRequest, ask_to_stop, commit_stop
+from lockstep.errors import Fenced, IntegrityLost, StreamHalted, StreamHeld
 from lockstep.integrity.acceptance import proposed
 from lockstep.operations.desire import startable, stop, want_running
 from lockstep.operations.opened import NoTable
 from lockstep.operations.resume import resume
+from lockstep.table import demands
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import named_files
+from tests.state.kept_stream import keeping, message
+from tests.state.offline import CLUSTER, Offline
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lockstep.engine.facts import BinFacts
     from lockstep.engine.plan import BatchPlan
     from lockstep.engine.runner import Runner
@@ -215,3 +222,102 @@ def test_what_never_ran_cannot_be_stopped_and_says_how_to_start(runs: LocalRuns)
     with pytest.raises(NoTable, match="lockstep run adding"):
         stop(runs.folders, WHY, patience_seconds=1)
     assert startable(runs.folders).desired is None
+
+
+HOLD = StopRequest("a new disk", "ann", Desired.HELD)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Offline:
+    """A stream without a broker that was started by hand and has a batch; epoch 2 holds it."""
+    stream = Offline(keeping(), tmp_path)
+    stream.run({"kept.a": [("s", message(Kind.SNAPSHOT, 1, x=1))]})
+    want_running(stream.folders, startable(stream.folders), "started by a test")
+    return stream
+
+
+def on_its_way(stream: Offline, *, never_ending: bool, launch: Launch = BY_HAND) -> Approach:
+    """A run that has looked at the table, and whose Spark starts."""
+    return Approach(stream.stream, stream.folders, CLUSTER, launch=launch, never_ending=never_ending)
+
+
+def claimed(approach: Approach) -> Desired:
+    return approach.claim(cancelled=lambda: False).head.desired
+
+
+def held_by(stream: Offline) -> tuple[int, Desired]:
+    head = OutputLog(stream.folders.table).base().head
+    return head.epoch, head.desired
+
+
+@pytest.mark.parametrize("never_ending", [False, True])
+@pytest.mark.parametrize("asked", [WHY, HOLD])
+def test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_the_successors_claim(
+    written: Offline,
+    asked: StopRequest,
+    never_ending: bool,  # noqa: FBT001
+) -> None:
+    """The stop leaves the epoch as it is: only what the head says of the wish can tell the successor."""
+    successor = on_its_way(written, never_ending=never_ending)
+    commit_stop(OutputLog(written.folders.table), demands.Writer(epoch=2, generation=1), asked)
+    with pytest.raises((NotWanted, StreamHeld), match=asked.reason):
+        successor.claim(cancelled=lambda: False)
+    assert held_by(written) == (2, asked.desired)
+
+
+def test_a_stop_in_the_middle_of_a_handover_holds(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(1))
+    worked = threading.Event()
+    with living(runs, then(worked)) as writer:
+        assert worked.wait(WAIT_SECONDS_MAX)
+        successor = Approach(runs.stream, runs.folders, runs.cluster_id(), never_ending=True)
+        stopped = stop(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+        with pytest.raises(NotWanted, match="is stopped"):
+            successor.claim(cancelled=lambda: False)
+        assert writer.result(WAIT_SECONDS_MAX) is Outcome.STOPPED_FOR_GOOD
+    assert (stopped.ended_by, desired(runs)) == ("the writer", Desired.STOPPED)
+
+
+@pytest.mark.parametrize("never_ending", [False, True])
+def test_a_stop_of_a_stopped_stream_stops_the_run_that_is_on_its_way(
+    written: Offline,
+    never_ending: bool,  # noqa: FBT001
+) -> None:
+    stop(written.folders, WHY, patience_seconds=1)
+    with run_heartbeat(written.folders.control, "a-run"):
+        late = on_its_way(written, never_ending=never_ending)
+        assert stop(written.folders, WHY, patience_seconds=1).ended_by == "a claim"
+        with pytest.raises(NotWanted, match="is stopped"):
+            late.claim(cancelled=lambda: False)
+    assert held_by(written)[1] is Desired.STOPPED
+
+
+def test_a_stop_between_the_command_to_start_and_the_first_look_of_its_run_is_kept(written: Offline) -> None:
+    asked_at = startable(written.folders).wished_version
+    stop(written.folders, WHY, patience_seconds=1)
+    with pytest.raises(NotWanted, match="is stopped"):
+        on_its_way(written, never_ending=True, launch=Launch(wished_version=asked_at))
+
+
+def test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before(written: Offline) -> None:
+    before = on_its_way(written, never_ending=True)
+    stop(written.folders, WHY, patience_seconds=1)
+    assert want_running(written.folders, startable(written.folders), "started by ann") == 4
+    assert claimed(on_its_way(written, never_ending=True, launch=AUTOMATIC)) is Desired.RUNNING
+    with pytest.raises(Fenced):
+        before.claim(cancelled=lambda: False)
+    stop(written.folders, WHY, patience_seconds=1)
+    assert claimed(on_its_way(written, never_ending=True)) is Desired.RUNNING
+
+
+def test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer(written: Offline) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with Heartbeat(written.folders.control, 2):
+            stopping = pool.submit(stop, written.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+            deadline = time.monotonic() + WAIT_SECONDS_MAX
+            while not stop_request(written.folders.control, 2).exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            output = OutputLog(written.folders.table)
+            output.commit(demands.claim(2, output.table_id, lambda _: None))
+        stopped = stopping.result(WAIT_SECONDS_MAX)
+    assert (stopped.ended_by, stopped.epoch, stopped.desired) == ("a claim", 4, "stopped")

@@ -13,7 +13,8 @@ from lockstep.errors import StreamHalted
 from lockstep.integrity.finding import Finding
 from lockstep.orchestration import launch
 from lockstep.orchestration.launch import StartFailed, await_writer, start_on_its_way
-from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG
+from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
+from lockstep.orchestration.table_asset import launch_of
 from lockstep.table import demands
 from lockstep.table.head import Desired
 from tests.table.protocol_run import ProtocolRun, anything, folders_in
@@ -88,6 +89,11 @@ def test_a_start_whose_run_ended_otherwise_says_how(
     run = made(instance, status, **{OUTCOME_TAG: "not wanted any more"})
     with pytest.raises(StartFailed, match=f"{status.value}; not wanted any more"):
         await_writer("order_books", folders, instance, run.run_id)
+
+
+def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: DagsterInstance) -> None:
+    assert launch_of(made(instance, DagsterRunStatus.STARTED, **{WISH_TAG: "7"})).wished_version == 7
+    assert launch_of(made(instance, DagsterRunStatus.STARTED)).wished_version is None
 
 
 def test_a_start_that_another_run_forestalled_is_a_start(

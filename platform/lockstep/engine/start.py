@@ -38,12 +38,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         automatic: A sensor asked for the run, not a person: it writes only while the desired state allows it, and
             leaves that state as it is.
         adopts_topics: The run reads topics that appear from its next batch on; else a sensor starts a new run for them.
+        wished_version: `Head.wished_version` when the run was asked for: a newer stop is kept, and the run ends. None
+            takes that of its first look at the table.
     """
 
     cause: str = "started by hand"
     run_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
     automatic: bool = False
     adopts_topics: bool = False
+    wished_version: int | None = None
 
     def desires(self, *, never_ending: bool) -> Desired | None:
         """What the claim of the run sets; None leaves the desired state as it is."""
@@ -54,7 +57,7 @@ BY_HAND = Launch()
 
 
 class NotWanted(Exception):  # not an error: the desired state changed between the request for a run and its claim
-    """An automatic run that the desired state no longer allows."""
+    """A run that somebody stopped before it claimed, or an automatic one that the desired state does not allow."""
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +97,7 @@ class Approach:
         Raises:
             StreamHalted: The stream waits for an operator.
             StreamHeld: The stream is held by an operator.
-            NotWanted: The run is automatic, and the desired state does not allow it.
+            NotWanted: The run is automatic, and the desired state does not allow it; or it was stopped already.
             TableError: The table is not as its head says.
         """
         self._launch, self._never_ending = launch, never_ending
@@ -164,8 +167,15 @@ class Approach:
         refuse_halted(head)
         if head.desired is Desired.HELD:
             raise StreamHeld(head.stream, head.reason)
-        if self._launch.automatic and head.epoch and not _allowed(head.desired, never_ending=self._never_ending):
+        allowed = not self._launch.automatic or _allowed(head.desired, never_ending=self._never_ending)
+        if (head.epoch and not allowed) or self._stopped_meanwhile(head):
             raise NotWanted(f"{head.stream} is {head.desired.value} ({head.reason})")
+
+    def _stopped_meanwhile(self, head: Head) -> bool:
+        """Whether a stop is newer than the wish to run; told by versions of the table, not by clocks."""
+        asked = self._launch.wished_version
+        wished = self.head.wished_version if asked is None else asked
+        return head.desired is Desired.STOPPED and head.wished_version > wished
 
 
 def _allowed(desired: Desired, *, never_ending: bool) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import msgspec
 
-from lockstep.engine.liveness import Phase, pulse, stop_request, writer_lives
+from lockstep.engine.liveness import Phase, pulse, run_pulses, stop_request, writer_lives
 from lockstep.engine.start import refuse_halted
 from lockstep.engine.wishes import StopRequest, ask_to_stop
 from lockstep.errors import Fenced, StreamHalted
@@ -17,6 +18,8 @@ from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 
 POLL_SECONDS = 0.2
+TAKEOVERS_MAX = 5
+"""A stop follows a handover under way to the next writer; so many in a row are no handover any more."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -48,21 +51,25 @@ class Startable(msgspec.Struct, frozen=True):
         lives: Whether a writer works already.
         epoch: The epoch that holds the table.
         never_ending: Whether the writer that lives goes on until it is stopped.
+        wished_version: `Head.wished_version` of the look.
     """
 
     desired: str | None
     lives: bool
     epoch: int
     never_ending: bool = False
+    wished_version: int = 0
 
 
 def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
     """Stop or hold a stream until somebody starts it again.
 
-    1. A stream whose desired state is this one already is left as it is.
+    1. A stream whose desired state is this one already is left as it is, unless a run is on its way to it.
     2. A living writer is asked; it commits the desired state and ends at its batch boundary.
     3. Where none lives, or it does not end in time, a claim commits it; a late writer is fenced by it, having written
-       nothing visible. A halted stream stays halted, and is stopped or held once it is resumed.
+       nothing visible, and so is a run that has looked at the table and not claimed yet. A halted stream stays
+       halted, and is stopped or held once it is resumed.
+    4. Where a successor claimed in the same moment, it is stopped in its turn.
 
     Args:
         folders: Where the stream lies.
@@ -71,12 +78,19 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
 
     Raises:
         NoTable: The stream has never run.
-        Fenced: Another run took over in the same moment.
+        Fenced: Runs took over from each other again and again.
     """
     output = opened(folders)
+    for _ in range(TAKEOVERS_MAX):
+        with suppress(Fenced):  # 4
+            return _stop(folders, output, request, patience_seconds)
+    return _stop(folders, output, request, patience_seconds)
+
+
+def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patience_seconds: float) -> Stopped:
     head = output.base().head
     lives = writer_lives(folders.control, head.epoch)
-    if desired_of(head) is request.desired and not lives:
+    if desired_of(head) is request.desired and not lives and not run_pulses(folders.control):
         return _stopped(head, "nobody")  # 1
     if lives:
         ask_to_stop(folders.control, head.epoch, request)  # 2
@@ -109,7 +123,13 @@ def startable(folders: StreamFolders) -> Startable:
         raise StreamHalted(head.stream, head.findings)
     lives, last = writer_lives(folders.control, head.epoch), pulse(folders.control, head.epoch)
     never_ending = lives and last is not None and last.never_ending
-    return Startable(head.desired.value, lives=lives, epoch=head.epoch, never_ending=never_ending)
+    return Startable(
+        head.desired.value,
+        lives=lives,
+        epoch=head.epoch,
+        never_ending=never_ending,
+        wished_version=head.wished_version,
+    )
 
 
 def want_running(folders: StreamFolders, found: Startable, why: str) -> int:

@@ -22,6 +22,7 @@ from lockstep.orchestration.names import (
     LOCKSTEP_START,
     OUTCOME_TAG,
     SUPERVISOR,
+    WISH_TAG,
     automatic_tags,
     stream_job,
 )
@@ -109,7 +110,7 @@ def start_stream(
     if found.never_ending:
         return Launched(stream.name, job, "", home, found.epoch)
     cause = f"lockstep start ({who})"
-    tags = {CAUSE_TAG: cause}
+    tags = {CAUSE_TAG: cause, WISH_TAG: str(found.wished_version)}
     if found.desired is not None and not found.lives:
         tags = automatic_tags(LOCKSTEP_START, cause, want_running(folders, found, cause))  # 2
     with DagsterInstance.get() as instance:

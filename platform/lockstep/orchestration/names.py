@@ -18,6 +18,8 @@ SUPERVISOR, TOPICS_SENSOR, LOCKSTEP_START = "supervisor", "topics sensor", "lock
 """Values of it."""
 EPOCH_TAG = "lockstep/epoch"
 """The epoch that held the table when an automatic run was asked for."""
+WISH_TAG = "lockstep/wished_version"
+"""The table's version of the last stop, hold or start when a run was asked for: a newer stop is kept."""
 OUTCOME_TAG = "lockstep/outcome"
 """How a run of a stream ended: `handed over`, `fenced`, `halted`, ..."""
 CHECK = "complete_and_in_order"

@@ -14,7 +14,7 @@ from lockstep.engine.start import Launch
 from lockstep.errors import LockstepError, StreamHalted
 from lockstep.orchestration import catalog, endings
 from lockstep.orchestration.freshness import table_freshness
-from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, table_key, topics_key
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, WISH_TAG, table_key, topics_key
 from lockstep.orchestration.own_run import OwnRun
 from lockstep.orchestration.progress import REPORT_SECONDS, RunProgress
 from lockstep.orchestration.refusals import refuse_unseen, up_to_date
@@ -82,7 +82,13 @@ def launch_of(run: DagsterRun) -> Launch:
     if by_a_person:
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
     cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
-    return Launch(cause=cause, run_id=run.run_id, automatic=AUTOMATIC_TAG in run.tags)
+    wished = run.tags.get(WISH_TAG, "")
+    return Launch(
+        cause=cause,
+        run_id=run.run_id,
+        automatic=AUTOMATIC_TAG in run.tags,
+        wished_version=int(wished) if wished.isdecimal() else None,
+    )
 
 
 class _TableRun:
