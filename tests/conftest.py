@@ -59,6 +59,7 @@ HARMED_MODULES = (
 """They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
 
 LONGEST_MODULES = (
+    "tests/orchestration/test_daily_operation.py",
     "tests/orchestration/test_comeback.py",
     "tests/crash/test_kills.py",
     "tests/verify/test_prover.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import psutil
 from dagster import DagsterInstance
 
 from lockstep.engine.liveness import Phase, pulse
+from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.rehearsal.process import NO_CHANGE
 from lockstep.rehearsal.producer import produce
 from lockstep.rehearsal.recordings import Recorded, as_sent, recorded_days
@@ -157,7 +159,7 @@ class Installation:
         places = {"HOME": home, "TMPDIR": f"{home}/temporary", "DAGSTER_HOME": f"{home}/dagster"}
         for place in places.values():
             (self.folder / place).mkdir(parents=True, exist_ok=True)
-        (self.folder / places["DAGSTER_HOME"] / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+        shutil.copy(ROOT / "deploy" / "dagster.yaml", self.folder / places["DAGSTER_HOME"])
         return {
             # The jars are where the user's own cache is; a new home would fetch them again.
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
@@ -198,12 +200,17 @@ class Installation:
         output = self.folder / f"daemon-{time.monotonic_ns()}.log"
         with output.open("wb") as log_file:
             environment = {**self.environment(home), **more}
+            create_dagster_storage(self.folder / home / "dagster")
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log_file, stderr=log_file)
         daemon = Daemon(process, output)
         try:
             yield daemon
         finally:
             daemon.kill_all()
+
+    def daemon_said(self) -> str:
+        """The end of what the newest daemon printed."""
+        return max(self.folder.glob("daemon-*.log")).read_text(errors="replace")[-8000:]
 
     def head(self) -> Head:
         """The head of the table."""

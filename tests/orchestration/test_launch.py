@@ -12,7 +12,7 @@ from lockstep.engine.liveness import Heartbeat, run_heartbeat
 from lockstep.errors import StreamHalted
 from lockstep.integrity.finding import Finding
 from lockstep.orchestration import launch
-from lockstep.orchestration.launch import StartFailed, await_writer, start_on_its_way
+from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, start_on_its_way
 from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
 from lockstep.orchestration.table_asset import launch_of
 from lockstep.table import demands
@@ -151,3 +151,14 @@ def test_a_start_of_before_that_is_dead_is_not_waited_for(instance: DagsterInsta
     run = made(instance, DagsterRunStatus.STARTED, **{AUTOMATIC_TAG: "supervisor"})
     assert start_on_its_way(order_books, folders, instance) is None
     instance.delete_run(run.run_id)
+
+
+def test_a_created_dagster_home_leaves_no_database_to_be_created_by_two_processes_at_once(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    create_dagster_storage(tmp_path)
+    databases = set(tmp_path.rglob("*.db"))
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.get_runs_count() == 0
+        assert instance.all_instigator_state() == []
+    assert set(tmp_path.rglob("*.db")) == databases
+    assert {path.name for path in databases} == {"runs.db", "index.db", "schedules.db"}

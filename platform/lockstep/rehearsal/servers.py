@@ -133,7 +133,10 @@ class Platform:
 
     def _start_dagster(self) -> Console:
         """One code server for the web server and the daemon; runs are its children."""
+        from lockstep.orchestration.launch import create_dagster_storage  # loads Dagster
+
         shutil.copy(self.repository / "deploy" / "dagster.yaml", self.folder / "dagster" / "dagster.yaml")
+        create_dagster_storage(self.folder / "dagster")
         code = free_ports(1)[0]
         server = {"host": "127.0.0.1", "port": code, "location_name": LOCATION}
         workspace = self.folder / "workspace.yaml"
