@@ -21,7 +21,7 @@ from lockstep.declare.triggers import AvailableNow, Every, FileSize, Trigger
 from lockstep.declare.types import DecimalType, IntegerType
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
 from lockstep.folds.table import TableFold
-from lockstep.integrity.contract import Halt, OnGrowth, Suspend
+from lockstep.integrity.contract import Halt, OnGrowth, SessionStart, Suspend
 from lockstep.integrity.evidence import Checksum, Linked, LogOnly, Sequence
 from lockstep.integrity.none import NoIntegrity
 from lockstep.integrity.once import Once
@@ -73,6 +73,7 @@ __all__ = [
     "Rule",
     "SchemaReference",
     "Sequence",
+    "SessionStart",
     "Severity",
     "Stream",
     "Strict",

@@ -49,6 +49,7 @@ SURFACE = [
     "Rule",
     "SchemaReference",
     "Sequence",
+    "SessionStart",
     "Severity",
     "Stream",
     "Strict",

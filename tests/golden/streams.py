@@ -14,10 +14,12 @@ from lockstep import (
     Link,
     NoIntegrity,
     Once,
+    Opened,
     Ordered,
     Place,
     Record,
     Sequence,
+    SessionStart,
     Stream,
     Strict,
     Topics,
@@ -83,7 +85,7 @@ class Tanks(Transform[Change, Tank, Level]):
             resets=message.resets,
         )
 
-    def open(self, message: Change, record: Record) -> Tank:
+    def open(self, message: Change, record: Record) -> Tank | Opened[Tank, Level]:
         return Tank(message.level + message.add)
 
     def apply(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
@@ -144,8 +146,25 @@ def _stream(
     )
 
 
+class Added(Tanks):
+    """A tank without snapshots: it is empty before its first message, which is applied like any other."""
+
+    def open(self, message: Change, record: Record) -> Opened[Tank, Level]:
+        tank = Tank(0)
+        return Opened(tank, self.apply(tank, message, record))
+
+
+class AddedById(Added, ById):
+    """The same, where the number is an id."""
+
+
+class AddedByLink(Added, ByLink):
+    """The same, where each message names its predecessor."""
+
+
+_FIRST = SessionStart.FIRST_MESSAGE
 _BOUND = timedelta(seconds=10)
-_SUSPENDS = Suspend()
+_SUSPENDS, _ACCEPTS_LOSS = Suspend(), Suspend(accept_loss=True)
 STREAMS = {
     stream.name: stream
     for stream in (
@@ -156,12 +175,23 @@ STREAMS = {
         _stream("reorder", FuzzyWindow(lateness=_BOUND, reorder=True)),
         _stream("strict", Strict(evidence=Sequence())),
         _stream("suspends", Strict(evidence=Sequence(), on_violation=_SUSPENDS)),
-        _stream("accepts_loss", Strict(evidence=Sequence(), on_violation=Suspend(accept_loss=True))),
+        _stream("accepts_loss", Strict(evidence=Sequence(), on_violation=_ACCEPTS_LOSS)),
         _stream("drops", Strict(evidence=Sequence(), repeats=Repeats.DROP)),
         _stream("wraps", Strict(evidence=Sequence(wraps_at=256))),
         _stream("linked", Strict(evidence=Linked()), ByLink()),
         _stream("checksum", Strict(evidence=Checksum())),
         _stream("counted", Strict(evidence=LogOnly())),
         _stream("minutes", Strict(evidence=Sequence()), Minutes(), EventTime(session_idle=timedelta(minutes=5))),
+        _stream("first_none", NoIntegrity(session_start=_FIRST), Added()),
+        _stream("first_once", Once(keep_ids=100, session_start=_FIRST, on_violation=_SUSPENDS), AddedById()),
+        _stream("first_ordered", Ordered(session_start=_FIRST), Added()),
+        _stream("first_window", FuzzyWindow(lateness=_BOUND, session_start=_FIRST), Added()),
+        _stream("first_reorder", FuzzyWindow(lateness=_BOUND, reorder=True, session_start=_FIRST), Added()),
+        _stream("first_strict", Strict(evidence=Sequence(), session_start=_FIRST), Added()),
+        _stream(
+            "first_suspends", Strict(evidence=Sequence(), session_start=_FIRST, on_violation=_ACCEPTS_LOSS), Added()
+        ),
+        _stream("first_linked", Strict(evidence=Linked(), session_start=_FIRST), AddedByLink()),
+        _stream("first_counted", Strict(evidence=LogOnly(), session_start=_FIRST), Added()),
     )
 }

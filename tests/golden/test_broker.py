@@ -17,6 +17,8 @@ import pytest
 from lockstep import Topics
 from lockstep.errors import IntegrityLost
 from lockstep.operations.state import NoSuchSession, Wanted, read_states
+from lockstep.operations.verify.proof import Status
+from lockstep.operations.verify.verify import verify
 from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Sent
 from tests.engine.feed import Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
@@ -165,3 +167,10 @@ def test_a_case_comes_to_its_golden_texts_through_the_broker(case: Case, feed: F
     assert states == states_in(played, [*states, *(set("abc") - states.keys())], states)
     halted = [line.removeprefix("halted: ") for line in lines if line.startswith("halted")]
     assert halted == ([played.finding] if played.finding else [])
+    assert_proven(played)
+
+
+def assert_proven(played: Played) -> None:
+    """The second gate of the class comes to the same on every message."""
+    found = verify(played.runs.stream, played.runs.folders, played.runs.settings.kafka)
+    assert (found.violations, found.status) == ((), Status.PROVEN), found.notes

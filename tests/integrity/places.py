@@ -34,6 +34,11 @@ class NoMessage:
 RECORD = Record(topic="t", topic_id="id", partition=0, offset=7, source=NoMessage())
 
 
+def at_offset(offset: int) -> Record:
+    """A record at an offset."""
+    return Record(topic="t", topic_id="id", partition=0, offset=offset, source=NoMessage())
+
+
 def snapshot(number: int | None = None, *, link: Link | None = None) -> Place:
     return Place("s", Kind.SNAPSHOT, sequence=number, link=link)
 

@@ -20,7 +20,7 @@ from lockstep.declare.topics import Topics
 from lockstep.declare.transform import M, R, S, Transform, overrides
 from lockstep.declare.triggers import Every, Trigger
 from lockstep.errors import DeclarationError, NotYet
-from lockstep.integrity.contract import IntegrityClass, Policy
+from lockstep.integrity.contract import IntegrityClass, Policy, SessionStart
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """A stream's name is a folder, an asset key and a consumer group: one spelling that suits all."""
@@ -104,6 +104,10 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
     policy: object = getattr(stream.integrity, "on_violation", None)
     if not isinstance(policy, Policy):
         raise DeclarationError("Stream.integrity.on_violation", policy, "is not a policy", "for example Halt()")
+    start: object = getattr(stream.integrity, "session_start", None)
+    if not isinstance(start, SessionStart):
+        right = "SessionStart.SNAPSHOT or SessionStart.FIRST_MESSAGE"
+        raise DeclarationError("Stream.integrity.session_start", start, "is not a start of sessions", right)
 
 
 def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> None:

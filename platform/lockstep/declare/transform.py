@@ -54,8 +54,8 @@ class Transform(ABC, Generic[M, S, R]):
     def open(self, message: M, record: Record) -> S | Opened[S, R]:
         """Make the session's whole state from a snapshot.
 
-        Under a class that lets updates of unknown sessions pass (`NoIntegrity`), the first update
-        of such a session comes here too.
+        Where a session may begin at its first message (`NoIntegrity`, `Once`, any class with
+        `session_start=SessionStart.FIRST_MESSAGE`), the first update of a session comes here too.
         """
 
     @abstractmethod

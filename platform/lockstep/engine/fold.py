@@ -184,6 +184,8 @@ class RangeFold:
             entry.gate = gate
         elif judgement is Judgement.LATE:
             self._late(entry, body, place, record)
+        elif verdict.begins:
+            entry.gate = None  # its state is that of an unknown session: `open` makes a new one
         return applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record))
 
     def _preceded(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from lockstep.integrity.opening import OpeningAtFirst
 from lockstep.integrity.spread import Spread
 from lockstep.integrity.suspending import GivenUp, SuspendedSession, Suspending, adapted
 from lockstep.integrity.time import PartitionTime
@@ -75,15 +76,28 @@ class OnGrowth(Enum):
     """All sessions of the topic are suspended until their next snapshot."""
 
 
+class SessionStart(Enum):
+    """Which message begins a session."""
+
+    SNAPSHOT = "snapshot"
+    """A snapshot. `Once` and `NoIntegrity` also let the first message of an unknown session begin it."""
+    FIRST_MESSAGE = "first message"
+    """The first message, whatever its kind: for feeds without snapshots (telemetry, events). Where a session is
+    unknown or suspended, its next message begins it as a snapshot would: `Transform.open` makes the state of it.
+    An END of an unknown session changes nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class IntegrityClass(ABC):
     """A promise about the messages of a stream.
 
     Attributes:
         on_violation: What happens when the promise cannot be kept.
+        session_start: Which message begins a session: a snapshot, or the first one whatever it is.
     """
 
     on_violation: Policy = Halt()  # a frozen value without parts
+    session_start: SessionStart = SessionStart.SNAPSHOT
 
     answers: ClassVar[Mapping[Fault, Judgement]]
     """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
@@ -141,12 +155,16 @@ class IntegrityClass(ABC):
             skipped: Sessions that an operator skips.
             spread: Snapshots may lie over several messages.
         """
-        gate = Spread(self.gate(time), bears_all=self.bears_all) if spread else self.gate(time)
+        at_first = self.session_start is SessionStart.FIRST_MESSAGE
+        gate = OpeningAtFirst(self.gate(time)) if at_first and not self.passes_unknown_sessions else self.gate(time)
+        gate = Spread(gate, bears_all=self.bears_all) if spread else gate
         if not self.may_suspend(suspended_from, skipped):
             return GivenUp(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
-        return Suspending(gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts)
+        return Suspending(
+            gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts, opens_at_first=at_first
+        )
 
     def adapter(
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()

@@ -107,14 +107,14 @@ class Checksum(Evidence):
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        if state is None:
-            return (1, ACCEPT) if place.kind is SNAPSHOT else (None, unknown_session(place, Judgement.VIOLATION))
         if state is True:
             return True, ACCEPT
-        known: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the sum
+        known: int = state or 0  # type: ignore[assignment]  # an int here; a cast costs as much as the sum
         seen = known + 1
         if place.kind is END and place.count is not None and place.count != seen:
             return state, violation("count", f"{place.count} messages in the session", seen)
+        if state is None and place.kind is not SNAPSHOT:
+            return None, unknown_session(place, Judgement.VIOLATION)
         return seen, ACCEPT
 
     def adapt(self, state: GateState) -> GateState:

@@ -2,7 +2,7 @@
 
 A suspended session's messages go to quarantine until its next snapshot, which begins it anew. A whole
 partition is suspended where it cannot be told which sessions suffer: then each session comes back at
-its own snapshot.
+its own snapshot. Where sessions begin at their first message, the next message is that snapshot.
 
 A suspension is an offset: sessions that began before it are suspended. There is one for the partition, and one for
 each session that an operator skips. An operator may set it past messages that are not read yet: those go to
@@ -71,17 +71,20 @@ class Suspending(Gate):
         *,
         bears_violations: bool,
         accepts_loss: bool = False,
+        opens_at_first: bool = False,
     ) -> None:
         self._inner, self.suspended_from = inner, suspended_from
         self._skipped = {each.session: each.before for each in skipped}
         self._bears_violations, self._accepts_loss = bears_violations, accepts_loss
+        self._opens_at_first = opens_at_first
 
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
         known = cast("Opened | None", state)  # adapted when it was loaded
         before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
         suspended = known is not None and (known["g"] is False or known["o"] < before)
-        if place.kind in _BEGINS and record.offset >= before:
+        at_first = self._opens_at_first and place.kind is Kind.UPDATE and (known is None or suspended)
+        if (at_first or place.kind in _BEGINS) and record.offset >= before:
             return self._snapshot(known, place, record, suspended=suspended)
         if suspended or record.offset < before or (known is None and place.session in self._skipped):
             return self._waiting(known, place, before, suspended=suspended)
@@ -136,7 +139,7 @@ class Suspending(Gate):
         before = None if known is None or suspended else known["g"]
         inner, verdict = self._inner.check(before, place, record)
         if verdict.judgement in _KEPT:
-            return _opened(record.offset, inner), self._ending(known, verdict, record, suspended=suspended)
+            return _opened(record.offset, inner), self._ending(known, verdict, place, record, suspended=suspended)
         if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
             return self._refused(known, verdict, place, record)
         if is_spread(before) and not place.resets:
@@ -147,11 +150,14 @@ class Suspending(Gate):
         told = msgspec.structs.replace(verdict, judgement=anew.judgement, freed=self._inner.held(before))
         return _opened(record.offset, inner), told
 
-    def _ending(self, known: Opened | None, verdict: Verdict, record: Record, *, suspended: bool) -> Verdict:
+    def _ending(
+        self, known: Opened | None, verdict: Verdict, place: Place, record: Record, *, suspended: bool
+    ) -> Verdict:
         """The verdict on a snapshot that may end a suspension."""
         if known is None or not suspended:
             return verdict
-        verdict = msgspec.structs.replace(verdict, freed=self.held(cast("GateState", known)))
+        freed = self.held(cast("GateState", known))
+        verdict = msgspec.structs.replace(verdict, freed=freed, begins=place.kind is Kind.UPDATE)
         if not self._accepts_loss:
             return verdict
         since = known.get("s", known["o"]) if known["g"] is False else max(known["o"], self.suspended_from)

@@ -36,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
         before: Offsets of messages held back, to be applied before this one, in order.
         after: Offsets of messages held back, to be applied after this one, in order.
         freed: Offsets of messages held back that will not be applied: they go to quarantine.
+        begins: It is an update, and begins its suspended session anew, as a snapshot would.
     """
 
     judgement: Judgement
@@ -45,8 +46,11 @@ class Verdict(msgspec.Struct, frozen=True):
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     freed: tuple[int, ...] = ()
+    begins: bool = False
 
 
+UNKNOWN_SESSION = "unknown session"
+"""The cause of the verdict on an update of a session without snapshot."""
 ACCEPT = Verdict(judgement=Judgement.ACCEPT)
 """The usual verdict. Compared by identity on the hot path."""
 
@@ -104,4 +108,4 @@ def noticed(cause: str, expected: object, found: object) -> Verdict:
 def unknown_session(place: Place, judgement: Judgement) -> Verdict:
     """The verdict on an update of a session without snapshot."""
     found = f"{place.kind.value} of a session without snapshot"
-    return Verdict(judgement, "unknown session", "a snapshot first", found)
+    return Verdict(judgement, UNKNOWN_SESSION, "a snapshot first", found)

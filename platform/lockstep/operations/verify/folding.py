@@ -194,7 +194,7 @@ class Folding:
         if place.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)
             return True
-        self.applying.apply(message, at=record.offset, known=known)
+        self.applying.apply(message, at=record.offset, known=known, opens=True if fated.begins else None)
         self.waiting.release(place.session, fated.after, record.offset)
         return True
 

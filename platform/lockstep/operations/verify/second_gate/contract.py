@@ -81,6 +81,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         release: What waits no longer, by the watermark; None for a class in which nothing waits for that.
         bears_all: Whether nothing that a message says of itself breaks the promise.
         by_time: Whether messages are compared with the watermark.
+        at_first: Whether any update begins a session that is unknown or waits.
     """
 
     rule: Rule
@@ -95,6 +96,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     release: Callable[[Memory], Ruling] | None = None
     bears_all: bool = False
     by_time: bool = False
+    at_first: bool = False
 
     @property
     def suspends(self) -> bool:

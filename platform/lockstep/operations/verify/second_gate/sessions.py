@@ -37,6 +37,7 @@ class Fate(NamedTuple):
         before: Offsets of messages held back that are applied before it, in order.
         after: Offsets of those that are applied after it.
         freed: Offsets of those that will not be applied: they go to quarantine.
+        begins: It is an update that begins a waiting session anew.
     """
 
     what: What
@@ -45,6 +46,7 @@ class Fate(NamedTuple):
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     freed: tuple[int, ...] = ()
+    begins: bool = False
 
 
 class Suspension(NamedTuple):
@@ -83,7 +85,8 @@ def _fate(rules: Rules, known: Known | None, place: Place, record: Record, suspe
     offset, from_offset = record.offset, suspension.of(place.session)
     waits = known is not None and is_waiting(known, from_offset)
     held = () if known is None or known.waits else held_of(known.memory)
-    begins = place.kind in {Kind.SNAPSHOT, Kind.PART} and offset >= from_offset
+    at_first = rules.at_first and place.kind is Kind.UPDATE and (known is None or waits)
+    begins = (at_first or place.kind in {Kind.SNAPSHOT, Kind.PART}) and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
     if known is not None and waits and (not begins or (_is_broken(known) and not place.resets)):
         return Fate(What.WAIT, suspended(known, place), "suspended", freed=held)
@@ -94,7 +97,8 @@ def _fate(rules: Rules, known: Known | None, place: Place, record: Record, suspe
     what, cause = ruling.what, ruling.cause
     if what in _GOES_ON:
         opened_at = offset if known is None or begins else known.opened_at
-        return _going_on(Known(opened_at, ruling.memory), ruling, freed=held if waits else ())
+        going_on = _going_on(Known(opened_at, ruling.memory), ruling, freed=held if waits else ())
+        return going_on._replace(begins=at_first and waits)
     is_whole = place.resets or not is_on_its_way(before)
     if begins and what not in _NOTHING_ELSE and before is not None and rules.bears and is_whole:
         anew = ruled(rules, None, place, record)

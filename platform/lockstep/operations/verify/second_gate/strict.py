@@ -94,6 +94,8 @@ def by_count(memory: Memory, place: Place, record: Record) -> Ruling:
     """
     del record
     if memory is None:
+        if place.kind is Kind.END and place.count not in {None, 1}:
+            return refuse("count")
         return Ruling(What.ACCEPT, 1) if place.kind is Kind.SNAPSHOT else refuse("unknown session")
     if memory is True or not isinstance(memory, int):
         return Ruling(What.ACCEPT, memory=True)

@@ -1,0 +1,32 @@
+"""Sessions that need no snapshot: a gate around the gate of a class. Pure.
+
+Where a session is unknown, an update is judged as the snapshot that begins it. An END of a session that is unknown
+ends nothing: it is accepted and leaves nothing behind, unless it says how many messages there were and they are
+missing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep.declare.place import Kind, Place
+from lockstep.declare.record import Record
+from lockstep.integrity.verdict import ACCEPT, UNKNOWN_SESSION, Gate, GateState, Judgement, Verdict
+
+
+class OpeningAtFirst(Gate):
+    """See the module."""
+
+    def __init__(self, inner: Gate) -> None:
+        self._inner = inner
+        self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        after, verdict = self._inner.check(state, place, record)
+        if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:
+            return after, verdict
+        opened, begins = self._inner.check(None, msgspec.structs.replace(place, kind=Kind.SNAPSHOT), record)
+        if place.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
+            return None, ACCEPT
+        return opened, begins
