@@ -185,8 +185,8 @@ class Settings(BaseSettings):
         dagster: How much Dagster keeps of the streams.
         table_root: Folder that holds `<stream>/table` and its companions.
         local_root: Folder of an executor for the hot copy of state; may be lost at any time.
-        retention_hours: How far back a rewind, time travel and a slow reader of the tables may go. The log of a table
-            keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
+        retention_hours: How far back a rewind, time travel and a slow reader of the tables may go; an hour at least. The
+            log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
     """
 
     model_config = SettingsConfigDict(
@@ -204,7 +204,7 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
-    retention_hours: Annotated[float, Field(gt=0)] = 72.0
+    retention_hours: Annotated[float, Field(ge=1)] = 72.0
 
     @classmethod
     def settings_customise_sources(

@@ -9,6 +9,7 @@ WORKERS = "faults/test_workers.py::"
 WRITERS = "faults/test_writers.py::"
 LOGS = "faults/test_kafka_logs.py::"
 CUT = "faults/test_cut_logs.py::"
+CLEAN = "operations/test_clean_state.py::"
 DESIRE = "operations/test_desire.py::"
 DAMAGE = "faults/test_damage.py::"
 BACKLOG = "faults/test_backlog.py::"
@@ -236,6 +237,18 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{DESIRE}test_a_stop_of_a_stopped_stream_stops_the_run_that_is_on_its_way",
             f"{DESIRE}test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer",
             f"{DESIRE}test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before",
+        ),
+    ),
+    Fault(
+        "F71",
+        "state is cleaned up beside a driver whose clock is off by days, or that slept for days before its commit",
+        "what it may commit stays and is committed; what an epoch left that is fenced goes",
+        Tier.PURE,
+        (
+            f"{CLEAN}test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits",
+            f"{CLEAN}test_a_driver_that_is_fenced_in_its_sleep_loses_its_files_and_its_successor_none",
+            f"{CLEAN}test_what_may_still_be_committed_stays_and_what_cannot_goes_whatever_the_clocks_show",
+            f"{CLEAN}test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state",
         ),
     ),
 )

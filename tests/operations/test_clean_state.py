@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lockstep import Kind
+from lockstep.engine.committer import Committer, Reached
+from lockstep.engine.start import Approach, Claimed
+from lockstep.errors import Fenced
 from lockstep.operations.clean_state import raise_floor, unreachable_state
 from lockstep.operations.housekeeping import StepResult, run_housekeeping
 from lockstep.operations.repair import repair
@@ -20,9 +23,16 @@ from tests.state.kept_stream import keeping, message, plain_fold
 from tests.state.offline import Offline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockstep.engine.bookkeeping import BatchIdentity
+    from lockstep.table.commit import Landed
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
+    from lockstep.table.ledger import LedgerRow
     from tests.state.kept_stream import Sent
+
+    RowsOf = Callable[[BatchIdentity, bool], list[LedgerRow]]
 
 OLD = 40 * 3600
 BATCHES = 14
@@ -111,12 +121,109 @@ def floor_at(folders: StreamFolders, batch: int) -> Head:
     return OutputLog(folders.table).commit(demands.floor(1, batch)).head
 
 
-def test_young_files_stay_whoever_wrote_them(stream: Offline) -> None:
-    orphan = stream.folders.state / "state-of-a-batch-under-way.state"
-    orphan.write_bytes(b"lockstep")
-    before = files(stream)
-    assert cleaned(stream, keep_seconds=0)[1].files == 0
-    assert files(stream) == before
+UNDER_WAY = {
+    "the next batch of the epoch that holds the table": "g1-e2-b14",
+    "a batch that it may come to while this clean-up works": "g1-e2-b18",
+    "a successor that claims while this clean-up works": "g1-e3-b14",
+}
+OVER = {
+    "the next batch, by an epoch that is fenced": "g1-e1-b14",
+    "another attempt of a committed batch": "g1-e1-b13",
+    "another attempt of an old batch": "g1-e1-b2",
+}
+
+
+def orphan(stream: Offline, label: str) -> Path:
+    path = stream.folders.state / f"{label}-{'0' * 32}.state"
+    path.write_bytes(b"lockstep")
+    return path
+
+
+@pytest.mark.parametrize("days", [-40, 0, 40])
+def test_what_may_still_be_committed_stays_and_what_cannot_goes_whatever_the_clocks_show(
+    stream: Offline, days: int
+) -> None:
+    stream.claim()
+    kept, over = [[orphan(stream, label) for label in labels.values()] for labels in (UNDER_WAY, OVER)]
+    then = time.time() + days * 24 * 3600
+    for path in stream.folders.state.iterdir():
+        os.utime(path, (then, then))
+    cleaned(stream, keep_seconds=0)
+    assert [path.exists() for path in (*kept, *over)] == [True] * 3 + [False] * 3
+
+
+def test_files_of_builds_that_did_not_say_who_wrote_them_go_once_the_writer_is_one_that_says(stream: Offline) -> None:
+    stream.claim()
+    old = orphan(stream, "state")
+    cleaned(stream, keep_seconds=0)
+    assert old.exists()
+    stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 3, x=1))]})
+    cleaned(stream, keep_seconds=0)
+    assert not old.exists()
+
+
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """The next driver that has worked its tasks does this before it commits."""
+    commit, acted = Committer.commit, list[object]()
+
+    def after_a_sleep(committer: Committer, reached: Reached, rows_of: RowsOf) -> tuple[Landed, float]:
+        if not acted:
+            acted.append(act())
+        return commit(committer, reached, rows_of)
+
+    monkeypatch.setattr(Committer, "commit", after_a_sleep)
+
+
+NEXT: dict[str, list[Sent]] = {"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 3, x=1))]}
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits(
+    stream: Offline, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """Or whose clock is off by days, in either direction: its files are as old, or as young, as the clock says."""
+
+    def sleep() -> None:
+        then = time.time() - days * 24 * 3600
+        for path in (*stream.folders.state.iterdir(), *stream.folders.table.rglob("*.parquet")):
+            os.utime(path, (then, then))
+        cleaned(stream, keep_seconds=0)
+
+    before_the_commit(monkeypatch, sleep)
+    stream.run(NEXT)
+    assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
+    assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
+
+
+def test_a_driver_that_is_fenced_in_its_sleep_loses_its_files_and_its_successor_none(
+    stream: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_commit(monkeypatch, lambda: (stream.claim(), cleaned(stream, keep_seconds=0)))
+    with pytest.raises(Fenced):
+        stream.run(NEXT)
+    mine = {*stream.folders.state.glob("g1-e2-b14-*"), *stream.folders.table.rglob("rows-g1-e2-b14-*")}
+    assert {path.suffix for path in mine} == {".parquet"}  # of data files the floor decides
+    monkeypatch.undo()
+    before_the_commit(monkeypatch, lambda: cleaned(stream, keep_seconds=0))
+    stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 2, x=1))]})
+    assert values(stream, "kept.busy", "b") == {"x": BATCHES - 2}
+    cleaned(stream, keep_seconds=0)
+    assert not any(path.exists() for path in mine)
+    assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
+
+
+def test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state(
+    stream: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Approach.claim
+
+    def cleaned_meanwhile(approach: Approach, cancelled: Callable[[], bool]) -> Claimed:
+        cleaned(stream, keep_seconds=0)
+        return claim(approach, cancelled)
+
+    monkeypatch.setattr(Approach, "claim", cleaned_meanwhile)
+    stream.run(NEXT)
+    assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
 
 
 def test_a_batch_within_the_time_to_keep_does_not_lose_its_state(stream: Offline) -> None:

@@ -115,6 +115,7 @@ class Offline:
         hour = hour_of(clock_hour(), head.hour, head.closed_hour)
         task = BinTask(
             generation=claimed.writer.generation,
+            epoch=claimed.writer.epoch,
             number=head.batch + 1,
             commit_hour=hour,
             planned_at_us=time.time_ns() // 1_000,

@@ -82,13 +82,8 @@ def housekeeping(
     """
     from lockstep.operations.housekeeping import run_housekeeping
 
-    declared, installed = stream_of(stream), settings()
-    done = run_housekeeping(
-        folders_of(stream),
-        retention_seconds=installed.retention_hours * 3600,
-        batch_seconds_max=declared.limits.batch_seconds,
-        plan_only=plan,
-    )
+    kept_seconds = settings().retention_hours * 3600
+    done = run_housekeeping(folders_of(stream), retention_seconds=kept_seconds, plan_only=plan)
     answer(done, _housekeeping, as_json=as_json)
 
 

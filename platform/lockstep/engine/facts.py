@@ -44,6 +44,7 @@ class BinTask(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one task in one batch."""
 
     generation: int
+    epoch: int
     number: int
     commit_hour: str
     planned_at_us: int

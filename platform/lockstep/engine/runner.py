@@ -88,6 +88,7 @@ def bin_tasks(plan: BatchPlan) -> list[BinTask]:
     return [
         BinTask(
             generation=plan.generation,
+            epoch=plan.epoch,
             number=plan.number,
             commit_hour=plan.commit_hour,
             planned_at_us=plan.planned_at_us,

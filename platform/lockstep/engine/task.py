@@ -31,6 +31,7 @@ from lockstep.state.hotfolder import HotFolder
 from lockstep.table.files import DataFile, DataFileWriter
 from lockstep.table.head import SideFile
 from lockstep.table.quarantine import write_quarantine
+from lockstep.table.written_by import WrittenBy
 
 
 def run_bins(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
@@ -75,7 +76,7 @@ def work_bin(job: Job, task: BinTask, program: Program, log: Log) -> BinFacts:
             files = _write_rows(job, task, works, program)
             quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
             late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
-            facts = _save_states(job, works)
+            facts = _save_states(job, task, works)
     finally:
         gc.enable()
         gc.unfreeze()
@@ -88,7 +89,9 @@ def _write_rows(job: Job, task: BinTask, works: list[Work], program: Program) ->
     batches = [batch for work in works for batch in work.fold.batches]
     if not batches:
         return ()
-    with DataFileWriter(job.table, program.rows.schema, commit_hour=task.commit_hour, prefix="rows") as writer:
+    with DataFileWriter(
+        job.table, program.rows.schema, commit_hour=task.commit_hour, prefix=f"rows-{_label(task)}"
+    ) as writer:
         writer.write(pa.Table.from_batches(batches, program.rows.schema))
         return (writer.finish(),)
 
@@ -100,10 +103,10 @@ def _write_aside(folder: Path, task: BinTask, kept: list[Kept]) -> tuple[SideFil
     return (write_quarantine(folder, rows),) if rows else ()
 
 
-def _save_states(job: Job, works: list[Work]) -> tuple[RangeFacts, ...]:
+def _save_states(job: Job, task: BinTask, works: list[Work]) -> tuple[RangeFacts, ...]:
     """All changed states in one durable file, synced; then the hot copies take the changes."""
     facts = []
-    with StateFileWriter.open(job.state) as writer:
+    with StateFileWriter.open(job.state, _label(task)) as writer:
         for work in works:
             started = time.process_time()
             saved = work.state.write(writer, work.reached)
@@ -112,6 +115,11 @@ def _save_states(job: Job, works: list[Work]) -> tuple[RangeFacts, ...]:
     for work in works:
         work.state.keep()
     return tuple(facts)
+
+
+def _label(task: BinTask) -> str:
+    """By which clean-up tells what is in flight."""
+    return WrittenBy(task.generation, task.epoch, task.number).label
 
 
 def _facts(work: Work, section: SectionRef | None) -> RangeFacts:

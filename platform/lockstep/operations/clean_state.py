@@ -3,6 +3,10 @@
 Reachable are the sections and chains of every partition ever read, as of its newest batch and of every batch that a
 rewind may go back to. The floor of rewinding is raised in the table's head before anything is deleted, so that a
 process that dies in between leaves files that the next one deletes, and never a batch without its state.
+
+What is in flight is told by the generation, epoch and batch in a file's name, not by its age: a driver may sleep for
+days between its tasks and its commit, and clocks differ. Of a batch that the head allows to be committed yet nothing
+is deleted; what a fenced epoch wrote, or another attempt of a committed batch, can go at once.
 """
 
 from __future__ import annotations
@@ -12,33 +16,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pyarrow.compute as pc
 
 from lockstep.operations.opened import opened
 from lockstep.operations.state import address_of
 from lockstep.state.address import SectionRef
 from lockstep.state.durable import read_header
 from lockstep.table import demands, ledger, side
-from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.head import Head
 from lockstep.table.history import head_of_batch, head_since
 from lockstep.table.layout import StreamFolders
+from lockstep.table.written_by import written_by
 
 _ORDER = ["batch", "topic_id", "partition"]
 
 
-def unreachable_state(folders: StreamFolders, head: Head, *, batch_seconds_max: float = 0.0) -> list[Path]:
+def unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
     """State files that nothing can need any more. Safe beside a writer.
 
     1. Bring the ledger forward to the head: a batch that it lacks would look as if nobody needed its state.
     2. Collect the files that are reachable from the ledger.
-    3. Take the others; but not those so young that a batch under way may be about to name them. A commit names no
-       state file that is gone, so a writer that slept for longer starts again from its last commit.
+    3. Take the others, but for those of a batch that can be committed after this head: they are in flight.
 
     Args:
         folders: Where the stream lies.
         head: A head whose rewind floor has been raised, and is committed before anything is deleted.
-        batch_seconds_max: The longest batch that is allowed.
 
     Raises:
         TableError: The table or the ledger is not as the head says.
@@ -46,8 +47,8 @@ def unreachable_state(folders: StreamFolders, head: Head, *, batch_seconds_max: 
     """
     side.SideLogs(folders).forward(head)  # 1
     live = reachable(folders, head)  # 2
-    age = max(2 * max(batch_seconds_max, _longest_batch(folders, head)), OLDEST_FILE_SECONDS)
-    return [path for path in sorted(folders.state.glob("*.state")) if path.name not in live and _is_older(path, age)]
+    found = (path for path in sorted(folders.state.glob("*.state")) if path.name not in live)
+    return [path for path in found if _is_over(path.name, head, live)]  # 3
 
 
 def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool = False) -> Head:
@@ -100,13 +101,13 @@ def _in_force(folders: StreamFolders, head: Head) -> Iterator[SectionRef]:
             yield section
 
 
-def _longest_batch(folders: StreamFolders, head: Head) -> float:
-    since = ledger.read_columns(folders.ledger, [*_ORDER, "batch_seconds"], first_batch=head.rewind_floor)
-    return pc.max(since["batch_seconds"]).as_py() or 0.0
+def _is_over(name: str, head: Head, live: frozenset[str]) -> bool:
+    """Whether no commit after the head can name a file.
 
-
-def _is_older(path: Path, seconds: float) -> bool:
-    try:
-        return path.stat().st_mtime <= time.time() - seconds
-    except FileNotFoundError:
-        return False  # another clean-up was faster
+    Names of earlier builds do not say who wrote them: those are over once the epoch that holds the table is seen to
+    name its files.
+    """
+    by = written_by(name)
+    if by is not None:
+        return by.is_over(head)
+    return any(other is not None and other.epoch == head.epoch for other in map(written_by, live))

@@ -29,6 +29,7 @@ from lockstep.table.files import delete_file
 from lockstep.table.head import Head
 from lockstep.table.history import head_of_batch
 from lockstep.table.layout import StreamFolders
+from lockstep.table.written_by import written_by
 
 LOG = logging.getLogger("lockstep")
 
@@ -94,7 +95,7 @@ class HousekeepingFailed(LockstepError):
 
 
 def run_housekeeping(
-    folders: StreamFolders, *, retention_seconds: float, batch_seconds_max: float = 0.0, plan_only: bool = False
+    folders: StreamFolders, *, retention_seconds: float, plan_only: bool = False
 ) -> HousekeepingResult:
     """Delete what nothing can need any more.
 
@@ -107,7 +108,6 @@ def run_housekeeping(
     Args:
         folders: Where the stream lies.
         retention_seconds: How far back a rewind, a slow reader and time travel may go.
-        batch_seconds_max: The longest batch that is allowed.
         plan_only: Say what would be deleted, as of the floor that there is; change nothing.
 
     Raises:
@@ -121,7 +121,7 @@ def run_housekeeping(
         "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head)),  # 2
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
         "replaced data files": partial(replaced_data_files, folders, head),  # 3
-        "state": partial(unreachable_state, folders, head, batch_seconds_max=batch_seconds_max),  # 4
+        "state": partial(unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
     }
     if not plan_only:
@@ -140,8 +140,10 @@ def run_housekeeping(
 def replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     """Data files that no version from the rewind floor on names, and that no writer can still name.
 
-    A commit refuses files older than `OLDEST_FILE_SECONDS`, so what the commits after the floor added is younger than
-    the floor less that time. Nothing is found while the log does not go back to the floor.
+    What a batch wrote says so in its name: up to that of the floor it is named by the floor's version, or by none from
+    there on. What compaction wrote is told by its age: a commit refuses files of it older than `OLDEST_FILE_SECONDS`,
+    so what the commits after the floor added is younger than the floor less that time. Nothing is found while the log
+    does not go back to the floor.
     """
     floor = head_of_batch(folders.table, head.rewind_floor)
     if floor is None or not floor.batch:
@@ -150,7 +152,13 @@ def replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS
     named = _live(DeltaTable(folders.table)) | _live(DeltaTable(folders.table, version=floor.batch_version))
     found = sorted(folders.table.glob("commit_hour=*/*.parquet"))
-    return [path for path in found if str(path.relative_to(folders.table)) not in named and _modified(path) < young]
+    unnamed = (path for path in found if str(path.relative_to(folders.table)) not in named)
+    return [path for path in unnamed if _is_before(path, floor, young)]
+
+
+def _is_before(path: Path, floor: Head, young: float) -> bool:
+    by = written_by(path.name)
+    return by.is_over(floor) if by is not None else _modified(path) < young
 
 
 def _live(table: DeltaTable) -> set[str]:

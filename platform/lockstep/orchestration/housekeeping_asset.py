@@ -36,11 +36,7 @@ def housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[s
         if not log.exists(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
-            done = run_housekeeping(
-                folders,
-                retention_seconds=settings.retention_hours * 3600,
-                batch_seconds_max=stream.limits.batch_seconds,
-            )
+            done = run_housekeeping(folders, retention_seconds=settings.retention_hours * 3600)
         except LockstepError as error:
             raise failed(error) from error
         context.log.info("rewind floor of %s: batch %s", stream.name, done.rewind_floor)

@@ -52,7 +52,7 @@ class StateFileWriter:
 
     @classmethod
     def open(cls, folder: Path, label: str = "state") -> StateFileWriter:
-        """Prepare a file in `folder`; `label` says what it is to people (generation and batch)."""
+        """Prepare a file in `folder`; `label` names the batch that writes it."""
         return cls(folder, label)
 
     def pack(self, entries: Iterable[Change]) -> Packed:

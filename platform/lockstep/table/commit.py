@@ -24,11 +24,13 @@ from lockstep.table import log
 from lockstep.table.files import DataFile
 from lockstep.table.growth import NO_HOOKS, Growth, growth
 from lockstep.table.head import Head
+from lockstep.table.written_by import written_by
 
 MOST_ATTEMPTS = 200
 """Losing this often in a row to harmless commits means that somebody commits in a loop."""
 OLDEST_FILE_SECONDS = 36 * 3600
-"""Half of the 3 days after which vacuum may delete a file that no version names."""
+"""Half of the 3 days after which vacuum may delete a file that no version names. Of files whose names do not say which
+batch wrote them: of those that do, clean-up deletes none that can be committed, however long their driver slept."""
 
 
 class CommitKind(Enum):
@@ -206,7 +208,7 @@ def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
             raise _bad_file(table, file, "is missing") from None
         if status.st_size != file.size:
             raise _bad_file(table, file, f"has {status.st_size} bytes, not {file.size}")
-        if time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
+        if written_by(file.path) is None and time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
             raise _bad_file(table, file, "is older than half the retention, a vacuum may delete it")
 
 

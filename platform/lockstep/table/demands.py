@@ -81,8 +81,8 @@ def claim(
             raise Fenced(named_epoch + 1, base.head.epoch)
         claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
         if desired is not None:
-            return _with_desired(claimed, base, desired, reason)
-        return _with_desired(claimed, base, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
+            return _wished(base, claimed, desired, reason)
+        return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
 
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
 
@@ -135,7 +135,7 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
 
     def next_head(base: Base) -> Head:
         _same_writer(base.head, writer)
-        return _with_desired(base.head, base, desired, reason)
+        return _wished(base, base.head, desired, reason)
 
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
 
@@ -173,11 +173,14 @@ def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
     return next_head
 
 
-def _with_desired(head: Head, base: Base, desired: Desired, reason: str) -> Head:
-    wished = msgspec.structs.replace(head, wished_version=base.version + 1)
+def _wished(base: Base, head: Head, desired: Desired, reason: str) -> Head:
+    return msgspec.structs.replace(_with_desired(head, desired, reason), wished_version=base.version + 1)
+
+
+def _with_desired(head: Head, desired: Desired, reason: str) -> Head:
     if head.desired is Desired.HALTED:
-        return msgspec.structs.replace(wished, resumes_as=desired)
-    return msgspec.structs.replace(wished, desired=desired, reason=reason)
+        return msgspec.structs.replace(head, resumes_as=desired)
+    return msgspec.structs.replace(head, desired=desired, reason=reason)
 
 
 def _halted_or_resumed(head: Head, findings: tuple[Finding, ...], reason: str) -> Head:

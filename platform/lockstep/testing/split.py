@@ -193,6 +193,7 @@ class Batches(Generic[S, R]):
         self._number += 1
         task = BinTask(
             generation=GENERATION,
+            epoch=1,
             number=self._number,
             commit_hour=HOUR,
             planned_at_us=PLANNED_AT_US,
