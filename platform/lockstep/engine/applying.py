@@ -103,6 +103,12 @@ class Applying:
         for offset in offsets:
             self._judge.freed(self._taken(session, offset), session)
 
+    def drop(self, session: str, offsets: Sequence[int]) -> None:
+        """Drop messages that were held back, because a snapshot covers them."""
+        for offset in offsets:
+            self._held.take(session, offset)
+            self._judge.dropped_late()
+
     def fire(self, at: int) -> None:
         """Do all that is due by the watermark, in the order of (deadline, session).
 

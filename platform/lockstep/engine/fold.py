@@ -153,7 +153,7 @@ class RangeFold:
                 self._applying.set_state(entry, body, place, record)
             entry.gate = gate
             prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us, record.offset))
-            if timing is not None:
+            if timing is not None or verdict is not ACCEPT:
                 self._follow(verdict, entry, place, record)
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self.emission.flush()
@@ -177,6 +177,8 @@ class RangeFold:
         if verdict.freed:
             self._applying.free(session, verdict.freed)
             entry.gate = gate
+        if verdict.stale:
+            self._applying.drop(session, verdict.stale)
         applied = self.judge.remarked(verdict, record, session)
         if judgement is Judgement.BUFFER:
             self._hold_back(gate, entry, place, record)

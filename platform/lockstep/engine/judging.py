@@ -128,6 +128,12 @@ class Judging:
         told = replace(found, expected="a snapshot of the session", found="a message held back")
         self.judged(Judgement.QUARANTINE, record, told)
 
+    def dropped_late(self) -> None:
+        """A message that was held back, and of which nothing is wanted any more."""
+        self.counts.released += 1
+        self.counts.repeats += 1
+        self.counts.dropped += 1
+
     def finding(self, cause: str, offset: int, *, session: str | None = None) -> Finding:
         """A finding about one message of this partition."""
         where = self._position

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from lockstep.integrity.buffering import without_buffer
 from lockstep.integrity.opening import OpeningAtFirst
 from lockstep.integrity.spread import Spread
 from lockstep.integrity.suspending import GivenUp, SuspendedSession, Suspending, adapted
@@ -137,6 +138,11 @@ class IntegrityClass(ABC):
         """Whether messages are held back until the watermark passes."""
         return False
 
+    @property
+    def waits_for_snapshot(self) -> bool:
+        """Whether updates of an unknown session wait for its snapshot."""
+        return False
+
     def gate_for(
         self,
         suspended_from: int,
@@ -172,7 +178,9 @@ class IntegrityClass(ABC):
         """Makes of a stored state what the declaration of today keeps: class and policy may change between runs."""
         suspends, inner = self.may_suspend(suspended_from, skipped), Spread(self.gate(PartitionTime()))
         before = 0 if self.passes_unknown_sessions else suspended_from
-        return lambda state: adapted(state, before, suspends=suspends, inner=inner)
+        if self.waits_for_snapshot:
+            return lambda state: adapted(state, before, suspends=suspends, inner=inner)
+        return lambda state: adapted(without_buffer(state), before, suspends=suspends, inner=inner)
 
     def may_suspend(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
         """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so.

@@ -18,6 +18,9 @@ REMEMBERED = 64
 some 20 bytes each in the state of a session."""
 
 
+_KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
+
+
 class Repeats(Enum):
     """What the strict class makes of a message that came before, with the same content."""
 
@@ -46,7 +49,7 @@ class DroppingRepeats(Gate):
         if number is not None and recent.get(number) == content:
             return state, Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
         inner, verdict = self._evidence.check(seen["g"], place, record)
-        if verdict.judgement is not Judgement.ACCEPT:
+        if verdict.judgement not in _KEPT:
             return state, verdict
         if place.resets:
             recent = {}
@@ -62,6 +65,10 @@ class DroppingRepeats(Gate):
         known = cast("_Seen", state) if is_seen(state) else _Seen(r={}, g=state)
         inner = self._evidence.adapt(known["g"])
         return None if inner is None else cast("GateState", _Seen(r=known["r"], g=inner))
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """See `Gate.held`."""
+        return () if state is None else self._evidence.held(cast("_Seen", state)["g"])
 
 
 def is_seen(state: GateState) -> bool:

@@ -100,7 +100,7 @@ def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
         return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
     if parts["p"] and place.kind is Kind.END:
         return violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
-    if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before:
+    if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before or verdict.stale:
         return violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
         return verdict

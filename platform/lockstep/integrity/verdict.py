@@ -36,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
         before: Offsets of messages held back, to be applied before this one, in order.
         after: Offsets of messages held back, to be applied after this one, in order.
         freed: Offsets of messages held back that will not be applied: they go to quarantine.
+        stale: Offsets of messages held back that a snapshot covers: they are dropped, and counted.
         begins: It is an update, and begins its suspended session anew, as a snapshot would.
     """
 
@@ -46,6 +47,7 @@ class Verdict(msgspec.Struct, frozen=True):
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     freed: tuple[int, ...] = ()
+    stale: tuple[int, ...] = ()
     begins: bool = False
 
 

@@ -12,7 +12,8 @@ honest ways to load one:
 
 * `as_sent`: as a good producer sends it: the snapshot first, then the differences it does not
   contain. Nothing is missing, a strict stream takes it.
-* `as_received`: in the order of the file. A strict stream must refuse it by name.
+* `as_received`: in the order of the file. A strict stream must refuse it by name, unless it is declared to wait for
+  snapshots (`buffer_until_snapshot`).
 
 The file of the second day has no snapshot: alone it must be refused; after the first day's (one
 call with both paths, or produced after it) it goes on over midnight without a break.

@@ -148,6 +148,7 @@ class Folding:
         held = self.sessions.get(place.session)
         fated = fate(self._rules, held.known if held is not None else None, place, record, self.suspension)
         self.waiting.free(fated.freed)
+        self.waiting.drop(fated.stale)
         try:
             done = self._done(fated, message, held)
         except NOT_OF_THE_MESSAGE:

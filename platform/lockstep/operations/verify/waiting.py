@@ -44,6 +44,13 @@ class Waiting:
             place, _, record = self._taken(offset)
             self._aside.keep(record, "suspended", place.session)
 
+    def drop(self, offsets: Iterable[int]) -> None:
+        """Messages that a snapshot covers."""
+        for offset in offsets:
+            self._taken(offset)
+            self._aside.drop(offset)
+            self._aside.counts["repeats"] += 1
+
     def release(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply messages in order, while another one is worked on."""
         for number, offset in enumerate(offsets):

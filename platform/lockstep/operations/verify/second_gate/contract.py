@@ -51,6 +51,7 @@ class Ruling(NamedTuple):
         before: Offsets of messages held back that are applied before it, in order.
         after: Offsets of those that are applied after it.
         freed: Offsets of those that will not be applied.
+        stale: Offsets of those that a snapshot covers: dropped, and counted.
     """
 
     what: What
@@ -59,6 +60,7 @@ class Ruling(NamedTuple):
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     freed: tuple[int, ...] = ()
+    stale: tuple[int, ...] = ()
 
 
 Rule = Callable[[Memory, Place, Record], Ruling]

@@ -47,7 +47,7 @@ def _unfit(parts: list[int], place: Place, ruling: Ruling) -> str | None:
     """Why a message cannot be part of the snapshot that is on its way, whatever the class says of it."""
     if parts and (place.resets or place.kind is Kind.END):
         return "snapshot not complete"
-    if ruling.what is What.HOLD or ruling.after or ruling.before:
+    if ruling.what is What.HOLD or ruling.after or ruling.before or ruling.stale:
         return "snapshot out of order"
     return "snapshot too long" if ruling.what is What.ACCEPT and len(parts) >= PARTS_MAX else None
 
@@ -63,4 +63,7 @@ def held_of(memory: Memory) -> tuple[int, ...]:
         return ()
     if "p" in memory:
         return (*memory["p"], *held_of(memory["g"]))
-    return tuple(offset for _, offset, _ in memory.get("h", ()))
+    if "r" in memory:
+        return held_of(memory["g"])
+    early = tuple(offset for offset, *_ in memory.get("e", ()))
+    return early or tuple(offset for _, offset, _ in memory.get("h", ()))

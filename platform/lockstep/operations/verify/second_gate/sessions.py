@@ -37,6 +37,7 @@ class Fate(NamedTuple):
         before: Offsets of messages held back that are applied before it, in order.
         after: Offsets of those that are applied after it.
         freed: Offsets of those that will not be applied: they go to quarantine.
+        stale: Offsets of those that a snapshot covers: dropped, and counted.
         begins: It is an update that begins a waiting session anew.
     """
 
@@ -46,6 +47,7 @@ class Fate(NamedTuple):
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     freed: tuple[int, ...] = ()
+    stale: tuple[int, ...] = ()
     begins: bool = False
 
 
@@ -138,7 +140,7 @@ def _is_broken(known: Known) -> bool:
 
 def _going_on(known: Known, ruling: Ruling, freed: tuple[int, ...]) -> Fate:
     freed = (*freed, *ruling.freed)
-    return Fate(ruling.what, known, ruling.cause, before=ruling.before, after=ruling.after, freed=freed)
+    return Fate(ruling.what, known, ruling.cause, ruling.before, ruling.after, freed, ruling.stale)
 
 
 def _unless_given_up(rules: Rules, known: Known | None, place: Place, record: Record, from_offset: int) -> Fate:

@@ -21,6 +21,8 @@ from lockstep.operations.verify.second_gate.numbers import LARGEST, content_of, 
 
 REMEMBERED = 64
 """So many contents of a session are kept where repeats are dropped."""
+WAITING_MAX = 10_000
+"""So many updates of a session wait for its snapshot."""
 
 
 def rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
@@ -45,6 +47,8 @@ def _rule(integrity: Any) -> Rule:
     rule = _RULES[name]
     if name == "Sequence":
         rule = partial(by_sequence, wraps_at=evidence.wraps_at)
+    if integrity.buffer_until_snapshot:
+        rule = partial(until_snapshot, rule, getattr(evidence, "wraps_at", None))
     if repeats.name == "DROP":
         return partial(without_repeats, rule)
     return rule
@@ -111,13 +115,70 @@ def without_repeats(rule: Rule, memory: Memory, place: Place, record: Record) ->
     if number is not None and known["r"].get(number) == content:
         return Ruling(What.DROP, memory, "repeat")
     ruling = rule(known["g"], place, record)
-    if ruling.what is not What.ACCEPT:
+    if ruling.what not in {What.ACCEPT, What.HOLD}:
         return ruling._replace(memory=memory)
     contents = {} if _resets(place) else {held: each for held, each in known["r"].items() if held != number}
     if number is not None:
         contents[number] = content
     newest = dict(list(contents.items())[-REMEMBERED:])
-    return Ruling(What.ACCEPT, {"r": newest, "g": ruling.memory}, ruling.cause)
+    return ruling._replace(memory={"r": newest, "g": ruling.memory})
+
+
+def until_snapshot(rule: Rule, wraps_at: int | None, memory: Memory, place: Place, record: Record) -> Ruling:
+    """Updates wait for the snapshot of their session; it drops what it covers, and what follows it goes on.
+
+    Memory is {"e": what waits, each with offset, number, first and previous} before the snapshot, {"q": its number,
+    "g": the rule's} up to the next message that it does not cover, and the rule's from there on.
+    """
+    parts: dict[str, Any] = memory if isinstance(memory, dict) else {}
+    early, known = parts.get("e", []), memory if not parts else parts.get("g")
+    number = place.sequence if place.link is None else place.link.last
+    is_snapshot = place.kind is Kind.SNAPSHOT
+    if number is None or place.kind is Kind.END:
+        return rule(known, place, record)
+    if known is None and not is_snapshot:
+        return _waits(early, wraps_at, number, place, record)
+    if is_snapshot and (known is None or place.resets):
+        ruling = _begun_with_early(rule, wraps_at, early, place, record)
+        return ruling if ruling.what is What.ACCEPT else ruling._replace(memory=memory)
+    if "q" in parts and not is_snapshot and counted_on(number, parts["q"], wraps_at) <= parts["q"]:
+        return Ruling(What.DROP, memory, "stale")
+    ruling = rule(known, place, record)
+    if "q" in parts and is_snapshot and ruling.what is What.ACCEPT:
+        return ruling._replace(memory={"q": number, "g": ruling.memory})
+    return ruling
+
+
+def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Place, record: Record) -> Ruling:
+    first, previous = (None, None) if place.link is None else (place.link.first, place.link.previous)
+    if not all(fits_64_bits(each) for each in (number, first, previous) if each is not None):
+        return refuse("number out of range")
+    if len(early) == WAITING_MAX:
+        return refuse("no snapshot")
+    if early and counted_on(number, early[-1][1], wraps_at) <= early[-1][1]:
+        return refuse("repeat" if number == early[-1][1] else "sequence goes back")
+    return Ruling(What.HOLD, {"e": [*early, [record.offset, number, first, previous]]}, "held back")
+
+
+def _begun_with_early(rule: Rule, wraps_at: int | None, early: list[list[Any]], place: Place, record: Record) -> Ruling:
+    """A snapshot; what waited for it is covered by it, or follows it one by one."""
+    begun = rule(None, place, record)
+    number = place.sequence if place.link is None else place.link.last
+    if begun.what is not What.ACCEPT or number is None:
+        return begun
+    memory, stale, after = begun.memory, list[int](), list[int]()
+    for offset, each, first, previous in early:
+        if counted_on(each, number, wraps_at) <= number:
+            stale.append(offset)
+            continue
+        link = None if place.link is None else Link(each, first=first, previous=previous)
+        ruling = rule(memory, Place(place.session, sequence=each if link is None else None, link=link), record)
+        if ruling.what is not What.ACCEPT:
+            return ruling
+        after.append(offset)
+        memory = ruling.memory
+    memory = memory if after else {"q": number, "g": memory}
+    return Ruling(What.ACCEPT, memory, after=tuple(after), stale=tuple(stale))
 
 
 _RULES: dict[str, Rule] = {"Sequence": by_sequence, "Linked": by_link, "Checksum": by_count, "LogOnly": by_count}

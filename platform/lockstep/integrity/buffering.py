@@ -1,0 +1,163 @@
+"""Holds the updates of a session back until its first snapshot comes: a gate around an evidence of `Strict`. Pure.
+
+A snapshot that is taken beside the stream (over REST) comes after updates that it covers already, and sometimes after
+some that it does not. What came before it waits; with the snapshot the updates that it covers, whose numbers are not
+above its own, are stale: dropped and counted. The others are applied after it, and the evidence judges them. So it
+does with what comes after the snapshot, up to the first update that is not stale.
+
+While a session waits the state is {"e": [[offset, number, first, previous], ...]}, as the messages say them; from the
+snapshot to the first update after it {"q": number of the snapshot, "g": what the evidence remembers}; then it is the
+state of the evidence.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict, cast
+
+from lockstep.declare.place import Kind, Link, Place
+from lockstep.declare.record import Record
+from lockstep.integrity.numbers import LARGEST, unwrapped
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
+
+WAITING_MAX = 10_000
+"""Updates of one session that wait at once; more are taken for a session whose snapshot never comes. Each costs some
+30 bytes in the state of its session, which is written again with every batch that touches it, beside its message."""
+
+Early = list[int | None]
+"""[offset, number, first, previous] of an update that waits."""
+
+
+class _Waiting(TypedDict):
+    e: list[Early]
+
+
+class _Fresh(TypedDict):
+    q: int
+    g: GateState
+
+
+class BufferingUntilSnapshot(Gate):
+    """See the module."""
+
+    def __init__(self, evidence: Gate, wraps_at: int | None) -> None:
+        self._evidence, self._wraps_at = evidence, wraps_at
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        number = _number(place)
+        if number is None or place.kind is Kind.END:
+            return self._usual(state, place, record)
+        if place.kind is Kind.SNAPSHOT and (state is None or place.resets or _is_waiting(state)):
+            return self._begun(state, place, record, number)
+        if state is None or _is_waiting(state):
+            return self._held_back(cast("_Waiting | None", state), place, record, number)
+        if _is_fresh(state) and place.kind is not Kind.SNAPSHOT:
+            snapshot = cast("_Fresh", state)["q"]
+            if not self._is_after(number, snapshot):
+                return state, Verdict(Judgement.LATE, "stale", f"above {snapshot}", str(number))
+        return self._usual(state, place, record)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        if state is None or _is_waiting(state):
+            return state
+        if not _is_fresh(state):
+            return self._evidence.adapt(state)
+        fresh = cast("_Fresh", state)
+        inner = self._evidence.adapt(fresh["g"])
+        return None if inner is None else cast("GateState", _Fresh(q=fresh["q"], g=inner))
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """See `Gate.held`."""
+        waiting = cast("_Waiting", state)["e"] if _is_waiting(state) else []
+        return tuple(cast("int", each[0]) for each in waiting)
+
+    def _usual(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """As the evidence judges; a session that waits is unknown to it."""
+        fresh = _is_fresh(state)
+        inner = cast("_Fresh", state)["g"] if fresh else None if _is_waiting(state) else state
+        after, verdict = self._evidence.check(inner, place, record)
+        if verdict.judgement is not Judgement.ACCEPT:
+            return state, verdict
+        if fresh and place.kind is Kind.SNAPSHOT:
+            after = cast("GateState", _Fresh(q=cast("int", _number(place)), g=after))
+        return after, verdict
+
+    def _begun(self, state: GateState, place: Place, record: Record, number: int) -> tuple[GateState, Verdict]:
+        """The snapshot that begins a session, with what waited for it."""
+        after, verdict = self._evidence.check(None, place, record)
+        if verdict.judgement is not Judgement.ACCEPT:
+            return state, verdict
+        waiting = cast("_Waiting", state)["e"] if _is_waiting(state) else []
+        stale = [each for each in waiting if not self._is_after(cast("int", each[1]), number)]
+        applied = [each for each in waiting if each not in stale]
+        for each in applied:
+            after, verdict = self._evidence.check(after, _place_of(each, place), record)
+            if verdict.judgement is not Judgement.ACCEPT:
+                return state, verdict
+        if not applied:
+            after = cast("GateState", _Fresh(q=number, g=after))
+        return after, Verdict(Judgement.ACCEPT, stale=_offsets(stale), after=_offsets(applied)) if waiting else ACCEPT
+
+    def _is_after(self, number: int, other: int) -> bool:
+        return unwrapped(number, other, self._wraps_at) > other
+
+    def _held_back(
+        self, state: _Waiting | None, place: Place, record: Record, number: int
+    ) -> tuple[GateState, Verdict]:
+        waiting = [] if state is None else state["e"]
+        link = place.link or Link(number)
+        early: Early = [record.offset, number, link.first, link.previous]
+        if (refused := self._refused(waiting, early)) is not None:
+            return cast("GateState", state), refused
+        verdict = Verdict(Judgement.BUFFER, "held back", "a snapshot first", str(number))
+        return cast("GateState", _Waiting(e=[*waiting, early])), verdict
+
+    def _refused(self, waiting: list[Early], early: Early) -> Verdict | None:
+        """Why an update cannot wait behind the others; what is missing between them shows with the snapshot."""
+        number = cast("int", early[1])
+        if any(each is not None and abs(each) > LARGEST for each in early):
+            return violation("number out of range", "a number of 64 bits", number)
+        if len(waiting) >= WAITING_MAX:
+            return violation("no snapshot", f"one before more than {WAITING_MAX} updates", WAITING_MAX + 1)
+        last = cast("int", waiting[-1][1]) if waiting else None
+        if last is None or self._is_after(number, last):
+            return None
+        return violation("repeat" if number == last else "sequence goes back", f"above {last}", number)
+
+
+def without_buffer(state: GateState) -> GateState:
+    """A stored state for a class that holds nothing back: a session that waits is unknown to it."""
+    if not isinstance(state, dict) or _is_waiting(state):
+        return None if _is_waiting(state) else state
+    if _is_fresh(state):
+        return cast("_Fresh", state)["g"]
+    inner = cast("GateState", state.get("g"))
+    kept = without_buffer(inner)
+    if kept is inner:
+        return state
+    return None if kept is None else {**state, "g": kept}
+
+
+def _is_waiting(state: GateState) -> bool:
+    return isinstance(state, dict) and "e" in state
+
+
+def _is_fresh(state: GateState) -> bool:
+    return isinstance(state, dict) and "q" in state
+
+
+def _number(place: Place) -> int | None:
+    return place.sequence if place.link is None else place.link.last
+
+
+def _place_of(early: Early, snapshot: Place) -> Place:
+    """The place of an update that waited, as far as the evidence looks at it."""
+    _, number, first, previous = early
+    if snapshot.link is None:
+        return Place(snapshot.session, sequence=number)
+    return Place(snapshot.session, link=Link(cast("int", number), first=first, previous=previous))
+
+
+def _offsets(waiting: list[Early]) -> tuple[int, ...]:
+    return tuple(cast("int", each[0]) for each in waiting)
