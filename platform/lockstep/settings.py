@@ -185,8 +185,8 @@ class Settings(BaseSettings):
         dagster: How much Dagster keeps of the streams.
         table_root: Folder that holds `<stream>/table` and its companions.
         local_root: Folder of an executor for the hot copy of state; may be lost at any time.
-        retention_hours: How far back a rewind, time travel and a slow reader of the tables may go; an hour at least. The
-            log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
+        retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
+            The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
     """
 
     model_config = SettingsConfigDict(
