@@ -5,12 +5,12 @@ Each file of `lockstep/commands` adds its commands to the application when it is
 
 from __future__ import annotations
 
-from lockstep.commands import installation, look, operate, quarantine, resume, rows, run, verify
+from lockstep.commands import installation, look, message, operate, quarantine, resume, rows, run, verify
 from lockstep.commands.app import app
 
 __all__ = ["GROUPS", "app", "main"]
 
-GROUPS = (look, rows, verify, run, operate, quarantine, resume, installation)
+GROUPS = (look, rows, message, verify, run, operate, quarantine, resume, installation)
 """The files of commands, in no order that matters: `Panel` groups them in --help."""
 
 

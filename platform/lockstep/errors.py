@@ -32,6 +32,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |- NotRetained                the state as of a batch is not kept any more (operations/state.py)
 |- NotInQuarantine            no message of that place is in quarantine (operations/quarantine.py)
 |- ExportRefused              a file is there already, or cannot be written (operations/quarantine.py)
+|- NoMessage                  no message is at that place, or none halts the stream (operations/message.py)
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
@@ -157,7 +158,7 @@ class StreamHalted(LockstepError):
     """
 
     def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
-        shown = "\n".join(f"  {finding}" for finding in findings)
+        shown = "\n".join(f"  {finding}{_indented(finding.traceback)}" for finding in findings)
         super().__init__(f"stream {stream} is halted:\n{shown}", next_step=resume_command(stream, findings))
         self.stream = stream
         self.findings = findings
@@ -198,6 +199,10 @@ class Violation(LockstepError):
         self.expected = expected
         self.found = found
         self.what = what
+
+
+def _indented(traceback: str) -> str:
+    return "".join(f"\n    {line}" for line in traceback.splitlines())
 
 
 def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:

@@ -27,6 +27,7 @@ from lockstep.errors import IntegrityLost
 from lockstep.operations import (
     desire,
     doctor,
+    message,
     positions,
     preview,
     quarantine,
@@ -39,7 +40,10 @@ from lockstep.operations import (
     topics,
 )
 from lockstep.operations.verify.proof import Proof
+from lockstep.testing import read_messages
+from lockstep.testing import run as run_messages
 from tests.engine.feed import session, update
+from tests.engine.streams import POISON
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Platform
@@ -227,6 +231,41 @@ def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it
         planned = fresh.call(*arguments)
         assert "refused: halted: gap at" in planned.stdout
         assert planned.stdout.splitlines()[-1].startswith(told)
+
+
+def test_the_message_that_halts_a_stream_becomes_the_input_of_a_unit_test(fresh: Platform) -> None:
+    """From the halt over the exported file to the same exception, with the line of the fold that raised it."""
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(2), update(4, a=POISON)])
+    with pytest.raises(IntegrityLost, match=r"(?s)transform raised.*in poisoned.*ZeroDivisionError: poison"):
+        fresh.runs.run()
+    assert "in poisoned" in fresh.call("status", "adding").stdout
+
+    said = fresh.call("message", "adding", "--out", "halted.jsonl")
+    assert said.exit_code == 0
+    assert f"{topic}/0@3 (in Kafka)" in said.stdout
+    assert "in poisoned" in said.stdout
+    again = fresh.call("message", "adding", f"{topic}/0@3", "--json")
+    found = msgspec.json.decode(again.stdout, type=message.StoredMessage)
+    assert msgspec.json.decode((fresh.folder / "halted.jsonl").read_bytes(), type=message.StoredMessage) == found
+    assert (found.offset, found.key, found.value) == (3, b"s", update(4, a=POISON))
+
+    ran = run_messages(fresh.runs.stream, *session(2), *read_messages(fresh.folder / "halted.jsonl"), key="s")
+    assert ran.finding is not None
+    assert (ran.finding.traceback, ran.finding.detail) == (found.finding.traceback, found.finding.detail)  # type: ignore[union-attr]  # it halted
+    refused = fresh.call("message", "adding", "--out", "halted.jsonl")
+    assert (refused.exit_code, "it is there already" in refused.stderr) == (1, True)
+
+
+def test_any_message_can_be_shown_and_what_is_not_there_is_said(platform: Platform) -> None:
+    topic = f"{platform.feed.family}.values.of.a.topic.with.a.name.that.no.narrow.terminal.shows.in.one.line"
+    said = platform.call("message", "adding", f"{topic}/1@0", "--json")
+    assert msgspec.json.decode(said.stdout, type=message.StoredMessage).value == session(1)[0]
+    for place in (f"{topic}/1@99", f"{platform.feed.family}.none/0@1"):
+        missing = platform.call("message", "adding", place)
+        assert (missing.exit_code, "neither Kafka nor the quarantine" in missing.stderr) == (1, True)
+    assert "is not halted by a message" in platform.call("message", "adding").stderr
+    assert platform.call("message", "adding", "nowhere").exit_code == 2
 
 
 def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:

@@ -20,6 +20,7 @@ from lockstep.integrity.finding import Finding
 from lockstep.operations.accepting import NotThere
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.opened import NoTable
+from lockstep.operations.message import NoMessage
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotCovered, NotHalted
@@ -100,6 +101,7 @@ EVERY: tuple[LockstepError, ...] = (
     NotRetained("books", 3, 7, 90),
     NotInQuarantine("books", Place("books.eth", 0, 120)),
     ExportRefused(Path("refused.jsonl"), "it is there already"),
+    NoMessage("books", Place("books.eth", 0, 120)),
     WriterLives("books", 4),
     NotHalted("books", "running"),
     NotCovered("books", (GAP,), (), "the producer's disk"),

@@ -28,6 +28,7 @@ from lockstep.operations.quarantine import (
     quarantine_list,
     quarantined,
 )
+from lockstep.testing import read_messages
 from tests.engine.feed import Feed, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import POISON, adding
@@ -150,6 +151,7 @@ def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path:
         assert (base64.b64decode(row["key"]), value) == as_values[row["offset"]][:2]
         assert (row["topic"], row["partition"]) == (evil, 0)
     assert [header["name"] for header in as_values[0][2]] == [EVIL, "none"]
+    assert [(each.key, each.value) for each in read_messages(lines)] == [as_values[at][:2] for at in (0, 1, 2)]
     before = lines.read_bytes()
     with pytest.raises(ExportRefused, match="it is there already"):
         export(runs.folders, Wanted(), lines)

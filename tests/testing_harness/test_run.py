@@ -130,7 +130,7 @@ def test_nothing_is_read_before_the_first_message() -> None:
 
 
 def test_the_surface_is_fixed_and_loads_neither_spark_nor_dagster() -> None:
-    events = ["CRASH", "RENUMBER", "RESTART", "Event", "Idle", "NewTopic", "Split", "Line", "parse"]
+    events = ["CRASH", "RENUMBER", "RESTART", "Event", "Idle", "NewTopic", "Split", "Line", "parse", "read_messages"]
     results = ["ACCEPT", "Aside", "Finding", "Folded", "Judgement", "Proven", "Ran", "Sent", "Verdict", "run"]
     assert sorted(lockstep.testing.__all__) == sorted([*events, *results])
     script = "import sys, lockstep.testing; print(*{'pyspark', 'dagster', 'great_expectations'} & set(sys.modules))"

@@ -161,7 +161,10 @@ def _headroom(found: Status) -> str:
 def _halt(found: Status) -> Iterator[RenderableType]:
     if not found.next_step:
         return
-    yield from (styled(str(finding), "red") for finding in found.findings)
+    for finding in found.findings:
+        yield styled(str(finding), "red")
+        if finding.traceback:
+            yield styled(finding.traceback)
     at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
     yield styled(f"halted {at}", "red")
     yield styled(f"next: {found.next_step}")

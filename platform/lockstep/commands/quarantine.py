@@ -13,6 +13,7 @@ from lockstep.commands.app import AsJson, Panel, StreamName, command, folders_of
 from lockstep.commands.output import answer, escaped, facts, grid, lines, styled, tell
 
 if TYPE_CHECKING:
+    from lockstep.operations.message import StoredMessage
     from lockstep.operations.quarantine import Exported, QuarantineList, Wanted
     from lockstep.table.quarantine import QuarantineRow
 
@@ -101,7 +102,7 @@ def _listed(found: QuarantineList) -> RenderableType:
 
 
 def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
-    return lines(*(part for row in found for part in (_reason(row), *_contents(row))))
+    return lines(*(part for row in found for part in (_reason(row), *contents(row))))
 
 
 def _reason(row: QuarantineRow) -> RenderableType:
@@ -109,7 +110,7 @@ def _reason(row: QuarantineRow) -> RenderableType:
         (
             ("place", f"{row.topic}/{row.partition}@{row.offset} (topic id {row.topic_id})"),
             ("batch", f"{row.batch} of generation {row.generation}"),
-            ("time", _time(row.timestamp)),
+            ("time", shown_time(row.timestamp)),
             ("cause", _shown(row.cause)),
             ("expected", _shown(row.expected)),
             ("found", _shown(row.found)),
@@ -118,7 +119,8 @@ def _reason(row: QuarantineRow) -> RenderableType:
     )
 
 
-def _contents(row: QuarantineRow) -> tuple[RenderableType, ...]:
+def contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
+    """Key, headers and value of a message, without anything that a terminal obeys."""
     headers = [styled(f"header {escaped(header.name)}: {_bytes(header.value)}") for header in row.headers]
     cut = "" if row.value is None or len(row.value) == row.value_bytes else f", the first {len(row.value)} kept"
     size = "null" if row.value is None else f"{row.value_bytes} bytes{cut}"
@@ -133,7 +135,7 @@ def _dump(value: bytes) -> list[RenderableType]:
         styled(f"{at:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|") for at, piece in pieces
     ]
     left = len(value) - len(shown)
-    return [*dumped, styled(f"... {left} bytes more: lockstep quarantine export, or --json")] if left else dumped
+    return [*dumped, styled(f"... {left} bytes more: as a file, or --json")] if left else dumped
 
 
 def _text(piece: bytes) -> str:
@@ -151,7 +153,8 @@ def _shown(text: str | None) -> str | None:
     return None if text is None else escaped(text)
 
 
-def _time(timestamp: datetime | None) -> str | None:
+def shown_time(timestamp: datetime | None) -> str | None:
+    """A time as all commands print it."""
     return None if timestamp is None else f"{timestamp:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
+from pathlib import Path
+from traceback import TracebackException
+
 import msgspec
 from msgspec.structs import replace
 
+import lockstep
 from lockstep.declare.record import Record
 from lockstep.engine.applying import Applying
 from lockstep.engine.emission import Emission
@@ -15,6 +20,10 @@ from lockstep.integrity.contract import Fault
 from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import Judgement
 from lockstep.table.rows import RowRefused
+
+TRACEBACK_MAX = 4_000
+"""Characters of a traceback in the commit that halts the stream."""
+_LOCKSTEP = str(Path(lockstep.__file__).parent)
 
 
 class Blame(msgspec.Struct, frozen=True):
@@ -72,4 +81,15 @@ def _of_message(worked: Record | None, applying: Applying) -> Blame:
 def _told(error: Exception, found: Finding) -> Finding:
     if isinstance(error, Violation):
         return replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
-    return replace(found, detail=f"{type(error).__name__}: {error}")
+    return replace(found, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
+
+
+def _traceback(error: Exception) -> str:
+    """Where the stream's own code raised: without the frames of lockstep that called it; of what is long the end."""
+    told = TracebackException.from_exception(error)
+    of_stream = list(dropwhile(lambda frame: frame.filename.startswith(_LOCKSTEP), told.stack))
+    if not of_stream:
+        return ""  # lockstep's own code raised, on a row or a place that it cannot take
+    told.stack[:] = of_stream
+    text = "".join(told.format()).rstrip("\n")
+    return text if len(text) <= TRACEBACK_MAX else f"...{text[-TRACEBACK_MAX:]}"

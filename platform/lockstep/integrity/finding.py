@@ -20,6 +20,7 @@ class Finding(msgspec.Struct, frozen=True):
         expected: What would have kept the promise.
         found: What came instead.
         detail: More for people, for example the error text of a fold.
+        traceback: Where the stream's own code raised, as Python prints it; empty for anything else.
     """
 
     cause: str
@@ -32,6 +33,7 @@ class Finding(msgspec.Struct, frozen=True):
     expected: str | None = None
     found: str | None = None
     detail: str = ""
+    traceback: str = ""
 
     @property
     def last_good_offset(self) -> int | None:

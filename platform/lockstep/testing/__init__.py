@@ -12,7 +12,7 @@ from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.testing.events import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Split
 from lockstep.testing.lines import Line, parse
-from lockstep.testing.messages import Sent
+from lockstep.testing.messages import Sent, read_messages
 from lockstep.testing.ran import Aside, Folded, Proven, Ran
 from lockstep.testing.run import run
 
@@ -35,5 +35,6 @@ __all__ = [
     "Split",
     "Verdict",
     "parse",
+    "read_messages",
     "run",
 ]

@@ -14,13 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Never
+from typing import Any, Final
 
 import msgspec
 
 from lockstep.errors import LockstepError
 from lockstep.testing.events import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic
-from lockstep.testing.messages import Sent
+from lockstep.testing.messages import AnySent, Sent
 
 GARBAGE: Final = b"\xff not a message"
 SECOND_MS: Final = 1_000
@@ -55,8 +55,6 @@ class Line:
 
 
 Encode = Callable[[Line], bytes]
-AnySent = Sent[Never]
-"""A message as bytes: of any stream."""
 Steps = list[AnySent | Event]
 
 

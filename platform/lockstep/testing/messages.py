@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Generic, Never, TypeVar, cast
 
 import msgspec
 
@@ -12,6 +14,7 @@ from lockstep import Decoder, Json, MessagePack
 from lockstep.declare.record import TimestampType
 from lockstep.declare.transform import M
 from lockstep.errors import LockstepError
+from lockstep.integrity.time import EPOCH
 
 M_co = TypeVar("M_co", covariant=True)
 
@@ -66,6 +69,53 @@ class InLog:
     def leader_epoch(self) -> int | None:
         """A test has no broker."""
         return None
+
+
+AnySent = Sent[Never]
+"""A message as bytes: of any stream."""
+
+
+class _Header(msgspec.Struct):
+    name: str
+    value: bytes | None
+
+
+class _Line(msgspec.Struct):
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: datetime | None = None
+    headers: list[_Header] = []
+    value_bytes: int | None = None
+
+
+def read_messages(file: str | Path) -> list[AnySent]:
+    """The messages of a file that `lockstep message --out` or `lockstep quarantine export` wrote, for `run`.
+
+    Args:
+        file: JSON lines: key, value and headers in base64, a timestamp.
+
+    Raises:
+        LockstepError: The file is none of these; or a value is cut, as quarantine does it beyond a megabyte.
+    """
+    path = Path(file)
+    try:
+        lines = msgspec.json.Decoder(_Line).decode_lines(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        next_step = "lockstep message STREAM --out FILE, or lockstep quarantine export STREAM FILE.jsonl"
+        raise LockstepError(f"{path}: no messages can be read: {error}", next_step=next_step) from error
+    for number, line in enumerate(lines, 1):
+        if line.value_bytes is not None and line.value_bytes > len(line.value or b""):
+            problem = (
+                f"{path}, line {number}: {len(line.value or b'')} of {line.value_bytes} bytes of the value are left"
+            )
+            raise LockstepError(problem, next_step="lockstep message STREAM TOPIC/PARTITION@OFFSET reads it from Kafka")
+    return [_sent(line) for line in lines]
+
+
+def _sent(line: _Line) -> AnySent:
+    time_ms = 0 if line.timestamp is None else (line.timestamp - EPOCH) // timedelta(milliseconds=1)
+    headers = tuple((header.name, header.value or b"") for header in line.headers)
+    return AnySent(value=line.value, key=line.key, timestamp_ms=time_ms, headers=headers)
 
 
 _ENCODERS: dict[type[Decoder], Callable[[object], bytes]] = {
