@@ -19,8 +19,8 @@ from lockstep.integrity.acceptance import Loss
 from lockstep.integrity.finding import Finding
 from lockstep.operations.accepting import NotThere
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
-from lockstep.operations.opened import NoTable
 from lockstep.operations.message import NoMessage
+from lockstep.operations.opened import NoTable
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotCovered, NotHalted
