@@ -11,6 +11,8 @@ LockstepError                 something a person must know; `next_step` says wha
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table is not as the head says
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
+|  |- ForeignCommit           somebody else committed to a table of a stream (table/foreign.py)
+|  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign.py)
 |  |- Replan                  the hour of a planned batch was closed: it is planned again (table/demands.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (compaction/run.py)
 |  |- InputsGone              another compaction was faster (compaction/run.py)

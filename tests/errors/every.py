@@ -36,6 +36,7 @@ from lockstep.state.healing import LocalStateUnusable
 from lockstep.state.schema import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.section import StateDamaged
 from lockstep.table.demands import Replan
+from lockstep.table.foreign import ForeignCommit, TableReplaced
 from lockstep.table.rows import RowOrigin, RowRefused
 
 GAP = Finding(
@@ -65,6 +66,8 @@ EVERY: tuple[LockstepError, ...] = (
     errors.KafkaError("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
     errors.TableError("version 7 was written by somebody else", next_step="end that writer, then restore version 6"),
     errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
+    ForeignCommit(Path("tables/books/ledger"), 7, "OPTIMIZE", "delta-rs:py-1.6.6"),
+    TableReplaced(Path("tables/books/table"), "there is no log"),
     errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),
     errors.Fenced(3, 4),
     StartFailed("books", "4711", "run 4711 ended: FAILURE; Kafka did not answer within 60 s"),

@@ -18,7 +18,7 @@ from tests.faults.proofs_of_machines import MACHINES
 
 REQUIRED = frozenset(
     f"F{number:02d}"
-    for number in (*range(1, 24), *range(28, 39), 40, 41, 42, 46, 48, 49, 50, 55, 56, 57, 58, 60, 64, 70, 71)
+    for number in (*range(1, 24), *range(28, 39), 40, 41, 42, 46, 48, 49, 50, 55, 56, 57, 58, 60, 64, 70, 71, 75, 76)
 )
 """Faults that this list must hold."""
 

@@ -9,6 +9,7 @@ WORKERS = "faults/test_workers.py::"
 WRITERS = "faults/test_writers.py::"
 LOGS = "faults/test_kafka_logs.py::"
 CUT = "faults/test_cut_logs.py::"
+OTHERS = "faults/test_other_tools.py::"
 CLEAN = "operations/test_clean_state.py::"
 DESIRE = "operations/test_desire.py::"
 DAMAGE = "faults/test_damage.py::"
@@ -250,5 +251,24 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{CLEAN}test_what_may_still_be_committed_stays_and_what_cannot_goes_whatever_the_clocks_show",
             f"{CLEAN}test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state",
         ),
+    ),
+    Fault(
+        "F75",
+        "the root of a stream is copied while it is written, moved, or set back to an older copy",
+        "goes on whole, or is refused by name; a run under which it happens ends by name",
+        T1,
+        (
+            f"{DAMAGE}test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka_and_says_so",
+            f"{DAMAGE}test_a_root_that_is_moved_while_the_stream_is_stopped_goes_on_where_it_is",
+            f"{DAMAGE}test_a_copy_of_a_root_that_was_written_meanwhile_goes_on_whole_or_is_refused_by_name",
+            f"{OTHERS}test_a_root_that_is_moved_or_set_back_under_a_run_ends_it_and_the_next_goes_on",
+        ),
+    ),
+    Fault(
+        "F76",
+        "two roots of one stream name read the same topics",
+        "both tables are complete; the one behind says that there is another",
+        T1,
+        (f"{DAMAGE}test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that_there_is_another",),
     ),
 )

@@ -8,6 +8,7 @@ T0, T1, T2 = Tier.PURE, Tier.CORE, Tier.WHOLE
 KILLS = "faults/test_driver_kills.py::"
 WORKERS = "faults/test_workers.py::"
 WRITERS = "faults/test_writers.py::"
+OTHERS = "faults/test_other_tools.py::"
 DAMAGE = "faults/test_damage.py::"
 DISKS = "faults/test_disks.py::"
 ISOLATION = "engine/test_isolation.py::"
@@ -208,12 +209,17 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F21",
-        "somebody restores the output table to an older version",
-        "stopped, with version and author; nothing is skipped",
+        "somebody restores the output table to an older version, or another tool commits to a table of the stream",
+        "stopped, with version and author; nothing is skipped; one command sets it aside",
         T1,
         (
             f"{DAMAGE}test_a_restore_by_somebody_else_stops_the_stream_with_its_version_and_author",
             "table/test_foreign_commits.py::test_a_restore_is_seen_although_the_table_is_as_it_once_was",
+            f"{OTHERS}test_what_another_tool_commits_stops_the_stream_by_name_and_one_command_sets_it_aside",
+            f"{OTHERS}test_compaction_and_housekeeping_do_not_build_on_what_another_tool_committed",
+            f"{OTHERS}test_a_vacuum_that_finds_nothing_is_none",
+            f"{OTHERS}test_a_vacuum_after_a_restore_deletes_what_is_needed_and_each_file_is_named",
+            f"{OTHERS}test_what_a_log_checkpoint_holds_is_not_set_aside",
         ),
     ),
     Fault(

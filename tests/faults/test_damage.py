@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import threading
 import uuid
@@ -17,6 +18,7 @@ from lockstep.compaction.run import compact_stream
 from lockstep.engine.loop import Outcome
 from lockstep.engine.run import run_stream
 from lockstep.errors import TableError
+from lockstep.kafka.group import Group
 from lockstep.operations.close import close_hour
 from lockstep.rehearsal.broker import Broker
 from lockstep.state.section import StateDamaged
@@ -222,6 +224,80 @@ def test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name(mad
     with pytest.raises(TableError, match="belongs to stream 'adding', not 'other'") as refused:
         other.run()
     assert "table_root" in refused.value.next_step
+
+
+AHEAD = r"group \S+ in Kafka is ahead of this table by (\d+) offsets in 1 partitions"
+
+
+@pytest.mark.fault("F75")
+def test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka_and_says_so(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = made.runs.folders.root
+    Group(made.runs.settings.kafka, "adding").forget()  # what the tests before published of their copies
+    shutil.copytree(tables, tmp_path / "yesterday")
+    made.assert_goes_on()
+    assert re.search(AHEAD, caplog.text) is None
+    shutil.rmtree(tables)
+    shutil.copytree(tmp_path / "yesterday", tables)
+    made.assert_goes_on()
+    assert re.search(AHEAD, caplog.text)
+
+
+@pytest.mark.fault("F75")
+def test_a_root_that_is_moved_while_the_stream_is_stopped_goes_on_where_it_is(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    made.runs.folders.root.rename(tmp_path / "elsewhere" / "tables")
+    Made(dataclasses.replace(made.runs, root=tmp_path / "elsewhere"), made.topic).assert_goes_on()
+
+
+TORN = [
+    ("table/_delta_log", "older", "ledger holds batch 9, the output table batch 8"),
+    ("table/_delta_log", "newer", r"ledger-\S+-b9-9-\S+ is missing"),
+    ("ledger/_delta_log", "older", "goes on"),
+    ("ledger/_delta_log", "newer", "ledger holds batch 9, the output table batch 8"),
+    ("ledger", "older", r"ledger-\S+-b9-9-\S+ is missing"),
+    ("table/commit_hour=*", "older", "names 1 files that are missing or of another size"),
+    ("state", "newer", "goes on"),
+]
+"""A part of a copy that is a claim and a batch older or newer than the rest, and what a start then says."""
+
+
+@pytest.mark.fault("F75")
+@pytest.mark.parametrize(("part", "which", "outcome"), TORN)
+def test_a_copy_of_a_root_that_was_written_meanwhile_goes_on_whole_or_is_refused_by_name(
+    made: Made, tmp_path: Path, part: str, which: str, outcome: str
+) -> None:
+    copies = {"older": made.runs.folders.root / "adding", "newer": tmp_path / "newer"}
+    shutil.copytree(made.runs.folders.root, tmp_path / "all" / "tables")
+    copied = Made(dataclasses.replace(made.runs, root=tmp_path / "all"), made.topic)
+    copied.assert_goes_on()
+    shutil.copytree(copied.runs.folders.root / "adding", copies["newer"])
+    rest = copies["older" if which == "newer" else "newer"]
+    torn = Made(dataclasses.replace(made.runs, root=tmp_path / "torn"), made.topic)
+    root = torn.runs.folders.root / "adding"
+    shutil.copytree(rest, root)
+    (place,) = (path.relative_to(rest) for path in rest.glob(part))
+    shutil.rmtree(root / place)
+    shutil.copytree(copies[which] / place, root / place)
+    if outcome == "goes on":
+        torn.assert_goes_on()
+    else:
+        with pytest.raises(TableError, match=outcome):
+            torn.runs.run()
+
+
+@pytest.mark.fault("F76")
+def test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that_there_is_another(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Group(made.runs.settings.kafka, "adding").forget()
+    shutil.copytree(made.runs.folders.root, tmp_path / "second" / "tables")
+    second = Made(dataclasses.replace(made.runs, root=tmp_path / "second"), made.topic)
+    made.assert_goes_on()
+    second.assert_goes_on()
+    assert re.search(AHEAD, caplog.text)
+    assert made.runs.rows(made.topic) == second.runs.rows(made.topic)
 
 
 @pytest.mark.slow

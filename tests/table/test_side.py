@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from lockstep.errors import TableError
 from lockstep.table import ledger, side
+from lockstep.table.foreign import ForeignCommit
 from tests.table.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -125,9 +126,13 @@ def test_several_processes_may_bring_it_forward_at_once(folders: StreamFolders, 
     assert batches_in_ledger(folders) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_foreign_entry_in_the_ledger_does_no_harm(folders: StreamFolders, run: ProtocolRun) -> None:
-    """Side tables may be compacted by their own maintenance: only their batch number counts."""
+def test_a_log_checkpoint_of_the_ledger_by_somebody_else_does_no_harm_and_a_commit_is_refused(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    """A commit that lockstep did not make may be of any kind: a RESTORE takes batches out of the ledger."""
     DeltaTable(folders.ledger).create_checkpoint()
-    DeltaTable(folders.ledger).alter.set_table_properties({"delta.logRetentionDuration": "interval 31 days"})
     run.batch()
     assert batches_in_ledger(folders) == [1, 2]
+    DeltaTable(folders.ledger).alter.set_table_properties({"delta.logRetentionDuration": "interval 31 days"})
+    with pytest.raises(ForeignCommit, match="is SET TBLPROPERTIES"):
+        run.batch()

@@ -114,7 +114,8 @@ def repair(
 ) -> None:
     """Look for all that a start would refuse with, and mend what is safe to mend.
 
-    Mendable: a cut newest log entry, a ledger behind the table. Exit code 1 while anything is left to do.
+    Mendable: a cut newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
+    anything is left to do.
     """
     from lockstep.operations.repair import repair as do_repair
 

@@ -24,6 +24,7 @@ from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
 from lockstep.table import log, side
 from lockstep.table.files import DataFile, DataFileWriter, delete_file
+from lockstep.table.foreign import refresh, refuse_foreign
 from lockstep.table.growth import MOST_ATTEMPTS, NO_HOOKS
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
@@ -213,7 +214,8 @@ def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile)
     """A compare-and-swap; False where an input is not live any more."""
     inputs = {file.path for file in part.files}
     for _ in range(MOST_ATTEMPTS):
-        handle.update_incremental()
+        refresh(handle, ledger)
+        refuse_foreign(ledger, handle.version())
         if not inputs <= {file.path for file in _named(handle)}:
             return False
         version = handle.version() + 1

@@ -63,6 +63,7 @@ class Batches:
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
         self._committer = Committer(hands.folders, claimed, hands.cause, helper)
         self._publisher = Publisher(hands.group, courier)
+        self._publisher.compare(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, Isolation(), Waits()
         self._silence, self._homes = Silence(hands.stream.event_time), Homes()

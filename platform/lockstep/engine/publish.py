@@ -11,7 +11,7 @@ from lockstep.engine.hands import AnyStream
 from lockstep.engine.plan import Position
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.discovery import Discovery
-from lockstep.kafka.group import Group
+from lockstep.kafka.group import Group, Place
 from lockstep.table import log
 from lockstep.table.layout import StreamFolders
 
@@ -37,6 +37,26 @@ class Publisher:
         """Publish now."""
         self._published = time.monotonic()
         self._courier.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
+
+    def compare(self, positions: Iterable[Position]) -> None:
+        """Warn when Kafka knows that the stream had come further than its table says."""
+        self._courier.submit(self._compare, {(p.topic, p.partition): p.next_offset for p in positions})
+
+    def _compare(self, offsets: dict[Place, int]) -> None:
+        try:
+            published = self._group.published(offsets)
+        except KafkaError as error:
+            LOG.warning("nobody can tell whether this table is the newest of its stream: %s", error.problem)
+            return
+        ahead = {place: offset - offsets[place] for place, offset in published.items() if offset > offsets[place]}
+        if ahead:
+            LOG.warning(
+                "group %s in Kafka is ahead of this table by %s offsets in %s partitions: the table was restored from "
+                "an older copy, or another table root is written for this stream; what is missing here is read again",
+                self._group.name,
+                sum(ahead.values()),
+                len(ahead),
+            )
 
     def _publish(self, offsets: dict[tuple[str, int], int]) -> None:
         try:

@@ -20,6 +20,7 @@ from lockstep.kafka.discovery import ClusterView
 from lockstep.table import demands, side
 from lockstep.table.commit import Landed, OutputLog
 from lockstep.table.create import grow_tables, open_tables
+from lockstep.table.files import named_files, some, wrong_files
 from lockstep.table.growth import defaulted_columns
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
@@ -108,8 +109,9 @@ class Approach:
         self.head = self.output.base().head
         self._refuse(self.head)
         refuse_changed_state(stream, folders, positions(folders, self.head).values())
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="approach")
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="approach")
         self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
+        self._whole = self._pool.submit(refuse_torn, folders)
 
     def claim(self, cancelled: Callable[[], bool]) -> Claimed:
         """Become the writer.
@@ -122,7 +124,9 @@ class Approach:
         Raises:
             Fenced: Another run claimed in the same moment.
             StreamHalted, StreamHeld, NotWanted: Meanwhile; as above.
+            TableError: The ledger is not as the head says, or files that the table names are missing.
         """
+        self._whole.result()
         takeover = self._approach(cancelled)
         landed = self._claim()
         writer = demands.Writer(epoch=landed.head.epoch, generation=landed.head.generation)
@@ -191,6 +195,19 @@ def refuse_halted(head: Head) -> None:
     """
     if head.desired is Desired.HALTED:
         raise StreamHalted(head.stream, head.findings)
+
+
+def refuse_torn(folders: StreamFolders) -> None:
+    """A root that was copied while it was written may name what the copy does not hold.
+
+    Raises:
+        TableError: Files of the table are missing, or of another size.
+    """
+    if wrong := wrong_files(named_files(folders.table)):
+        raise TableError(
+            f"{folders.table} names {len(wrong)} files that are missing or of another size: {some(wrong)}",
+            next_step=f"lockstep repair {folders.stream}; restore them from a copy: readers fail until then",
+        )
 
 
 def refuse_overtaken(output: OutputLog, writer: demands.Writer) -> None:

@@ -1,7 +1,7 @@
 """Looks for everything a start would refuse with, and mends what can be mended without guessing.
 
-Mended: a cut newest log entry (set aside, never deleted), and a ledger that is behind the head. Everything else is
-said with what to do: lockstep cannot make a file again that is gone.
+Mended: a cut newest log entry and commits of somebody else (set aside, never deleted), and a ledger that is behind
+the head. Everything else is said with what to do: lockstep cannot make a file again that is gone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from lockstep.operations.state import address_of, sections_of
 from lockstep.state.section import StateDamaged
 from lockstep.table import cut, ledger, log, side
 from lockstep.table.commit import OutputLog
+from lockstep.table.files import named_files, some, wrong_files
+from lockstep.table.foreign import foreign_commit, foreign_versions
 from lockstep.table.head import Desired, Head, SideFile
 from lockstep.table.layout import StreamFolders
-
-NAMED_MAX = 5
-"""So many missing files are named; the rest is counted."""
 
 
 class Condition(Enum):
@@ -86,7 +85,7 @@ def repair(folders: StreamFolders, *, apply: bool) -> Repair:
     """Check a stream as a start does, and more; mend where that is safe.
 
     1. The newest entries of both logs are whole.
-    2. The output table's log is ours, and its head can be read.
+    2. The logs of all tables are ours, and the head can be read.
     3. The ledger holds the last batch of the head.
     4. The files of the newest version are there.
     5. The state of every partition is whole, byte by byte.
@@ -114,6 +113,10 @@ def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
         check = _newest_entry(folders, table, apply=apply)
         yield check
         if check.condition in {Condition.MENDABLE.value, Condition.BROKEN.value}:
+            return
+    for check in _foreign_commits(folders, apply=apply):  # 2
+        yield check
+        if check.condition != Condition.MENDED.value:
             return
     try:
         yield from _beyond_the_newest_entries(folders, apply=apply)
@@ -151,6 +154,29 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
     return Check(name, Condition.MENDED.value, f"{found}: set aside as {kept}", "start the stream")
 
 
+def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
+    """What somebody else committed on top of a log of ours; nothing where nobody did."""
+    for table in (folders.table, folders.ledger, folders.quarantine, folders.late):
+        newest = cut.newest_version(table)
+        if newest is not None and (versions := foreign_versions(table, newest)):
+            yield _foreign_commit(folders, table, versions, apply=apply)
+
+
+def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *, apply: bool) -> Check:
+    """Setting it aside gives the table back as it was: its files must be there, and no log checkpoint may hold it."""
+    name, found = f"commits to {table.name}", foreign_commit(table, versions[-1]).problem
+    whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
+    if cut.is_in_checkpoint(table, versions[-1]):
+        return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
+    if wrong := some(wrong_files(named_files(table, versions[-1] - 1))):
+        return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
+    if not apply:
+        step = f"lockstep repair {folders.stream} --apply sets it aside: the table is then as it was before"
+        return Check(name, Condition.MENDABLE.value, found, step)
+    kept = [cut.set_aside(table, version, folders.control / "set-aside") for version in versions]
+    return Check(name, Condition.MENDED.value, f"{found}: set aside as {some([*map(str, kept)])}", "start the stream")
+
+
 def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool:
     """Whether the ledger has gone on from a cut entry of the output table: it follows only what is on disk."""
     if table != folders.table:
@@ -184,7 +210,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     gone = [str(batch) for batch in range(held + 1, head.batch + 1) if not _is_there(folders, missing.get(batch))]
     if gone:
         step = f"restore the files of {folders.ledger} from a copy; without them nothing says what these batches read"
-        return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {_some(gone)}", step)
+        return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {some(gone)}", step)
     if not apply:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
         return Check(name, Condition.MENDABLE.value, found, step)
@@ -213,14 +239,11 @@ def _is_there(folders: StreamFolders, file: SideFile | None) -> bool:
 
 
 def _data_files(table: Path) -> Check:
-    actions = DeltaTable(table).get_add_actions(flatten=True).select(["path", "size_bytes"])
-    named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
-    listed = [(table / path, size) for path, size in named]
-    wrong = [str(path) for path, size in listed if not path.exists() or path.stat().st_size != size]
-    if wrong:
+    files = named_files(table)
+    if wrong := some(wrong_files(files)):
         step = "restore them from a copy: readers of the table fail until then"
-        return Check("files of the table", Condition.BROKEN.value, f"missing or of another size: {_some(wrong)}", step)
-    return Check("files of the table", Condition.OK.value, f"{len(listed)} files are there, with their sizes")
+        return Check("files of the table", Condition.BROKEN.value, f"missing or of another size: {wrong}", step)
+    return Check("files of the table", Condition.OK.value, f"{len(files)} files are there, with their sizes")
 
 
 def _state(folders: StreamFolders, head: Head) -> Check:
@@ -233,7 +256,7 @@ def _state(folders: StreamFolders, head: Head) -> Check:
             wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
     if wrong:
         step = f"restore {folders.state} from a copy; the rows of the table are whole, only the fold cannot go on"
-        return Check("state", Condition.BROKEN.value, _some(wrong), step)
+        return Check("state", Condition.BROKEN.value, some(wrong), step)
     return Check("state", Condition.OK.value, f"{len(rows)} partitions, {sections} sections read, every checksum right")
 
 
@@ -249,8 +272,3 @@ def _refuse_beside_a_writer(folders: StreamFolders) -> None:
     newest = max(epochs, default=0)
     if pulse(folders.control, newest) is not None and writer_lives(folders.control, newest):
         raise WriterLives(folders.stream, newest)
-
-
-def _some(items: list[str]) -> str:
-    more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
-    return ", ".join(items[:NAMED_MAX]) + more

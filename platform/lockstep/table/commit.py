@@ -22,6 +22,7 @@ from deltalake.transaction import RemoveAction
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
 from lockstep.table.files import DataFile
+from lockstep.table.foreign import TableReplaced, foreign_commit, refresh
 from lockstep.table.growth import NO_HOOKS, Growth, growth
 from lockstep.table.head import Head
 from lockstep.table.written_by import written_by
@@ -96,7 +97,7 @@ class OutputLog:
     def __init__(self, table: Path, handle: DeltaTable | None = None) -> None:
         """Open the table, or take a handle that goes to it by another way."""
         self.folder = table
-        self._handle = handle or DeltaTable(table)
+        self._handle, self._landed = handle or DeltaTable(table), 0
 
     @property
     def table_id(self) -> str:
@@ -111,13 +112,17 @@ class OutputLog:
         """The newest version and its head.
 
         Raises:
-            TableError: When an entry of somebody else's lies after the newest of ours.
+            ForeignCommit: An entry of somebody else's lies after the newest of ours.
+            TableReplaced: The folder was moved, deleted or set back since the last look.
+            TableError: The newest entry of ours cannot be read.
         """
-        self._handle.update_incremental()
+        refresh(self._handle, self.folder)
         version = self._handle.version()
+        if version < self._landed:
+            raise TableReplaced(self.folder, f"version {self._landed} was committed here, the newest is {version}")
         ours = self._handle.transaction_version(log.VERSION) or 0
         for foreign in range(ours + 1, version + 1):
-            raise _foreign(self.folder, log.read_entry(self.folder, foreign), foreign)
+            raise foreign_commit(self.folder, foreign)
         entry = log.read_entry(self.folder, ours)
         if entry is None or entry.head is None:
             raise _unreadable(self.folder, ours)
@@ -145,7 +150,8 @@ class OutputLog:
             _check_files(self.folder, proposal.adds)
             _check_needed(proposal.needs)
             if self._write(base, head, proposal, token):
-                self._sync(base.version + 1)
+                self._landed = base.version + 1
+                self._sync(self._landed)
                 return Landed(version=base.version + 1, head=head)
         raise TableError(
             f"{self.folder}: lost {MOST_ATTEMPTS} races in a row",
@@ -222,14 +228,6 @@ def _check_needed(files: Mapping[Path, int]) -> None:
 
 def _bad_file(table: Path, file: DataFile, problem: str) -> TableError:
     return TableError(f"{table / file.path} {problem}; nothing was committed", next_step="start the stream again")
-
-
-def _foreign(table: Path, entry: log.Entry | None, version: int) -> TableError:
-    what = f"{entry.operation} by {entry.author}" if entry else "an unreadable entry"
-    return TableError(
-        f"{table}: version {version} is {what}, not a commit of lockstep; only lockstep writes this table",
-        next_step=f"find out who wrote version {version}; the stream stays stopped until that is undone",
-    )
 
 
 def _unreadable(table: Path, version: int) -> TableError:

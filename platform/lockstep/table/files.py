@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -12,6 +13,7 @@ from typing import Self, cast
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from lockstep.table.log import sync
@@ -19,6 +21,9 @@ from lockstep.table.statistics import SeenValues, file_statistics, written_colum
 
 ROW_GROUP_ROWS = 1_000_000
 """Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
+
+NAMED_MAX = 5
+"""So many files are named to people; the rest is counted."""
 
 BATCH_COMPRESSION_LEVEL = 1
 """zstd's fastest usual level: a batch's file is soon compacted, and its CPU time is the batch's."""
@@ -148,6 +153,24 @@ def write_file(
     ) as writer:
         writer.write(rows)
         return writer.finish()
+
+
+def named_files(table: Path, version: int | None = None) -> list[tuple[Path, int]]:
+    """The files that a version names, the newest unless told otherwise, with their sizes."""
+    actions = DeltaTable(table, version=version).get_add_actions(flatten=True).select(["path", "size_bytes"])
+    named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    return [(table / path, size) for path, size in named]
+
+
+def wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
+    """Those that are missing or of another size."""
+    return [str(path) for path, size in files if not path.exists() or path.stat().st_size != size]
+
+
+def some(items: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
+    return ", ".join(items[:NAMED_MAX]) + more
 
 
 def delete_file(path: Path) -> int | None:

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
 from lockstep.table import log
+from lockstep.table.foreign import refuse_foreign
 from lockstep.table.schema import to_delta
 
 MOST_ATTEMPTS = 20
@@ -70,6 +71,7 @@ def grow_side(folder: Path, wanted: pa.Schema) -> bool:
     """Add the columns to a side table that this release knows more than the one that made it; True when there were any.
 
     Raises:
+        ForeignCommit: Somebody else has committed to it.
         TableError: The table is of another kind, or of a release that this one cannot follow.
     """
     everything = frozenset(wanted.names)
@@ -78,6 +80,7 @@ def grow_side(folder: Path, wanted: pa.Schema) -> bool:
         found = growth(table, _with_newer(table, wanted), defaulted=everything)
         if not found.added:
             return False
+        refuse_foreign(folder, table.version())
         if _added(table, folder, found):
             return True
     raise TableError(f"{folder}: lost {MOST_ATTEMPTS} races in a row", next_step="start the stream again")

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
 from lockstep.table.checkpoint import checkpoint_if_due
 from lockstep.table.files import DataFile
+from lockstep.table.foreign import TableReplaced, refresh, refuse_foreign
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 
@@ -24,7 +25,7 @@ class SideLog:
 
     def __init__(self, side: Path) -> None:
         """Nothing is opened before it is needed, nor on another thread than the one that needs it."""
-        self._side = side
+        self._side, self._own = side, 0
         self._handle: DeltaTable | None = None
 
     def forward(self, files: Sequence[SideFile], batch: int, *, after: int) -> bool:
@@ -39,12 +40,14 @@ class SideLog:
             after: The batch that added to the table before.
 
         Raises:
+            ForeignCommit: Somebody else has committed to it.
+            TableReplaced: Its folder was moved, deleted or set back since the last look.
             TableError: When more than the last addition is missing, a file is gone, or it is ahead.
         """
         problem: Exception | None = None
-        handle = self._handle = self._handle or DeltaTable(self._side)
+        handle = self._handle = self._handle or _opened(self._side)
         for _ in range(MOST_ATTEMPTS):
-            handle.update_incremental()
+            self._look(handle)
             held = handle.transaction_version(log.BATCH) or 0
             if held == batch:
                 return False
@@ -54,9 +57,16 @@ class SideLog:
                 _check(self._side, file)
             problem = _write(handle, self._side, files, batch)
             if problem is None:
+                self._own = handle.version() + 1
                 return True
         step = "mend the cause; start again"
         raise CommitUnknown(f"{self._side}: batch {batch}: {problem}", next_step=step) from problem
+
+    def _look(self, handle: DeltaTable) -> None:
+        refresh(handle, self._side)
+        if handle.version() != self._own:  # else the newest entry is the one that was written here
+            refuse_foreign(self._side, handle.version())
+            self._own = handle.version()
 
     def checkpoint_if_due(self) -> None:
         """Write a log checkpoint where that costs less than reading the log since the last one."""
@@ -83,6 +93,13 @@ class SideLogs:
         """Write the log checkpoints that are due."""
         for side in (self._ledger, self._quarantine, self._late):
             side.checkpoint_if_due()
+
+
+def _opened(side: Path) -> DeltaTable:
+    try:
+        return DeltaTable(side)
+    except TableNotFoundError as error:
+        raise TableReplaced(side, "there is no log") from error
 
 
 def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int) -> Exception | None:
