@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 
@@ -136,3 +137,19 @@ def test_a_log_checkpoint_of_the_ledger_by_somebody_else_does_no_harm_and_a_comm
     DeltaTable(folders.ledger).alter.set_table_properties({"delta.logRetentionDuration": "interval 31 days"})
     with pytest.raises(ForeignCommit, match="is SET TBLPROPERTIES"):
         run.batch()
+
+
+def test_who_looks_beside_a_writer_that_has_gone_on_meanwhile_is_no_alarm(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    """Compaction and housekeeping take a head, and by the time they look the writer has committed more."""
+    looked = run.head
+    run.batch()
+    run.batch()
+    side.forward_beside_a_writer(folders, looked)
+    late = run.commit(run.prepared())
+    side.forward_beside_a_writer(folders, late.head)
+    assert batches_in_ledger(folders) == [1, 2, 3, 4]
+    run.folders.table.joinpath("_delta_log", f"{late.version:020d}.json").unlink()
+    with pytest.raises(TableError, match="holds batch 4"):
+        side.forward_beside_a_writer(folders, msgspec.structs.replace(late.head, batch=3))

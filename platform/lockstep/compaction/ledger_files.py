@@ -114,7 +114,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
     Raises:
         TableError: A file is damaged, or the ledger is not as its head says.
     """
-    side.SideLogs(folders).forward(head)  # 1
+    side.forward_beside_a_writer(folders, head)  # 1
     done = LedgerCompaction()
     handle = DeltaTable(folders.ledger)
     for part in plan_ledger(_named(handle), head):

@@ -45,7 +45,7 @@ def unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
         TableError: The table or the ledger is not as the head says.
         StateDamaged: A file that is needed is missing or damaged.
     """
-    side.SideLogs(folders).forward(head)  # 1
+    side.forward_beside_a_writer(folders, head)  # 1
     live = reachable(folders, head)  # 2
     found = (path for path in sorted(folders.state.glob("*.state")) if path.name not in live)
     return [path for path in found if _is_over(path.name, head, live)]  # 3

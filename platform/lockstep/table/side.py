@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import log
 from lockstep.table.checkpoint import checkpoint_if_due
+from lockstep.table.commit import OutputLog
 from lockstep.table.files import DataFile
 from lockstep.table.foreign import TableReplaced, refresh, refuse_foreign
 from lockstep.table.head import Head, SideFile
@@ -93,6 +94,25 @@ class SideLogs:
         """Write the log checkpoints that are due."""
         for side in (self._ledger, self._quarantine, self._late):
             side.checkpoint_if_due()
+
+
+def forward_beside_a_writer(folders: StreamFolders, head: Head) -> None:
+    """Bring the side tables of a stream up to a head, or to a newer one where batches were committed meanwhile.
+
+    Raises:
+        TableError: As `SideLog.forward` does, though no batch was committed since the head was read.
+    """
+    for _ in range(MOST_ATTEMPTS):
+        try:
+            SideLogs(folders).forward(head)
+        except TableError:
+            newest = OutputLog(folders.table).base().head
+            if newest.batch == head.batch:
+                raise
+            head = newest
+        else:
+            return
+    raise CommitUnknown(f"{folders.ledger}: batches overtook {MOST_ATTEMPTS} looks", next_step="try again")
 
 
 def _opened(side: Path) -> DeltaTable:
