@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep import Checksum, Kind, LogOnly, Ordered, Place, Sequence
+from lockstep import Checksum, Kind, LogOnly, NoIntegrity, Ordered, Place, Repeats, Sequence, Strict
 from lockstep.errors import DeclarationError
+from lockstep.integrity.contract import IntegrityClass
 from lockstep.integrity.evidence import Evidence
 from lockstep.integrity.numbers import unwrapped
 from lockstep.integrity.time import PartitionTime
-from lockstep.integrity.verdict import Gate
+from lockstep.integrity.verdict import Gate, GateState
 from tests.integrity.places import RECORD, refused_at, snapshot, update
+
+TOLD = "254 (1 back; wraps_at=256 tells up to 127 ahead)"
 
 
 def test_a_number_of_8_bits_goes_on_at_0() -> None:
@@ -25,7 +28,7 @@ def test_a_number_of_8_bits_goes_on_at_0() -> None:
 
 @pytest.mark.parametrize(
     ("number", "cause", "found"),
-    [(1, "gap", "1, missing 0"), (254, "sequence goes back", "254"), (255, "repeat", "255")],
+    [(1, "gap", "1, missing 0"), (254, "sequence goes back", TOLD), (255, "repeat", "255")],
 )
 def test_a_break_is_told_in_the_numbers_of_the_producer(number: int, cause: str, found: str) -> None:
     refused = refused_at(Sequence(wraps_at=256), [snapshot(255), update(number)])
@@ -44,6 +47,52 @@ def test_ordered_takes_a_wrap_for_going_forward() -> None:
 def test_the_nearest_number_is_meant(last: int, step: int, bits: int) -> None:
     wraps_at = 2**bits
     assert last + step == unwrapped((last + step) % wraps_at, last, wraps_at)
+
+
+@pytest.mark.parametrize("integrity", [Strict(evidence=Sequence(wraps_at=256)), Ordered(wraps_at=256)], ids=str)
+@pytest.mark.parametrize("number", [-1, 256, 300])
+def test_a_number_that_a_producer_of_8_bits_cannot_send_is_refused(integrity: IntegrityClass, number: int) -> None:
+    refused = refused_at(integrity.gate(PartitionTime()), [snapshot(7), update(number)])
+    assert refused is not None
+    expected = "a number from 0 to 255, because of wraps_at=256"
+    assert (refused[1].cause, refused[1].expected, refused[1].found) == ("number out of range", expected, str(number))
+
+
+@pytest.mark.parametrize(
+    ("lost", "cause"), [(1, "gap"), (126, "gap"), (127, "sequence goes back"), (253, "sequence goes back")]
+)
+def test_half_a_round_is_the_bound_of_what_is_told_as_forward(lost: int, cause: str) -> None:
+    for integrity in (Strict(evidence=Sequence(wraps_at=256)), Ordered(wraps_at=256), NoIntegrity(wraps_at=256)):
+        gate = integrity.gate(PartitionTime())
+        state, _ = gate.check(None, snapshot(255), RECORD)
+        _, verdict = gate.check(state, update(lost), RECORD)  # 0 is the next
+        assert verdict.cause == cause, integrity
+
+
+def test_best_effort_counts_nothing_where_numbers_wrap_and_ignores_those_that_cannot_be() -> None:
+    gate = NoIntegrity(wraps_at=256).gate(PartitionTime())
+    state: GateState = None
+    causes = []
+    for number in (254, 255, 0, 1, 1000, 2, 4):
+        state, verdict = gate.check(state, update(number), RECORD)
+        causes.append(verdict.cause)
+    assert causes == ["", "", "", "", "", "", "gap"]
+
+
+def test_repeats_cannot_be_told_among_more_than_half_a_round() -> None:
+    with pytest.raises(DeclarationError, match=r"Sequence.wraps_at = 16: is less than twice the 64 messages"):
+        Strict(evidence=Sequence(wraps_at=16), repeats=Repeats.DROP)
+    Strict(evidence=Sequence(wraps_at=256), repeats=Repeats.DROP)
+
+
+def test_updates_wait_for_a_snapshot_within_half_a_round() -> None:
+    gate = Strict(evidence=Sequence(wraps_at=8), buffer_until_snapshot=True).gate(PartitionTime())
+    state: GateState = None
+    said = []
+    for number in (6, 7, 0, 1, 2):
+        state, verdict = gate.check(state, update(number), RECORD)
+        said.append((verdict.judgement.value, verdict.cause))
+    assert said == [("buffer", "held back")] * 4 + [("violation", "no snapshot")]
 
 
 @pytest.mark.parametrize("wraps_at", [0, 3, -256, True, 2.0])

@@ -33,6 +33,7 @@ class Reading(msgspec.Struct):
     sensor: str
     value: float
     unit: Annotated[str, msgspec.Meta(description="Of the value.")]
+    floor: Annotated[int, msgspec.Meta(description="Where it hangs.")] | None = None
     bare: int = 0
 
 
@@ -45,6 +46,7 @@ def test_a_field_is_described_by_its_meta_or_else_by_the_attributes_of_the_docst
         "sensor": "Its name: as painted on the door.",
         "value": "Celsius.",
         "unit": "Of the value.",
+        "floor": "Where it hangs.",
     }
 
 

@@ -16,7 +16,7 @@ from typing import TypedDict, cast
 
 from lockstep.declare.place import Kind, Link, Place
 from lockstep.declare.record import Record
-from lockstep.integrity.numbers import LARGEST, unwrapped
+from lockstep.integrity.numbers import LARGEST, out_of_range, unwrapped
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
 
 WAITING_MAX = 10_000
@@ -118,6 +118,13 @@ class BufferingUntilSnapshot(Gate):
         number = cast("int", early[1])
         if any(each is not None and abs(each) > LARGEST for each in early):
             return violation("number out of range", "a number of 64 bits", number)
+        if (refused := out_of_range(number, self._wraps_at)) is not None:
+            return refused
+        if waiting and self._wraps_at is not None:
+            ahead, half = (number - cast("int", waiting[0][1])) % self._wraps_at, self._wraps_at // 2
+            if ahead >= half:
+                right = f"one within half a round, {half} numbers, because of wraps_at={self._wraps_at}"
+                return violation("no snapshot", right, f"{number}, {ahead} after {waiting[0][1]}")
         if len(waiting) >= WAITING_MAX:
             return violation("no snapshot", f"one before more than {WAITING_MAX} updates", WAITING_MAX + 1)
         last = cast("int", waiting[-1][1]) if waiting else None

@@ -31,8 +31,9 @@ class Sequence(Evidence):
     that `resets` may carry any.
 
     Attributes:
-        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits. A loss of that many
-            messages in a row cannot be seen then; one of half as many or more is told as numbers that go back.
+        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits. A number beyond them
+            is refused. Half a round is the bound of what can be told: a loss of half as many messages in a row or
+            more is told as numbers that go back, and one of a whole round cannot be seen.
     """
 
     wraps_at: int | None = None
@@ -47,11 +48,13 @@ class Sequence(Evidence):
         if number is None:
             return state, _no_evidence("sequence", place)
         if state is None or (place.resets and place.kind is SNAPSHOT):
-            return _opened(place, number, number)
+            return _opened(place, number, number, self.wraps_at)
         last: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the comparison
         if number == last + 1 or (number == last and place.kind is SNAPSHOT):
             return number, ACCEPT
         if self.wraps_at is not None:
+            if (refused := out_of_range(number, self.wraps_at)) is not None:
+                return state, refused
             number = unwrapped(number, last, self.wraps_at)
             if number == last + 1 or (number == last and place.kind is SNAPSHOT):
                 return number, ACCEPT
@@ -132,11 +135,11 @@ class LogOnly(Checksum):
     """
 
 
-def _opened(place: Place, number: int, state: GateState) -> tuple[GateState, Verdict]:
+def _opened(place: Place, number: int, state: GateState, wraps_at: int | None = None) -> tuple[GateState, Verdict]:
     """The first message of a session: a snapshot, whose number can be kept."""
     if place.kind is not SNAPSHOT:
         return None, unknown_session(place, Judgement.VIOLATION)
-    refused = out_of_range(number)
+    refused = out_of_range(number, wraps_at)
     return (None, refused) if refused is not None else (state, ACCEPT)
 
 
@@ -194,7 +197,10 @@ def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
     if number > last + 1:
         missing = str(shown[0]) if number == last + 2 else f"{shown[0]} to {shown[1]}"
         return violation("gap", shown[0], f"{shown[2]}, missing {missing}")
-    return violation("repeat" if number == last else "sequence goes back", shown[0], shown[2])
+    if number == last:
+        return violation("repeat", shown[0], shown[2])
+    told = f" ({last - number} back; wraps_at={wraps_at} tells up to {(wraps_at - 1) // 2} ahead)" if wraps_at else ""
+    return violation("sequence goes back", shown[0], f"{shown[2]}{told}")
 
 
 def _no_evidence(name: str, place: Place) -> Verdict:

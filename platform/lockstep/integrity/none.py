@@ -14,24 +14,29 @@ from typing import ClassVar
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.integrity.contract import Fault, IntegrityClass
-from lockstep.integrity.numbers import LARGEST
+from lockstep.integrity.numbers import check_wrap, out_of_range, unwrapped
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
 
 
 class _Counting(Gate):
-    """Accepts everything; compares numbers where there are any of 64 bits.
+    """Accepts everything; compares numbers where there are any that the producer can have sent.
 
     The state is the newest number of the session, True while none came. A snapshot begins anew:
     what follows is compared with its number, also where that goes back.
     """
 
+    def __init__(self, wraps_at: int | None) -> None:
+        self._wraps_at = wraps_at
+
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
-        if number is None or not -LARGEST <= number <= LARGEST:
+        if number is None or out_of_range(number, self._wraps_at) is not None:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
+        if last is not None and not (snapshot and place.resets):
+            number = unwrapped(number, last, self._wraps_at)
         if last is None or number == last + 1 or (snapshot and (place.resets or number == last)):
             return number, ACCEPT
         if number > last:
@@ -46,7 +51,15 @@ class _Counting(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class NoIntegrity(IntegrityClass):
-    """Best effort: undecodable messages and holes are counted, unknown sessions pass."""
+    """Best effort: undecodable messages and holes are counted, unknown sessions pass.
+
+    Attributes:
+        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers that do
+            not wrap. One beyond them is not compared. A loss of half of them or more in a row is counted as numbers
+            that go back.
+    """
+
+    wraps_at: int | None = None
 
     answers: ClassVar[Mapping[Fault, Judgement]] = {
         **dict.fromkeys(Fault, Judgement.GAP),
@@ -55,15 +68,19 @@ class NoIntegrity(IntegrityClass):
     passes_unknown_sessions: ClassVar[bool] = True
     bears_all: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse a wrap-around that is none."""
+        check_wrap("NoIntegrity.wraps_at", self.wraps_at)
+
     @property
     def in_order(self) -> bool:
         """See `IntegrityClass.in_order`: where they do not, that was noticed and is taken off."""
-        return True
+        return self.wraps_at is None
 
     def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
         del time
-        return _Counting()
+        return _Counting(self.wraps_at)
 
     def promise(self) -> str:
         """See `IntegrityClass.promise`."""

@@ -16,8 +16,11 @@ LARGEST: Final = 2**63 - 1
 WRAPS_AT_MIN: Final = 4
 
 
-def out_of_range(number: int) -> Verdict | None:
-    """The verdict on a number that neither state nor table can hold."""
+def out_of_range(number: int, wraps_at: int | None = None) -> Verdict | None:
+    """The verdict on a number that neither state nor table can hold, or that the producer cannot have sent."""
+    if wraps_at is not None:
+        right = f"a number from 0 to {wraps_at - 1}, because of wraps_at={wraps_at}"
+        return None if 0 <= number < wraps_at else violation("number out of range", right, number)
     if -LARGEST <= number <= LARGEST:
         return None
     return violation("number out of range", "a number of 64 bits", number)

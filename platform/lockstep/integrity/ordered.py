@@ -29,7 +29,7 @@ class _Rising(Gate):
     def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number = record.offset if place.sequence is None else place.sequence
-        if (refused := out_of_range(number)) is not None:
+        if (refused := out_of_range(number, None if place.sequence is None else self._wraps_at)) is not None:
             return state, refused
         if place.kind is Kind.SNAPSHOT:
             return number, ACCEPT
@@ -57,7 +57,8 @@ class Ordered(IntegrityClass):
         on_violation: What happens on what even this class cannot bear: a topic that is gone.
         on_growth: What the growth of a topic by partitions does.
         wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers
-            that do not wrap. A loss of half of them or more in a row looks like numbers that go back.
+            that do not wrap. A number beyond them is refused. A loss of half of them or more in a row looks like
+            numbers that go back.
     """
 
     on_violation: Policy = field(default_factory=Suspend)

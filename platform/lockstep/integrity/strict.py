@@ -16,7 +16,7 @@ from lockstep.errors import DeclarationError
 from lockstep.integrity.buffering import BufferingUntilSnapshot
 from lockstep.integrity.contract import Fault, IntegrityClass, OnGrowth, SessionStart
 from lockstep.integrity.evidence import Checksum, Evidence, LogOnly, Sequence
-from lockstep.integrity.repeats import DroppingRepeats, Repeats
+from lockstep.integrity.repeats import REMEMBERED, DroppingRepeats, Repeats
 from lockstep.integrity.time import PartitionTime
 from lockstep.integrity.verdict import Gate, Judgement
 
@@ -51,8 +51,16 @@ class Strict(IntegrityClass):
         if self.repeats is Repeats.DROP and isinstance(self.evidence, Checksum):
             problem = f"needs numbers, and {type(self.evidence).__name__} has none: a repeat cannot be told"
             raise DeclarationError("Strict.repeats", self.repeats, problem, "evidence=Sequence() or Linked()")
+        self._check_round()
         if self.buffer_until_snapshot:
             self._check_buffer()
+
+    def _check_round(self) -> None:
+        """Refuse to take a message of the next round for a repeat of one in this."""
+        wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
+        if wraps_at is not None and self.repeats is Repeats.DROP and wraps_at < 2 * REMEMBERED:
+            problem = f"is less than twice the {REMEMBERED} messages among which repeats are told by their numbers"
+            raise DeclarationError("Sequence.wraps_at", wraps_at, problem, "repeats=Repeats.VIOLATION")
 
     def _check_buffer(self) -> None:
         """Refuse to wait for a snapshot that cannot be compared, or that never comes."""

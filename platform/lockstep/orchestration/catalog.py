@@ -91,13 +91,17 @@ def field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
 
     `Annotated[..., msgspec.Meta(description=...)]` counts first, then the `Attributes:` of the class's docstring.
     """
-    return _documented(inspect.getdoc(row_type) or "") | {
-        name: meta.description
-        for name, hint in get_type_hints(row_type, include_extras=True).items()
-        if get_origin(hint) is Annotated
-        for meta in get_args(hint)[1:]
-        if isinstance(meta, msgspec.Meta) and meta.description
-    }
+    return (
+        _documented(inspect.getdoc(row_type) or "")
+        | {
+            name: meta.description
+            for name, hint in get_type_hints(row_type, include_extras=True).items()
+            for annotated in (hint, *get_args(hint))  # by itself, or in `... | None`
+            if get_origin(annotated) is Annotated
+            for meta in get_args(annotated)[1:]
+            if isinstance(meta, msgspec.Meta) and meta.description
+        }
+    )
 
 
 _ATTRIBUTE = re.compile(r"^ {4}(?P<name>\w+)(?: \([^)]*\))?: (?P<text>.+(?:\n {5,}\S.*)*)", re.MULTILINE)

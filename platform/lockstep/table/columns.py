@@ -163,7 +163,25 @@ def _check_names(names: list[str], path: str) -> None:
 
 def _column_type(annotation: object, place: _Place) -> ColumnType:
     annotation, place = _unwrapped(annotation, place)
+    if get_origin(annotation) not in {Union, types.UnionType}:
+        _check_markers(annotation, place)
     return _mapping(annotation)(annotation, place)
+
+
+_MARKED: Final[Mapping[type, tuple[type, str]]] = {
+    DecimalType: (Decimal, "Annotated[Decimal, DecimalType(18, 8)]"),
+    IntegerType: (int, "Annotated[int, IntegerType(32)]"),
+}
+
+
+def _check_markers(annotation: object, place: _Place) -> None:
+    """Refuse what is written beside a type and would say nothing of its column."""
+    for one in place.markers:
+        kind = one if isinstance(one, type) else type(one)
+        of, example = _MARKED.get(kind, (None, ""))
+        if of is not None and (isinstance(one, type) or annotation is not of):
+            problem = "is a class and no value of it" if isinstance(one, type) else f"is for {of.__name__} alone"
+            raise place.error(one, f"{problem}, beside {annotation}", f"for example {example}")
 
 
 def _mapping(annotation: object) -> _Mapping:

@@ -56,5 +56,5 @@ def _rules_of(integrity: Any, moment: Moment) -> Rules:
     if name == "FuzzyWindow":
         return window.rules(integrity, moment, bears=bears, restarts_on_growth=restarts)
     if name == "NoIntegrity":
-        return none.rules()
+        return none.rules(integrity)
     return not_provable(f"the class {name}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.operations.verify.second_gate.contract import Answer, Memory, Rules, Ruling, What
-from lockstep.operations.verify.second_gate.numbers import fits_64_bits
+from lockstep.operations.verify.second_gate.numbers import counted_on, may_be_sent
 
 
-def rules() -> Rules:
+def rules(integrity: Any) -> Rules:
     """The rules of a declared `NoIntegrity`."""
     return Rules(
-        rule=by_counting,
+        rule=partial(by_counting, wraps_at=integrity.wraps_at),
         undecodable=Answer.COUNT,
         raised=Answer.QUARANTINE,
         hole=Answer.COUNT,
@@ -24,16 +27,18 @@ def rules() -> Rules:
     )
 
 
-def by_counting(memory: Memory, place: Place, record: Record) -> Ruling:
+def by_counting(memory: Memory, place: Place, record: Record, wraps_at: int | None = None) -> Ruling:
     """Memory is the highest number since the last snapshot; True while none came."""
     del record
     number = place.sequence
     known = True if memory is None else memory
-    if number is None or not fits_64_bits(number):
+    if number is None or not may_be_sent(number, wraps_at):
         return Ruling(What.ACCEPT, known)
     if known is True or not isinstance(known, int):
         return Ruling(What.ACCEPT, number)
     is_snapshot = place.kind is Kind.SNAPSHOT
+    if not (is_snapshot and place.resets):
+        number = counted_on(number, known, wraps_at)
     if number == known + 1 or (is_snapshot and (place.resets or number == known)):
         return Ruling(What.ACCEPT, number)
     if number > known:

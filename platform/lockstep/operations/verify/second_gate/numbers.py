@@ -14,6 +14,11 @@ def fits_64_bits(number: int) -> bool:
     return abs(number) <= LARGEST
 
 
+def may_be_sent(number: int, wraps_at: int | None) -> bool:
+    """Whether it is one of the numbers that a producer has."""
+    return fits_64_bits(number) if wraps_at is None else number in range(wraps_at)
+
+
 def counted_on(number: int, last: int, wraps_at: int | None) -> int:
     """A number as if it had never wrapped around: of all that it may stand for, the nearest to the last."""
     if wraps_at is None:

@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.declare.place import Kind, Place
 from lockstep.declare.record import Record
 from lockstep.operations.verify.second_gate.contract import Answer, Memory, Rules, Ruling, What, refuse
-from lockstep.operations.verify.second_gate.numbers import counted_on, fits_64_bits
+from lockstep.operations.verify.second_gate.numbers import counted_on, may_be_sent
 
 
 def rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
@@ -27,7 +27,7 @@ def rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
 def by_number(memory: Memory, place: Place, record: Record, wraps_at: int | None = None) -> Ruling:
     """The producer's number rises, or the offset does where there is none. A snapshot begins anew."""
     number = record.offset if place.sequence is None else place.sequence
-    if not fits_64_bits(number):
+    if not may_be_sent(number, None if place.sequence is None else wraps_at):
         return refuse("number out of range")
     if place.kind is Kind.SNAPSHOT:
         return Ruling(What.ACCEPT, number)

@@ -17,7 +17,7 @@ from lockstep.operations.verify.second_gate.contract import (
     not_provable,
     refuse,
 )
-from lockstep.operations.verify.second_gate.numbers import LARGEST, content_of, counted_on, fits_64_bits
+from lockstep.operations.verify.second_gate.numbers import LARGEST, content_of, counted_on, fits_64_bits, may_be_sent
 
 REMEMBERED = 64
 """So many contents of a session are kept where repeats are dropped."""
@@ -61,9 +61,11 @@ def by_sequence(memory: Memory, place: Place, record: Record, wraps_at: int | No
     if number is None:
         return refuse("no evidence")
     if memory is None or (is_snapshot and _resets(place)):
-        return _begun(place, number, number)
+        return _begun(place, number, number, wraps_at)
     last = _number(memory)
-    if number != last + 1:
+    if number != last + 1 and not (is_snapshot and number == last):
+        if wraps_at is not None and not may_be_sent(number, wraps_at):
+            return refuse("number out of range")
         number = counted_on(number, last, wraps_at)
     if number - last == 1 or (is_snapshot and number == last):
         return Ruling(What.ACCEPT, number)
@@ -153,6 +155,10 @@ def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Pla
     first, previous = (None, None) if place.link is None else (place.link.first, place.link.previous)
     if not all(fits_64_bits(each) for each in (number, first, previous) if each is not None):
         return refuse("number out of range")
+    if not may_be_sent(number, wraps_at):
+        return refuse("number out of range")
+    if early and wraps_at is not None and (number - early[0][1]) % wraps_at >= wraps_at // 2:
+        return refuse("no snapshot")
     if len(early) == WAITING_MAX:
         return refuse("no snapshot")
     if early and counted_on(number, early[-1][1], wraps_at) <= early[-1][1]:
@@ -188,10 +194,10 @@ def _resets(place: Place) -> bool:
     return place.resets
 
 
-def _begun(place: Place, number: int, memory: Memory) -> Ruling:
+def _begun(place: Place, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:
     if place.kind is not Kind.SNAPSHOT:
         return refuse("unknown session")
-    return Ruling(What.ACCEPT, memory) if fits_64_bits(number) else refuse("number out of range")
+    return Ruling(What.ACCEPT, memory) if may_be_sent(number, wraps_at) else refuse("number out of range")
 
 
 def _follows(link: Link, last: int) -> bool:
