@@ -13,7 +13,7 @@ NIGHTLY_3 := $(addprefix tests/,benchmarks cli orchestration rehearsal security 
 NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3),$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-nightly test-all check bench lock clean
+.PHONY: help setup demo up down kafka test test-nightly test-all check bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ up: setup ## A live platform to look at: Kafka, the Dagster UI, a feed (SPEED=30
 
 down: ## End what `make up` started; its tables stay
 	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.rehearsal.live down .
+
+kafka: setup ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
+	@exec $(BIN)/python -m lockstep.rehearsal.live kafka .
 
 test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
 	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),auto)
@@ -54,4 +57,4 @@ lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
 clean: down ## Remove what make made here (the caches in your home folder stay)
-	@rm -rf .venv .tools .demo .live .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@rm -rf .venv .tools .demo .live .kafka .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse

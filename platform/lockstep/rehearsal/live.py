@@ -2,8 +2,10 @@
 
     python -m lockstep.rehearsal.live up REPOSITORY --speed 30
     python -m lockstep.rehearsal.live down REPOSITORY
+    python -m lockstep.rehearsal.live kafka REPOSITORY
 
-Everything lies in REPOSITORY/.live; `down` keeps it, and the next `up` goes on from there.
+Everything lies in REPOSITORY/.live; `down` keeps it, and the next `up` goes on from there. `make kafka` is Kafka alone,
+in REPOSITORY/.kafka, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import fcntl
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +25,7 @@ from rich.console import Console as Screen
 from lockstep.errors import LockstepError
 from lockstep.rehearsal.family import end_family, family
 from lockstep.rehearsal.feed import SPEED
-from lockstep.rehearsal.servers import Platform, Servers
+from lockstep.rehearsal.servers import LOOK_SECONDS, Platform, Servers, UsualBroker
 from lockstep.rehearsal.stage import exports
 
 FOLDER = ".live"
@@ -32,12 +35,15 @@ SAY = Screen(highlight=False, soft_wrap=True)
 def main() -> None:
     """Run `up` or `down`."""
     parser = argparse.ArgumentParser(prog="live", description="A live platform to look at.")
-    parser.add_argument("what", choices=["up", "down"])
+    parser.add_argument("what", choices=["up", "down", "kafka"])
     parser.add_argument("repository", type=Path)
     parser.add_argument("--speed", type=float, default=SPEED, help=f"messages a second (default {SPEED:g})")
     wanted = parser.parse_args()
     repository = wanted.repository.absolute()
     try:
+        if wanted.what == "kafka":
+            kafka(repository / ".kafka")
+            return
         with _alone(repository / FOLDER):
             up(repository, wanted.speed) if wanted.what == "up" else down(repository)
     except LockstepError as error:
@@ -84,6 +90,19 @@ def down(repository: Path) -> None:
     SAY.print(f"[bold]>[/bold] ending {count} processes; streams end at the next batch boundary")
     _end(platform)
     SAY.print(f"down after {time.monotonic() - began:.0f} s; `make up` goes on from here, `make clean` removes it")
+
+
+def kafka(folder: Path) -> None:
+    """Only the bundled Kafka, until a signal; its topics stay in the folder for the next time."""
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    with UsualBroker.start(folder) as broker:
+        SAY.print(f"Kafka answers at {broker.bootstrap_servers}; Ctrl-C ends it, its topics stay in {folder}")
+        SAY.print(f"  {exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
+        while not over.wait(LOOK_SECONDS):
+            if broker.pid is None:
+                raise LockstepError("Kafka has ended by itself", next_step=f"read {broker.log}")
 
 
 def _end(platform: Platform) -> None:

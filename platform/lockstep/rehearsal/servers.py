@@ -66,10 +66,16 @@ def _usual_ports(listeners: Iterable[str]) -> Ports:
     return replace(Ports.choose(listeners), clients=_port(KAFKA_PORT))
 
 
-class LoneBroker(Broker):
-    """A broker on the usual port that outlives this process; whoever ends it finds it by its pid."""
+class UsualBroker(Broker):
+    """A broker on the usual port, where that is free."""
 
-    _starter, _ports = staticmethod(start_alone), staticmethod(_usual_ports)
+    _ports = staticmethod(_usual_ports)
+
+
+class LoneBroker(UsualBroker):
+    """One that outlives this process; whoever ends it finds it by its pid."""
+
+    _starter = staticmethod(start_alone)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """JVMs schedule; Python and Arrow do the work. Without its second compiler and with the plain
 collector one starts at about half the CPU (measured: 17.0 to 8.7 CPU seconds on a crowded machine)."""
 
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+"""Spark's own begin each run with a banner of warnings that nobody can do anything about."""
+
 ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For local masters: nobody else is to reach the driver."""
 
@@ -60,7 +63,7 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
     return {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": f'{JAVA_OPTIONS} "-Dlog4j2.configurationFile={LOG_SETTINGS}"',
         "spark.jars": ",".join(str(jar) for jar in resolve("delta")),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -74,7 +77,6 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
         # A second attempt beside a slow one would only read the same ranges twice.
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
         **settings.options,
     }
