@@ -216,6 +216,7 @@ MACHINES: tuple[Fault, ...] = (
             f"{DAMAGE}test_a_restore_by_somebody_else_stops_the_stream_with_its_version_and_author",
             "table/test_foreign_commits.py::test_a_restore_is_seen_although_the_table_is_as_it_once_was",
             f"{OTHERS}test_what_another_tool_commits_stops_the_stream_by_name_and_one_command_sets_it_aside",
+            f"{DAMAGE}test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_aside",
             f"{OTHERS}test_compaction_and_housekeeping_do_not_build_on_what_another_tool_committed",
             f"{OTHERS}test_a_vacuum_that_finds_nothing_is_none",
             f"{OTHERS}test_a_vacuum_after_a_restore_deletes_what_is_needed_and_each_file_is_named",

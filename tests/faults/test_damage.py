@@ -20,15 +20,18 @@ from lockstep.engine.run import run_stream
 from lockstep.errors import TableError
 from lockstep.kafka.group import Group
 from lockstep.operations.close import close_hour
+from lockstep.operations.repair import repair
 from lockstep.rehearsal.broker import Broker
 from lockstep.state.section import StateDamaged
 from lockstep.table import ledger, log
 from lockstep.table.checkpoint import checkpoint
 from lockstep.table.commit import OutputLog
+from lockstep.table.foreign import ForeignCommit
 from tests.engine.feed import Feed, folded, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import heads, named_files, named_ledger_files
 from tests.engine.streams import adding
+from tests.table.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -308,3 +311,36 @@ def test_a_table_of_another_kafka_is_refused_by_its_id(made: Made, tmp_path: Pat
         moved = dataclasses.replace(made.runs, bootstrap_servers=elsewhere.bootstrap_servers)
         with pytest.raises(TableError, match="belongs to Kafka cluster"):
             moved.run()
+
+
+SPARK = {
+    "OPTIMIZE": "OPTIMIZE delta.`{table}`",
+    "SET TBLPROPERTIES": "ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+    "ADD COLUMNS": "ALTER TABLE delta.`{table}` ADD COLUMNS (extra INT)",
+    "WRITE": "INSERT INTO delta.`{table}` SELECT * FROM delta.`{table}`",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize("table", ["table", "ledger"])
+@pytest.mark.parametrize("operation", SPARK)
+def test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_aside(
+    tmp_path: Path, shared_spark: SparkSession, operation: str, table: str
+) -> None:
+    run, folders = ProtocolRun(folders_in(tmp_path)), folders_in(tmp_path)
+    run.claim()
+    for _ in range(3):
+        run.batch()
+    harmed = {"table": folders.table, "ledger": folders.ledger}[table]
+    version, prepared = DeltaTable(harmed).version() + 1, run.prepared()
+    shared_spark.sql(SPARK[operation].format(table=harmed))
+    with pytest.raises(ForeignCommit, match=f"version {version} is {operation} by Apache-Spark/"):
+        run.forward(run.commit(prepared).head)
+    assert repair(folders, apply=True).whole
+    after = ProtocolRun(folders)
+    after.claim()
+    after.batch()
+    batches = after.head.batch
+    assert stored_offsets(folders) == list(range(2 * batches))
+    assert sorted(row.batch for row in ledger.read_ledger(folders.ledger)) == list(range(1, batches + 1))

@@ -12,6 +12,7 @@ from rich.table import Table
 from lockstep.rehearsal.stage import Stage, exports
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
+from lockstep.table.reading import dataset_of
 
 SAMPLE_ROWS = 5
 
@@ -25,7 +26,7 @@ def show_summary(say: Console, stage: Stage, folders: StreamFolders, *, seconds:
         say.print("Nothing new was there to read: everything was committed by an earlier run.")
     say.print(_figures(rows, output, seconds))
     say.print(_topics(rows))
-    say.print(_sample(output.to_pyarrow_table()))
+    say.print(_sample(dataset_of(folders.table).to_table()))
     _next(say, stage, folders.table)
 
 

@@ -69,13 +69,18 @@ def is_in_checkpoint(table: Path, version: int) -> bool:
 
 
 def set_aside(table: Path, version: int, folder: Path) -> Path:
-    """Move the entry of a version out of the log; gives where it lies now.
+    """Move the entry of a version out of the log, without the checksums that Spark puts beside it; says where it lies.
+
+    Checksums of a version that is no more make the log unreadable to delta-rs; they go first.
 
     Raises:
         FileNotFoundError: Somebody else has moved it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
-    log.entry_path(table, version).rename(kept)
+    entry = log.entry_path(table, version)
+    for checksum in (entry.with_suffix(".crc"), *entry.parent.glob(f".{version:020d}.*crc")):
+        checksum.unlink(missing_ok=True)
+    entry.rename(kept)
     log.sync(table / "_delta_log")
     return kept
