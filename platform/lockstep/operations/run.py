@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.declare.triggers import AvailableNow
 from lockstep.engine.beside import Abandoned, Stopping, run_beside
@@ -58,9 +61,18 @@ def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, 
         return run_beside(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
     except Abandoned:
         return Outcome.STOPPED
+    except (Py4JError, OSError):
+        if not stopping.wanted.is_set():
+            raise
+        return Outcome.STOPPED  # the signal went to the whole group: Spark's JVM has ended with it, in mid-work
     finally:
-        for context in contexts:
-            context.stop()
+        with suppress(Py4JError, OSError):  # the JVM may be gone
+            _end(contexts)
+
+
+def _end(contexts: list[SparkContext]) -> None:
+    for context in contexts:
+        context.stop()
 
 
 def line_of(batch: BatchReport) -> str:

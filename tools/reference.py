@@ -1,0 +1,223 @@
+"""Makes docs/reference.md: every public name, from its docstring, and the column types of rows.
+
+.venv/bin/python tools/reference.py > docs/reference.md
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+import lockstep
+import lockstep.testing
+from lockstep import DecimalType, IntegerType
+from lockstep.table.schema import proof_schema, row_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+
+class Side(Enum):
+    """An enum of strings."""
+
+    BID = "bid"
+
+
+class Point(msgspec.Struct):
+    """A nested struct."""
+
+    x: int
+
+
+SECTIONS = ("Attributes:", "Args:", "Returns:", "Raises:", "Yields:")
+COLUMNS: dict[str, Any] = {
+    "str": str,
+    "bytes": bytes,
+    "bool": bool,
+    "int": int,
+    "Annotated[int, IntegerType(32)]": Annotated[int, IntegerType(32)],
+    "float": float,
+    "Annotated[Decimal, DecimalType(18, 8)]": Annotated[Decimal, DecimalType(18, 8)],
+    "datetime, with a zone": datetime,
+    "date": date,
+    "an Enum of strings, Literal of strings": Side,
+    "Literal of integers, an Enum of integers": Literal[1, 2],
+    "another Struct": Point,
+    "list[X], tuple[X, ...]": list[int],
+    "dict[str, X]": dict[str, int],
+    "X | None": int | None,
+}
+HEAD = (
+    "# Reference\n\n"
+    "Every public name, from its docstring. A stream module imports from `lockstep` and nothing else; a test of one "
+    "also from `lockstep.testing`. This page is made by `.venv/bin/python tools/reference.py > docs/reference.md`, "
+    "and a test compares it.\n"
+)
+
+
+def page() -> str:
+    """The page."""
+    parts = [HEAD, "## Column types\n", *_columns()]
+    for module in (lockstep, lockstep.testing):
+        parts.append(f"## {module.__name__}\n")
+        parts.extend(part for name in _names(module) for part in _entry(module, name))
+    return "\n".join(parts)
+
+
+def _names(module: ModuleType) -> list[str]:
+    return [name for name in module.__all__ if name != "__version__"]
+
+
+def _columns() -> Iterator[str]:
+    yield "A field of a row type becomes a column; a type without `| None` is not null. What is nested may be null."
+    yield "\n| Python type of the field | Arrow type | Delta and Spark |\n|---|---|---|"
+    for shown, annotation in COLUMNS.items():
+        column = row_schema(msgspec.defstruct("Row", [("value", annotation)])).field("value")
+        null = ", nullable" if column.nullable else ""
+        yield f"| `{_cell(shown)}` | `{column.type}`{null} | `{_delta(column.type)}` |"
+    yield "\nlockstep adds these columns, and `commit_hour`, by which the table is partitioned:"
+    yield "\n| column | Arrow type |\n|---|---|"
+    yield from (f"| `{each.name}` | `{each.type}`{', nullable' if each.nullable else ''} |" for each in proof_schema())
+    yield ""
+
+
+def _delta(arrow: object) -> str:
+    """What Delta and Spark call an Arrow type."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    declared = Schema.from_arrow(pa.schema([pa.field("value", arrow)]))
+    kind = msgspec.json.decode(declared.to_json())["fields"][0]["type"]
+    return kind if isinstance(kind, str) else _nested(kind)
+
+
+def _nested(kind: dict[str, Any]) -> str:
+    if kind["type"] == "array":
+        return f"array<{kind['elementType']}>"
+    if kind["type"] == "map":
+        return f"map<{kind['keyType']}, {kind['valueType']}>"
+    return f"struct<{', '.join(each['name'] + ': ' + each['type'] for each in kind['fields'])}>"
+
+
+def _entry(module: ModuleType, name: str) -> Iterator[str]:
+    public = getattr(module, name)
+    yield f"### {name}\n"
+    if inspect.isclass(public) and issubclass(public, Enum):
+        yield from _documentation(public)
+        yield from _members(public)
+        return
+    if callable(public):
+        yield f"```python\n{name}{_signature(public)}\n```\n"
+        yield from _documentation(public)
+    else:
+        yield f"A value of `{type(public).__name__}`.\n"
+    if inspect.isclass(public):
+        for method in _methods(public):
+            yield f"**`{name}.{method.__name__}{_signature(method)}`**\n"
+            yield from _documentation(method)
+
+
+def _signature(of: Any) -> str:
+    signature = inspect.signature(of)
+    given = [each for each in signature.parameters.values() if each.name != "self"]
+    shown = [each.replace(annotation=_raw(each.annotation)) for each in given]
+    text = str(signature.replace(parameters=shown, return_annotation=_raw(signature.return_annotation)))
+    text = re.sub(r"<(\w+\.\w+): [^<>]*>", r"\1", text)  # a member of an enum
+    text = re.sub(r"<[^<>]*>", "...", text)  # a default that is made anew each time
+    return re.sub(r"\b(?:lockstep(?:\.\w+)+|typing|collections\.abc)\.", "", text).replace(" -> None", "")
+
+
+class _Raw(str):
+    """An annotation that is written as it stands in the source, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _raw(annotation: object) -> object:
+    return _Raw(annotation) if isinstance(annotation, str) else annotation
+
+
+def _methods(kind: type) -> Iterator[Any]:
+    """Methods of its own that a user calls or overrides; those of gates are the engine's."""
+    if kind.__module__.startswith("lockstep.integrity"):
+        return
+    for name, method in vars(kind).items():
+        told = (inspect.isfunction(method) and method.__doc__) or "See `"
+        if not name.startswith("_") and not told.startswith("See `"):
+            yield method
+
+
+def _members(kind: type[Enum]) -> Iterator[str]:
+    """Each member, with the docstring below it."""
+    yield "| member | value | meaning |\n|---|---|---|"
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    statements = body.body if isinstance(body, ast.ClassDef) else []
+    meanings = {
+        target.id: str(after.value.value)
+        for before, after in pairwise(statements)
+        if isinstance(before, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        for target in before.targets
+        if isinstance(target, ast.Name)
+    }
+    for member in kind:
+        meaning = " ".join(meanings.get(member.name, "").split())
+        yield f"| `{kind.__name__}.{member.name}` | `{member.value!r}` | {_cell(meaning)} |"
+    yield ""
+
+
+def _documentation(of: object) -> Iterator[str]:
+    """A docstring as Markdown: one line a paragraph, sections as lists."""
+    section = ""
+    for block in _blocks(inspect.getdoc(of) or ""):
+        if block in SECTIONS:
+            section = block
+            yield f"{block}\n"
+        elif section and block.startswith("    "):
+            yield "\n".join(_items(block)) + "\n"
+        elif block.startswith("    "):
+            yield f"```text\n{textwrap.dedent(block)}\n```\n"
+        else:
+            yield " ".join(block.split()) + "\n"
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Paragraphs; the name of a section stands alone."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        first, _, rest = paragraph.partition("\n")
+        if first in SECTIONS:
+            yield first
+            yield rest
+        elif paragraph:
+            yield paragraph
+
+
+def _items(block: str) -> Iterable[str]:
+    lines: list[str] = []
+    for line in block.splitlines():
+        if line.startswith("        ") and lines:
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append("- " + re.sub(r"^(\w+): ", r"`\1`: ", line.strip()))
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
