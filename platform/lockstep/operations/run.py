@@ -15,6 +15,7 @@ from lockstep.engine.loop import Outcome
 from lockstep.engine.progress import BatchReport
 from lockstep.engine.run import import_roots, run_stream
 from lockstep.engine.start import Launch
+from lockstep.errors import LockstepError
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 
@@ -59,15 +60,18 @@ def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, 
     patience = stream.limits.stop_timeout_seconds
     try:
         return run_beside(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
-    except Abandoned:
-        return Outcome.STOPPED
-    except (Py4JError, OSError):
-        if not stopping.wanted.is_set():
+    except Exception as error:  # the outermost edge: what the JVM leaves when it ends with us is no error
+        if not _is_of_the_stop(error, stopping):
             raise
-        return Outcome.STOPPED  # the signal went to the whole group: Spark's JVM has ended with it, in mid-work
+        return Outcome.STOPPED
     finally:
         with suppress(Py4JError, OSError):  # the JVM may be gone
             _end(contexts)
+
+
+def _is_of_the_stop(error: Exception, stopping: Stopping) -> bool:
+    """Whether an error is how a wanted stop ended: a signal to the whole group ends Spark's JVM in mid-work."""
+    return isinstance(error, Abandoned) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
 
 
 def _end(contexts: list[SparkContext]) -> None:
