@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,11 @@ import pytest
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
+from lockstep import EventTime
 from lockstep.engine.hands import AnyStream
 from lockstep.orchestration.catalog import column_schema, field_descriptions, table_description, table_metadata
+from lockstep.orchestration.table_check import may_begin_unseen
+from tests.golden.streams import STREAMS as STARTS
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 
@@ -74,3 +79,11 @@ def test_integrity_and_trigger_are_shown_as_they_are_declared(
     metadata = table_metadata(stream, tmp_path)
     assert (metadata["integrity"], metadata["trigger"]) == (integrity, "Every(seconds=5)")
     assert f"under `{integrity}`" in table_description(stream)
+
+
+def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_rows_after_an_end() -> None:
+    first, by_snapshot = STARTS["first_strict"], STARTS["strict"]
+    idle = EventTime(session_idle=timedelta(minutes=5))
+    assert not may_begin_unseen(first)  # an END without rows lies between
+    assert may_begin_unseen(replace(first, event_time=idle))
+    assert not may_begin_unseen(replace(by_snapshot, event_time=idle))
