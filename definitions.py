@@ -11,9 +11,9 @@ from jobs.pruning import pruning_schedule
 from jobs.quality import checks_schedule
 from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.definitions import stream_assets, stream_checks
-from lockstep.orchestration.spark import spark_resource
+from lockstep.orchestration.spark_resource import spark_resource
 from lockstep.settings import load_settings
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor

@@ -28,7 +28,7 @@ from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
 from benchmarks.systems import SYSTEMS
 from benchmarks.workload import SIZES, SMOKE, Size
 from lockstep.errors import LockstepError
-from lockstep.rehearsal.broker import Broker
+from lockstep.localdev.broker import Broker
 
 T = TypeVar("T")
 

@@ -19,18 +19,18 @@ from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Serie
 from lockstep import Kind, Place, Sequence, Stream, Strict, Topics, Transform
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.bookkeeping import BatchIdentity, quiet_row
-from lockstep.engine.committer import Committer, Reached
-from lockstep.engine.hours import hour_of
-from lockstep.engine.plan import Position
-from lockstep.engine.start import Approach
+from lockstep.engine.driver.committer import Committer, Reached
+from lockstep.engine.driver.planner import hour_of
+from lockstep.engine.driver.positions import BatchIdentity, quiet_row
+from lockstep.engine.driver.startup import Approach
+from lockstep.engine.protocol import Position
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.table.commit import OutputLog
-from lockstep.table.files import DataFile, DataFileWriter
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, positions
-from lockstep.table.rows import Proof, RowsBuilder
-from lockstep.table.rows import Run as RunOfRows
+from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.row_encoder import Proof, RowsBuilder
+from lockstep.table.row_encoder import Run as RunOfRows
 
 HOUR, DAY = 3600.0, 86400.0
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

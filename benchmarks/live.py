@@ -26,7 +26,7 @@ from benchmarks.seen import Commit, Seen, commits, reached
 from benchmarks.systems import REFERENCE, STREAM, Task, environment
 from benchmarks.verify import digest_of
 from benchmarks.workload import Size, interleaved
-from lockstep.rehearsal.process import start_tied
+from lockstep.localdev.processes import start_tied
 from lockstep.table.layout import StreamFolders
 
 PATIENCE_SECONDS = 180.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.sensors import sensors
 from lockstep import Every
-from lockstep.operations.run import run_attended
+from lockstep.operations.foreground import run_attended
 from lockstep.settings import KafkaSettings, Settings
 
 LOCAL = "local"

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.sensors import sensors
 from benchmarks.systems import parse_task
 from lockstep import AvailableNow, Limits
-from lockstep.engine.run import run_stream
+from lockstep.engine.driver.run import run_stream
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.spark.session import start_context
 

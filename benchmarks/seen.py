@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.workload import Size
 from lockstep.table.commit import CommitKind
+from lockstep.table.delta_log import read_entry
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
-from lockstep.table.log import read_entry
 
 Times = npt.NDArray[np.int64]
 _TIMEOUT_SECONDS = 60.0

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from dagster import DefaultScheduleStatus, ScheduleDefinition
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.pruning_job import pruning_job
 from lockstep.settings import Settings
 

@@ -2,7 +2,7 @@
 
 from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
 
 

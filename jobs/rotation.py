@@ -11,7 +11,7 @@ from dagster import (
     schedule,
 )
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
 from lockstep.orchestration.rotation import rotate
 from lockstep.settings import Settings

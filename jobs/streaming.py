@@ -3,7 +3,7 @@
 from dagster import AssetSelection, define_asset_job
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
 
 

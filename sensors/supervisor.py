@@ -11,11 +11,11 @@ from dagster import (
     sensor,
 )
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.orchestration import names
-from lockstep.orchestration.supervision import carry_out, look_at_runs
-from lockstep.orchestration.supervisor import decide_supervision, read_supervisor_cursor
+from lockstep.orchestration.supervisor_policy import decide_supervision, read_supervisor_cursor
+from lockstep.orchestration.supervisor_sensor import carry_out, look_at_runs
 from lockstep.settings import Settings
 
 LOOK_SECONDS = 4

@@ -11,11 +11,11 @@ from dagster import (
     sensor,
 )
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.orchestration import names
-from lockstep.orchestration.restarts import look, observe, sensor_result
-from lockstep.orchestration.topics import decide, read_cursor
+from lockstep.orchestration.restart_policy import decide, read_cursor
+from lockstep.orchestration.topics_sensor import look, observe, sensor_result
 from lockstep.settings import Settings
 
 LOOK_SECONDS = 10

@@ -21,7 +21,7 @@ import msgspec
 import lockstep
 import lockstep.testing
 from lockstep import DecimalType, IntegerType
-from lockstep.table.schema import proof_schema, row_schema
+from lockstep.model.table_schema import proof_schema, row_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

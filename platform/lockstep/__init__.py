@@ -4,31 +4,24 @@ The public surface. A stream module imports from here and nothing else of lockst
 """
 
 from lockstep.declare.decoders.avro import Avro
-from lockstep.declare.decoders.contract import Decoder
+from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
-from lockstep.declare.decoders.registry import RegisteredSchema, Registry, SchemaReference
-from lockstep.declare.event_time import EventTime
-from lockstep.declare.limits import Limits
-from lockstep.declare.place import Kind, Link, Place
-from lockstep.declare.record import Record, TimestampType
-from lockstep.declare.rows import Rows
+from lockstep.declare.options import Adopt, AvailableNow, EventTime, Every, FileSize, Limits, Topics, Trigger
 from lockstep.declare.rules import Between, NotNull, Rule, Severity
 from lockstep.declare.stream import Stream
-from lockstep.declare.topics import Adopt, Topics
 from lockstep.declare.transform import Opened, Transform
-from lockstep.declare.triggers import AvailableNow, Every, FileSize, Trigger
-from lockstep.declare.types import DecimalType, IntegerType
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
 from lockstep.folds.table import TableFold
-from lockstep.integrity.contract import Halt, OnGrowth, SessionStart, Suspend
-from lockstep.integrity.evidence import Checksum, Linked, LogOnly, Sequence
-from lockstep.integrity.none import NoIntegrity
+from lockstep.integrity.base import Halt, OnGrowth, SessionStart, Suspend
+from lockstep.integrity.best_effort import NoIntegrity
+from lockstep.integrity.fuzzy_window import FuzzyWindow
 from lockstep.integrity.once import Once
 from lockstep.integrity.ordered import Ordered
-from lockstep.integrity.repeats import Repeats
-from lockstep.integrity.strict import Strict
-from lockstep.integrity.window import FuzzyWindow
+from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats, Sequence, Strict
+from lockstep.model.column_types import DecimalType, IntegerType
+from lockstep.model.map_state import Rows
+from lockstep.model.record import Kind, Link, Place, Record, TimestampType
 
 __version__ = "0.1.0"
 

@@ -5,45 +5,45 @@ LockstepError                 something a person must know; `next_step` says wha
 |  `- NotYet                  declared for a later release: refused, so that nobody relies on it
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
-|  |- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/healing.py)
+|  |- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
-|  `- PortTaken               another process took a port of a rehearsal's broker (rehearsal/broker.py)
+|  `- PortTaken               another process took a port of a rehearsal's broker (localdev/broker.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table is not as the head says
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
-|  |- ForeignCommit           somebody else committed to a table of a stream (table/foreign.py)
-|  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign.py)
-|  |- Replan                  the hour of a planned batch was closed: it is planned again (table/demands.py)
+|  |- ForeignCommit           somebody else committed to a table of a stream (table/foreign_commits.py)
+|  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
+|  |- Replan                  the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (compaction/run.py)
 |  |- InputsGone              another compaction was faster (compaction/run.py)
-|  |- OutOfOrder              rows of a partition do not follow each other (compaction/segments.py)
+|  |- OutOfOrder              rows of a partition do not follow each other (compaction/row_order.py)
 |  `- ProofDiffers            a compacted file holds something else than its inputs (compaction/proof.py)
 |- StateError                 state cannot be used
-|  |- StateDamaged            a durable file is missing or any byte of it wrong (state/section.py)
-|  |- StateTypeChanged        it was stored by a type that this one cannot read (state/schema.py)
-|  |- StateNotOfItsType       a fold left what its state type cannot hold (state/schema.py)
-|  `- MigrationFailed         `migrate` did not make today's state of a stored one (state/schema.py)
-|- BatchOverdue               a batch was cancelled at its deadline; planned again (engine/deadline.py)
-|- RowRefused                 a row holds a value that its column cannot (table/rows.py)
-|- RecordingError             a line of a recording is not of one (rehearsal/recordings.py)
+|  |- StateDamaged            a durable file is missing or any byte of it wrong (state/changelog.py)
+|  |- StateTypeChanged        it was stored by a type that this one cannot read (state/codec.py)
+|  |- StateNotOfItsType       a fold left what its state type cannot hold (state/codec.py)
+|  `- MigrationFailed         `migrate` did not make today's state of a stored one (state/codec.py)
+|- BatchOverdue               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)
+|- RowRefused                 a row holds a value that its column cannot (table/row_encoder.py)
+|- RecordingError             a line of a recording is not of one (localdev/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
-|- NoTable                    the stream has never run into this table root (operations/opened.py)
-|- UnknownStream              no such stream is declared (operations/streams.py)
-|- WrongQuery                 the SQL is wrong, or names what is not there (operations/sql.py)
-|- NoSuchSession              no session of that key has a state (operations/state.py)
-|- NotRetained                the state as of a batch is not kept any more (operations/state.py)
+|- NoTable                    the stream has never run into this table root (operations/tables.py)
+|- UnknownStream              no such stream is declared (operations/inspect/streams.py)
+|- WrongQuery                 the SQL is wrong, or names what is not there (operations/query.py)
+|- NoSuchSession              no session of that key has a state (operations/inspect/state.py)
+|- NotRetained                the state as of a batch is not kept any more (operations/inspect/state.py)
 |- NotInQuarantine            no message of that place is in quarantine (operations/quarantine.py)
 |- ExportRefused              a file is there already, or cannot be written (operations/quarantine.py)
-|- NoMessage                  no message is at that place, or none halts the stream (operations/message.py)
+|- NoMessage                  no message is at that place, or none halts the stream (operations/inspect/message.py)
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
 |- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
-|- NotThere                   what is accepted is not where the stream stands (operations/accepting.py)
+|- NotThere                   what is accepted is not where the stream stands (operations/resume.py)
 |- StartFailed                a run was asked for and does not write (orchestration/launch.py)
 |- StreamHeld                 an operator holds the stream: no run may write until it is released
-|- StreamHalted               the stream is halted; it goes on only after `lockstep resume`
-|  `- IntegrityLost           the promise of the stream's class cannot be kept any more
+|- StreamHalted               the stream is halted; it goes on only after `lockstep resume` (integrity/resume_options.py)
+|  `- IntegrityLost           the promise of the stream's class is broken (integrity/resume_options.py)
 `- Violation                  raised by a fold: what it checked does not hold
 
 A test compares this drawing with the classes, each of which has an entry in docs/runbook.md.
@@ -52,13 +52,6 @@ command to run, so that readers never search for it.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from lockstep.integrity.acceptance import options, proposed
-
-if TYPE_CHECKING:
-    from lockstep.integrity.finding import Finding
 
 
 class LockstepError(Exception):
@@ -151,25 +144,6 @@ class Fenced(LockstepError):
         self.holder = holder
 
 
-class StreamHalted(LockstepError):
-    """A halted stream was asked to run.
-
-    Attributes:
-        stream: The stream's name.
-        findings: The evidence that halted it.
-    """
-
-    def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
-        shown = "\n".join(f"  {finding}{_indented(finding.traceback)}" for finding in findings)
-        super().__init__(f"stream {stream} is halted:\n{shown}", next_step=resume_command(stream, findings))
-        self.stream = stream
-        self.findings = findings
-
-
-class IntegrityLost(StreamHalted):
-    """Integrity was lost outside of lockstep; what came before is committed, and so is the halt."""
-
-
 class StreamHeld(LockstepError):
     """A held stream was asked to run.
 
@@ -201,16 +175,6 @@ class Violation(LockstepError):
         self.expected = expected
         self.found = found
         self.what = what
-
-
-def _indented(traceback: str) -> str:
-    return "".join(f"\n    {line}" for line in traceback.splitlines())
-
-
-def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
-    """The command that resumes a stream after its cause was understood."""
-    given_up = options(proposed(finding) for finding in findings)
-    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --mended, where it was mended)"
 
 
 def _rebuilt(kind: type[LockstepError], parts: dict[str, object]) -> LockstepError:

@@ -19,7 +19,7 @@ from benchmarks.workload import Size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 QUIET = Console(quiet=True)
 

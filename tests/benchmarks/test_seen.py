@@ -14,12 +14,12 @@ import numpy as np
 from benchmarks import observer
 from benchmarks.seen import Commit, Seen
 from benchmarks.tree import DRIVER, JVM, WORKERS, TreeMeter
-from lockstep.engine.bookkeeping import BatchIdentity, quiet_row
-from lockstep.engine.plan import Position
+from lockstep.engine.driver.positions import BatchIdentity, quiet_row
+from lockstep.engine.protocol import Position
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
-from lockstep.table.side import SideLog
+from lockstep.table.side_tables import SideLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def read(batch: int, start: int, until: int) -> LedgerRow:
 
 def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) -> None:
     from benchmarks.messages import Change
-    from lockstep.table.schema import table_schema
+    from lockstep.model.table_schema import table_schema
 
     folders = StreamFolders("s", tmp_path)
     open_tables(folders, table_schema(Change), "cluster")

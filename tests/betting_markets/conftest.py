@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.rehearsal.recorded_streams import betting_market
+from lockstep.localdev.recordings import betting_market
 
 if TYPE_CHECKING:
-    from lockstep.rehearsal.recordings import Recorded
+    from lockstep.localdev.recordings import Recorded
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "betfair"
 

@@ -14,7 +14,7 @@ from tests.betting_markets.plain_fold import fold
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lockstep.rehearsal.recordings import Recorded
+    from lockstep.localdev.recordings import Recorded
 
 MARKET = "1.181223995"
 IMAGE = b'{"pt":1,"mc":[{"id":"1.1","img":true,"rc":[{"id":7,"atb":[[2.0,10]],"ltp":3}]}]}'

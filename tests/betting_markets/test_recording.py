@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.rehearsal.recorded_streams import betting_market
-from lockstep.rehearsal.recordings import Kind, Recorded, RecordingError
+from lockstep.localdev.recordings import Kind, Recorded, RecordingError, betting_market
 from tests.betting_markets.plain_fold import Market, digest
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 
 from assets.betting_markets import betting_markets
 from lockstep import NoIntegrity, Topics
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
-from lockstep.rehearsal.producer import produce
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.localdev.producer import produce
 from tests.betting_markets.plain_fold import Market, digest, fold
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import first_difference, read_table, read_until, rows_of
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
-    from lockstep.rehearsal.recordings import Recorded
+    from lockstep.localdev.broker import Broker
+    from lockstep.localdev.recordings import Recorded
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
 

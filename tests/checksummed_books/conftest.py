@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.recorded_streams import checksummed_books
+from lockstep.localdev.recordings import checksummed_books
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lockstep.rehearsal.recordings import Recorded
+    from lockstep.localdev.recordings import Recorded
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "exchange_ws" / "kraken_spot_book1000_crc32.txt.gz"
 

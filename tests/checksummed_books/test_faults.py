@@ -16,7 +16,7 @@ from tests.checksummed_books.plain_fold import expected_rows, first_wrong
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lockstep.rehearsal.recordings import Recorded
+    from lockstep.localdev.recordings import Recorded
 
 BOOK = "eth_chf"
 EACH = 20

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.recorded_streams import checksummed_books
-from lockstep.rehearsal.recordings import Kind, Recorded, RecordingError
+from lockstep.localdev.recordings import Kind, Recorded, RecordingError, checksummed_books
 from tests.checksummed_books.conftest import RECORDING
 from tests.checksummed_books.plain_fold import fold
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from lockstep.cli import app
+from lockstep.cli.__main__ import app
 from tests.engine.feed import Feed, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding
@@ -19,7 +19,7 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from typer.testing import Result
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,28 +20,16 @@ import pytest
 import typer
 
 from lockstep import __version__
-from lockstep.cli import app
-from lockstep.commands import operate, resume, run
-from lockstep.commands.app import EXIT_CODES
-from lockstep.errors import IntegrityLost
-from lockstep.operations import (
-    desire,
-    doctor,
-    message,
-    positions,
-    preview,
-    quarantine,
-    query,
-    repair,
-    settings,
-    state,
-    status,
-    streams,
-    topics,
-)
-from lockstep.operations.verify.proof import Proof
+from lockstep.cli import control
+from lockstep.cli.__main__ import app
+from lockstep.cli.app import EXIT_CODES
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations import lifecycle, quarantine, query, repair, show_settings
+from lockstep.operations.doctor import doctor
+from lockstep.operations.inspect import message, plan, state, status, streams, topics
 from lockstep.testing import read_messages
 from lockstep.testing import run as run_messages
+from lockstep.verify.report import Proof
 from tests.engine.feed import session, update
 from tests.engine.streams import POISON
 
@@ -67,17 +55,17 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("status", "adding"): status.Status,
     ("status",): tuple[status.StreamOverview, ...],
     ("topics", "adding"): topics.TopicsOfStream,
-    ("plan", "adding"): preview.BatchPreview,
-    ("plan", "adding", "--restart"): preview.RestartPreview,
+    ("plan", "adding"): plan.BatchPreview,
+    ("plan", "adding", "--restart"): plan.RestartPreview,
     ("query", "adding"): query.QueryResult,
     ("query", "SELECT max(committed_at), sum(messages) FROM adding_ledger"): query.QueryResult,
     ("state", "adding"): state.SessionStates,
     ("state", "adding", "--session", "a"): state.SessionStates,
-    ("positions", "adding"): positions.Positions,
+    ("positions", "adding"): streams.Positions,
     ("repair", "adding"): repair.Repair,
     ("verify", "adding"): Proof,
     ("quarantine", "list", "adding"): quarantine.QuarantineList,
-    ("settings",): settings.AllOptions,
+    ("settings",): show_settings.AllOptions,
     ("doctor",): doctor.Report,
 }
 """Commands that only look, with what their JSON is."""
@@ -201,11 +189,11 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     assert fresh.call("repair", "adding").exit_code == 1
 
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
-    assert msgspec.json.decode(resumed.stdout, type=resume.Resumed) == resume.Resumed("adding", 2, "bounded")
+    assert msgspec.json.decode(resumed.stdout, type=control.Resumed) == control.Resumed("adding", 2, "bounded")
     closed = fresh.call("close", "adding", "--json")
-    assert msgspec.json.decode(closed.stdout, type=operate.Closed).stream == "adding"
+    assert msgspec.json.decode(closed.stdout, type=control.Closed).stream == "adding"
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")
-    assert msgspec.json.decode(stopped.stdout, type=desire.Stopped).ended_by == "a claim"
+    assert msgspec.json.decode(stopped.stdout, type=lifecycle.Stopped).ended_by == "a claim"
     assert "stopped" in fresh.call("streams").stdout
 
 
@@ -317,7 +305,7 @@ def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platf
     shutil.rmtree(fresh.folder / "tables")
     assert fresh.call("reset", "adding").exit_code == 2
     said = fresh.call("reset", "adding", "--new", "--json")
-    assert msgspec.json.decode(said.stdout, type=operate.Reset) == operate.Reset("adding", begins_anew=True)
+    assert msgspec.json.decode(said.stdout, type=control.Reset) == control.Reset("adding", begins_anew=True)
     fresh.runs.run()
     assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"
 
@@ -334,8 +322,8 @@ def test_positions_for_spark_are_json_by_topic(platform: Platform) -> None:
 
 
 def test_an_end_of_a_run_is_told_in_json_too() -> None:
-    ended = run.RunEnded("adding", "stopped")
-    assert msgspec.json.decode(msgspec.json.encode(ended), type=run.RunEnded) == ended
+    ended = control.RunEnded("adding", "stopped")
+    assert msgspec.json.decode(msgspec.json.encode(ended), type=control.RunEnded) == ended
 
 
 def test_help_loads_neither_kafka_nor_delta_nor_spark_nor_dagster() -> None:

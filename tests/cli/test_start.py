@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
-from lockstep.engine.loop import Outcome
-from lockstep.operations.desire import Stopped
-from lockstep.operations.status import Status
+from lockstep.engine.driver.loop import Outcome
+from lockstep.localdev.broker import Broker
+from lockstep.operations.inspect.status import Status
+from lockstep.operations.lifecycle import Stopped
 from lockstep.orchestration.launch import Launched
 from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG
-from lockstep.rehearsal.broker import Broker
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from tests.orchestration.installation import ROOT, Installation, wait_until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import lockstep
-from lockstep.rehearsal.process import start_tied
+from lockstep.localdev.processes import start_tied
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import COLUMNS
@@ -21,7 +21,7 @@ from tests.engine.plain_reader import heads, read_table, rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.rehearsal.spark_cluster import SparkCluster
+    from lockstep.localdev.spark_cluster import SparkCluster
     from tests.engine.feed import Feed
 
 REPOSITORY = Path(__file__).parents[2]

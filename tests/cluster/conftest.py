@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.spark_cluster import SparkCluster
+from lockstep.localdev.spark_cluster import SparkCluster
 from tests.cluster.cluster_runs import ClusterRuns
 from tests.engine.feed import Feed
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 from lockstep import Every
-from lockstep.engine import plan
-from lockstep.operations.run import run_attended
+from lockstep.engine.driver import planner
+from lockstep.operations.foreground import run_attended
 from lockstep.settings import load_settings
-from lockstep.spark import executors
+from lockstep.spark import session
 from tests.cluster.streams import catching
 
 # A test's batches are small; they are to be spread over the executors all the same.
-plan.SMALL_BATCH_MESSAGES = 1
+planner.SMALL_BATCH_MESSAGES = 1
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=300.0, help="of a batch, in seconds")
     parser.add_argument("--patience", type=float, default=300.0, help="for a first executor, in seconds")
     given = parser.parse_args()
-    executors.EXECUTORS_SECONDS_MAX = given.patience
+    session.EXECUTORS_SECONDS_MAX = given.patience
     stream = catching(given.pattern, given.trap, given.deadline)
     if given.seconds:
         stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import AvailableNow, FileSize
-from lockstep.engine.deadline import BatchOverdue
-from lockstep.engine.loop import Outcome
-from lockstep.engine.run import run_stream
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.run import run_stream
+from lockstep.engine.driver.spark_job import BatchOverdue
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.cluster.cluster_runs import wait_until
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lockstep import Trigger
-    from lockstep.engine.hands import AnyStream
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.process import descendants
+from lockstep.localdev.processes import descendants
 from lockstep.table.ledger import read_ledger
 from tests.cluster.cluster_runs import wait_until
 from tests.cluster.paced_feed import PacedFeed
@@ -22,7 +22,7 @@ from tests.engine.plain_reader import first_difference, named_files, read_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.rehearsal.spark_cluster import Worker
+    from lockstep.localdev.spark_cluster import Worker
     from tests.cluster.cluster_runs import ClusterRuns
     from tests.engine.feed import Feed
 

@@ -11,7 +11,7 @@ from tests.cluster.cluster_runs import wait_until
 from tests.engine.feed import folded, session, session_in
 
 if TYPE_CHECKING:
-    from lockstep.rehearsal.spark_cluster import SparkCluster
+    from lockstep.localdev.spark_cluster import SparkCluster
     from tests.cluster.cluster_runs import ClusterRuns
     from tests.engine.feed import Feed
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.compaction.rewrite import RewriteTask
-from lockstep.compaction.rewriter import Outcome, Rewriter, in_process
-from lockstep.compaction.run import compact_stream
+from lockstep.compaction.run import Outcome, Rewriter, compact_stream, in_process
 from lockstep.table.layout import StreamFolders
 
 DEADLINE_SECONDS = 120

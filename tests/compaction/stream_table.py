@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.declare.types import DecimalType
-from lockstep.table import demands, ledger
+from lockstep.model.column_types import DecimalType
+from lockstep.model.table_schema import IDENTITY, table_schema
+from lockstep.table import commit, ledger
 from lockstep.table.commit import Landed
 from lockstep.table.create import open_tables
-from lockstep.table.files import DataFile, DataFileWriter
 from lockstep.table.layout import StreamFolders
-from lockstep.table.rows import Proof, RowsBuilder, Run
-from lockstep.table.schema import IDENTITY, table_schema
+from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.row_encoder import Proof, RowsBuilder, Run
 
 HOUR, NEXT_HOUR = "2026-01-01T00", "2026-01-01T01"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,8 +75,8 @@ class StreamTable:
     def __init__(self, root: Path) -> None:
         self.folders = StreamFolders("readings", root)
         self.output = open_tables(self.folders, table_schema(Reading), "cluster")
-        claimed = self.output.commit(demands.claim(0, self.output.table_id, lambda _: None))
-        self._writer = demands.Writer(epoch=claimed.head.epoch, generation=claimed.head.generation)
+        claimed = self.output.commit(commit.claim(0, self.output.table_id, lambda _: None))
+        self._writer = commit.Writer(epoch=claimed.head.epoch, generation=claimed.head.generation)
         self._builder = RowsBuilder(Reading)
         self._next: dict[Partition, int] = {}
         self.head = claimed.head
@@ -89,13 +89,13 @@ class StreamTable:
 
     def try_batch(self, files: Sequence[DataFile], hour: str) -> Landed:
         """Commit written files as the next batch, or raise as the commit does."""
-        batch = demands.Batch(
+        batch = commit.Batch(
             number=self.output.base().head.batch + 1,
             commit_hour=hour,
             files=tuple(files),
             ledger=ledger.write_ledger(self.folders.ledger, []),
         )
-        return self.output.commit(demands.batch(self._writer, batch))
+        return self.output.commit(commit.batch(self._writer, batch))
 
     def file(self, messages: Mapping[Partition, int], hour: str = HOUR) -> DataFile:
         """Write, but do not commit, the next messages of some partitions."""
@@ -120,7 +120,7 @@ class StreamTable:
 
     def close(self, hour: str = HOUR) -> None:
         """Close an hour."""
-        self.output.commit(demands.close(hour))
+        self.output.commit(commit.close(hour))
 
     def _places(self, partition: Partition, messages: int) -> list[Identity]:
         """Every third message gives two rows, every fifth none."""

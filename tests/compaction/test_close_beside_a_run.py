@@ -10,19 +10,19 @@ import msgspec
 
 from lockstep import AvailableNow
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.facts import BinFacts
-from lockstep.engine.hands import Hands
-from lockstep.engine.loop import Outcome, run_batches
-from lockstep.engine.plan import BatchPlan
-from lockstep.engine.run import job_of
-from lockstep.engine.runner import Runner, local_runner
-from lockstep.engine.start import Approach
+from lockstep.engine.driver.context import Hands
+from lockstep.engine.driver.loop import Outcome, run_batches
+from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.driver.run import job_of
+from lockstep.engine.driver.spark_job import Runner, local_runner
+from lockstep.engine.driver.startup import Approach
+from lockstep.engine.protocol import BinFacts
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
-from lockstep.kafka.group import Group
-from lockstep.operations.close import close_hour
-from lockstep.rehearsal.broker import Broker
-from lockstep.rehearsal.producer import produce
+from lockstep.kafka.consumer_group import Group
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.producer import produce
+from lockstep.operations.lifecycle import close_hour
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger

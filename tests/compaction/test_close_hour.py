@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.hours import hour_of
+from lockstep.engine.driver.planner import hour_of
 from lockstep.errors import LockstepError
-from lockstep.operations.close import close_hour
-from lockstep.table.demands import Replan
+from lockstep.model.table_schema import IDENTITY
+from lockstep.operations.lifecycle import close_hour
+from lockstep.table.commit import Replan
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import IDENTITY
 from tests.compaction.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 
 A0, B0 = ("a", 0), ("b", 0)

@@ -13,14 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction import rewrite
-from lockstep.compaction.gather import in_order
 from lockstep.compaction.plan import COMPACTED_PREFIX
-from lockstep.compaction.rewrite import RewriteTask, prove_file
-from lockstep.compaction.rewriter import Outcome, Rewriter, in_process
-from lockstep.compaction.run import PROOF, CompactionRefused, compact_stream
-from lockstep.table import log
+from lockstep.compaction.rewrite import RewriteTask, in_order, prove_file
+from lockstep.compaction.run import PROOF, CompactionRefused, Outcome, Rewriter, compact_stream, in_process
+from lockstep.model.table_schema import IDENTITY
+from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
-from lockstep.table.schema import IDENTITY
 from tests.compaction.stream_table import (
     HOUR,
     NEXT_HOUR,
@@ -169,10 +167,10 @@ def test_the_commit_carries_its_proof_and_changes_no_data(filled: StreamTable) -
     compact(filled)
     after = filled.output.base()
     (path,) = live_files(filled.folders)
-    found = log.read_entry(filled.folders.table, after.version)
+    found = delta_log.read_entry(filled.folders.table, after.version)
     assert found is not None
     assert (before.version + 1, before.head, CommitKind.COMPACTION.value) == (after.version, after.head, found.kind)
-    lines = log.entry_path(filled.folders.table, after.version).read_text().splitlines()
+    lines = delta_log.entry_path(filled.folders.table, after.version).read_text().splitlines()
     actions = [json.loads(line) for line in lines]
     (info,) = (line["commitInfo"] for line in actions if "commitInfo" in line)
     proof = prove_file(filled.folders.table / path)

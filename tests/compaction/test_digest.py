@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compaction.digest import digest
+from lockstep.compaction.proof import digest
 
 MASK = 2**64 - 1
 GOLDEN, NULL = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93

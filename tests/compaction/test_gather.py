@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compaction.gather import collect_runs, in_order, regrouped
-from lockstep.compaction.segments import OutOfOrder
+from lockstep.compaction.rewrite import collect_runs, in_order, regrouped
+from lockstep.compaction.row_order import OutOfOrder
 from tests.compaction.stream_table import Identity, identities
 
 COLUMNS: dict[str, pa.DataType] = {

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from lockstep.compaction import ledger_files
 from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger, live_files, plan_ledger
 from lockstep.errors import TableError
-from lockstep.table import ledger, log, side
+from lockstep.table import delta_log, ledger, side_tables
 from tests.table.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -193,10 +193,10 @@ def test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first(run: Protoc
     landed = run.commit(run.prepared())
     compact_ledger(run.folders, landed.head)
     assert rows_of(run)[-1].batch == landed.head.batch
-    assert not side.SideLogs(run.folders).forward(landed.head)
+    assert not side_tables.SideLogs(run.folders).forward(landed.head)
 
 
 def test_its_entry_says_what_was_proven(run: ProtocolRun) -> None:
     compact_ledger(run.folders, run.head)
-    newest = log.entry_path(run.folders.ledger, DeltaTable(run.folders.ledger).version()).read_text()
+    newest = delta_log.entry_path(run.folders.ledger, DeltaTable(run.folders.ledger).version()).read_text()
     assert '\\"verdict\\":\\"equal\\"' in newest

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.compaction.plan import COMPACTED_PREFIX, Bin, LiveFile, is_closed, plan_bins
-from lockstep.table.head import Head
+from lockstep.table.delta_log import Head
 
 HOURS = ("2026-01-01T00", "2026-01-01T01", "2026-01-01T02")
 TARGET = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.compaction.proof import Proof, ProofDiffers, Span, compare, prove
-from lockstep.compaction.segments import RowPlace, find_segments
+from lockstep.compaction.row_order import RowPlace, find_segments
 from tests.compaction.stream_table import Identity
 from tests.compaction.test_gather import rows_at
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from lockstep.compaction.rewriter import on_spark
-from lockstep.compaction.run import CompactionRefused, compact_stream
-from lockstep.table.schema import IDENTITY
+from lockstep.compaction.run import CompactionRefused, compact_stream, on_spark
+from lockstep.model.table_schema import IDENTITY
 from tests.compaction.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 
 if TYPE_CHECKING:

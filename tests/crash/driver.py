@@ -12,7 +12,7 @@ import sys
 
 from assets.order_books import order_books
 from lockstep import Limits, Topics
-from lockstep.operations.run import run_attended
+from lockstep.operations.foreground import run_attended
 from lockstep.settings import load_settings
 
 

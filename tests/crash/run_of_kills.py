@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.rehearsal.process import start_tied
+from lockstep.localdev.processes import start_tied
 from tests.crash.moments import Baseline, Found, Phase, Places, Proof, Watch
 
 if TYPE_CHECKING:

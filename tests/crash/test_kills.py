@@ -16,7 +16,7 @@ from tests.engine.plain_reader import heads
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 NEEDED = (Phase.WRITTEN, Phase.BETWEEN)
 SHORT = (Phase.WRITTEN, Phase.BETWEEN, Phase.FOLDING)

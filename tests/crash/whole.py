@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.rehearsal.producer import produce
-from lockstep.rehearsal.recordings import as_sent, recorded_books, recorded_days
+from lockstep.localdev.producer import produce
+from lockstep.localdev.recordings import as_sent, recorded_books, recorded_days
 from tests.engine.plain_reader import (
     first_difference,
     named_files,
@@ -18,7 +18,7 @@ from tests.engine.plain_reader import (
 from tests.order_books.expected_rows import COLUMNS, expected_rows
 
 if TYPE_CHECKING:
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
     from lockstep.table.layout import StreamFolders
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Bytes, Decoder, Function, Json, MessagePack
-from lockstep.declare.decoders.causes import Cause, Undecodable, cause_of
+from lockstep.declare.decoders.base import Cause, Undecodable, cause_of
 from lockstep.errors import DeclarationError
 from tests.declare.panels import Snapshot, Update
 from tests.declare.wrong_transforms import decode_update

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lockstep import TableFold, Transform
-from lockstep.declare.generics import TransformTypes, transform_types
+from lockstep.declare.stream import TransformTypes, transform_types
 from lockstep.errors import DeclarationError
 from tests.declare.panels import Panel, Reading, Snapshot, Update
 

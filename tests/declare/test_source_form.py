@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from lockstep import AvailableNow, Every, FileSize, FuzzyWindow, Halt, Linked, Once, Sequence, Strict, Suspend
-from lockstep.declare.source_form import source_form
-from lockstep.integrity.contract import OnGrowth
+from lockstep.declare.stream import source_form
+from lockstep.integrity.base import OnGrowth
 
 
 @pytest.mark.parametrize(

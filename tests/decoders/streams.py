@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockstep import Avro, Decoder, NoIntegrity, Protobuf, Sequence, Stream, Strict, Topics
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.base import IntegrityClass
 from tests.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.decoders.readings import Panel, Panels, ProtoPanels, Reading, Snapshot, Update

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Avro, RegisteredSchema, SchemaReference
-from lockstep.declare.decoders.causes import Cause, cause_of
+from lockstep.declare.decoders.base import Cause, cause_of
 from lockstep.errors import DeclarationError
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.decoders.readings import SNAPSHOT, TRADE, UPDATE, Side, Snapshot, Trade, Update, Where
@@ -174,7 +174,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.declare.decoders.framing.SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("lockstep.declare.decoders.schema_registry.SECOND_LOOK_SECONDS", 0.0)
     value, expected, problem = REFUSED[what]
     found, said = cause(decoder(Update, UPDATE), value)
     assert (found, problem in said) == (expected, True), said

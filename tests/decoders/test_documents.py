@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Function, Stream
-from lockstep.declare.decoders.causes import Cause
-from lockstep.engine.schemas import registry_of
+from lockstep.declare.decoders.base import Cause
+from lockstep.engine.driver.run import registry_of
 from lockstep.settings import load_settings
 from tests.decoders import panel_pb2
 

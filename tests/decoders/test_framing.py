@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from lockstep import Avro, Json, Protobuf, RegisteredSchema, Registry
-from lockstep.declare.decoders import framing
-from lockstep.declare.decoders.causes import Cause, Undecodable
-from lockstep.declare.decoders.framing import refuse_without_registry
+from lockstep.declare.decoders import schema_registry
+from lockstep.declare.decoders.base import Cause, Undecodable
+from lockstep.declare.decoders.schema_registry import refuse_without_registry
 from lockstep.errors import RegistryUnreachable, SettingsError
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.decoders.readings import UPDATE, Update
@@ -35,7 +35,7 @@ class Answers(Registry):
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(schema_registry, "SECOND_LOOK_SECONDS", 0.0)
 
 
 def test_the_schema_of_an_id_is_asked_once() -> None:
@@ -57,18 +57,18 @@ def test_an_unknown_id_is_looked_for_twice_for_a_follower_may_lag_and_then_not_a
             decode(GOOD)
         assert refused.value.cause is Cause.UNKNOWN_SCHEMA_ID
     assert registry.asked == [FIRST_ID] * 2
-    monkeypatch.setattr(framing, "UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(schema_registry, "UNKNOWN_SECONDS", 0.0)
     assert decode(GOOD) == Update(2, "abc", 2.0)
 
 
 def test_a_flood_of_unknown_ids_gets_no_second_looks_and_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "UNKNOWN_IDS_MAX", 10)
+    monkeypatch.setattr(schema_registry, "UNKNOWN_IDS_MAX", 10)
     registry = Answers([None] * 1_000)
     decode = Avro(registry=registry).build(Update)
     for number in range(500):
         with pytest.raises(Undecodable):
             decode(b"\x00" + number.to_bytes(4, "big"))
-    assert len(registry.asked) == 500 + framing.SECOND_LOOKS_MAX
+    assert len(registry.asked) == 500 + schema_registry.SECOND_LOOKS_MAX
 
 
 def test_a_registry_that_does_not_answer_is_no_verdict_and_is_asked_again() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import RegisteredSchema, SchemaReference
-from lockstep.declare.decoders import http_registry
-from lockstep.declare.decoders.http_registry import HttpRegistry
+from lockstep.declare.decoders import schema_registry
+from lockstep.declare.decoders.schema_registry import HttpRegistry
 from lockstep.errors import RegistryUnreachable
 from tests.decoders.readings import UPDATE
 from tests.decoders.registered import FIRST_ID, HttpSchemas, http_schemas
@@ -122,7 +122,7 @@ def test_an_answer_that_is_no_schema_is_no_verdict(schemas: HttpSchemas, answer:
 
 
 def test_an_answer_larger_than_any_schema_is_broken_off(schemas: HttpSchemas, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_registry, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(schema_registry, "ANSWER_BYTES_MAX", 1_000)
     schemas.register("updates-value", " " * 100_000)
     assert "an answer of more than 1000 bytes" in problem(patient(schemas))
 

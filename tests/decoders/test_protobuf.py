@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Protobuf, RegisteredSchema
-from lockstep.declare.decoders.causes import Cause, Undecodable
-from lockstep.declare.decoders.proto_text import message_names
+from lockstep.declare.decoders.base import Cause, Undecodable
+from lockstep.declare.decoders.protobuf import message_names
 from lockstep.errors import DeclarationError
 from tests.decoders import panel_pb2, strict_pb2
 from tests.decoders.panel_pb2 import Snapshot, Update
@@ -86,7 +86,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.declare.decoders.framing.SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("lockstep.declare.decoders.schema_registry.SECOND_LOOK_SECONDS", 0.0)
     value, expected, problem = REFUSED[what]
     found, said = cause(decoder(Update), value)
     assert (found, problem in said) == (expected, True), said

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lockstep.engine.loop import Outcome
-from lockstep.engine.run import job_of
-from lockstep.engine.runner import spark_runner
-from lockstep.errors import IntegrityLost, RegistryUnreachable, SettingsError
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.run import job_of
+from lockstep.engine.driver.spark_job import spark_runner
+from lockstep.errors import RegistryUnreachable, SettingsError
+from lockstep.integrity.resume_options import IntegrityLost
 from tests.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.decoders.readings import SNAPSHOT, UPDATE
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from lockstep.engine.hands import AnyStream
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
 
 COLUMNS = ("_offset", "_session", "_sequence", "id", "value", "previous")
 ROWS = [(1, "s", 2, "a", 1.5, 1.0), (2, "s", 3, "b", 2.5, None), (3, "s", 4, "a", 3.5, 1.5)]

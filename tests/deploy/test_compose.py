@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own, for one call
 from dagster._core.instance.ref import InstanceRef
 
-from lockstep.declare.limits import Limits
+from lockstep.declare.options import Limits
 from lockstep.settings import OTHER_VARIABLES, Settings
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from lockstep import Kind, Opened, Place, Record, Stream, Topics, Transform
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.base import IntegrityClass
 
 
 class Level(msgspec.Struct, array_like=True, frozen=True):

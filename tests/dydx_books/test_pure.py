@@ -14,7 +14,7 @@ from tests.dydx_books.recording import as_numbered, as_received
 from tests.dydx_books.streams import AsTheyCome, Books, LevelSet, books
 
 if TYPE_CHECKING:
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
     from lockstep.testing import Ran
     from tests.dydx_books.recording import Message
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import FuzzyWindow, Limits, NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
-from lockstep.rehearsal.producer import produce
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.localdev.producer import produce
 from lockstep.table.ledger import read_ledger
 from tests.dydx_books.plain_fold import fold, last_of, wrong
 from tests.dydx_books.recording import as_numbered, as_received
@@ -21,8 +21,8 @@ from tests.engine.plain_reader import first_difference, read_table, read_until, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
     from tests.dydx_books.plain_fold import Row
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockstep import AvailableNow, Limits
-from lockstep.engine.hands import AnyStream, Hands
-from lockstep.engine.loop import Outcome, run_batches
-from lockstep.engine.publish import refuse_lost_table
-from lockstep.engine.run import job_of
-from lockstep.engine.runner import Runner, local_runner
-from lockstep.engine.start import Approach, Launch
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.committer import refuse_lost_table
+from lockstep.engine.driver.context import Hands
+from lockstep.engine.driver.loop import Outcome, run_batches
+from lockstep.engine.driver.run import job_of
+from lockstep.engine.driver.spark_job import Runner, local_runner
+from lockstep.engine.driver.startup import Approach, Launch
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
-from lockstep.kafka.group import Group
+from lockstep.kafka.consumer_group import Group
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.feed import COLUMNS
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep import Trigger
-    from lockstep.engine.progress import BatchReport
+    from lockstep.engine.driver.metrics import BatchReport
 
 
 TEST = Launch(cause="test")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from lockstep import Kind, Opened, Place, Record, Sequence, Stream, Strict, Topics, Transform, Violation
-from lockstep.integrity.contract import IntegrityClass
-from lockstep.integrity.evidence import Checksum
+from lockstep.integrity.base import IntegrityClass
+from lockstep.integrity.strict import Checksum
 
 POISON = 666
 """The unmended fold fails at this value, after it has changed its state."""

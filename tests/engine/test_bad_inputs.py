@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from deltalake import DeltaTable
 
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.table.ledger import read_ledger
 from lockstep.table.quarantine import VALUE_BYTES_MAX
 from tests.engine.bad_inputs import AT, INPUTS, Bad, snapshot, strict, tolerant, update
@@ -19,8 +19,8 @@ from tests.engine.feed import Feed
 from tests.engine.local_runs import LocalRuns
 
 if TYPE_CHECKING:
-    from lockstep.integrity.finding import Finding
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
+    from lockstep.model.finding import Finding
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from lockstep.engine.bookkeeping import (
+from lockstep.engine.driver.positions import (
     BatchIdentity,
     advanced,
     lag_messages,
@@ -15,11 +15,10 @@ from lockstep.engine.bookkeeping import (
     quiet_row,
     subscribed,
 )
-from lockstep.engine.facts import Counts, RangeFacts
-from lockstep.engine.plan import PlannedRange, Position
-from lockstep.integrity.finding import Hole
-from lockstep.kafka.discovery import Ends
-from lockstep.state.address import SectionRef
+from lockstep.engine.protocol import Counts, PlannedRange, Position, RangeFacts
+from lockstep.kafka.admin import Ends
+from lockstep.model.finding import Hole
+from lockstep.state.changelog import SectionRef
 from lockstep.table.ledger import LedgerRow
 from tests.kafka.views import topic, view
 

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Strict, Suspend
-from lockstep.engine.isolation import Isolation
-from lockstep.engine.loop import Outcome
-from lockstep.engine.plan import BatchPlan, PlannedRange, Position
-from lockstep.integrity.acceptance import FromSnapshot, Loss, proposed
-from lockstep.integrity.evidence import LogOnly
-from lockstep.kafka.corrupt import first_readable
-from lockstep.operations.status import status
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.driver.spark_job import Isolation
+from lockstep.engine.protocol import PlannedRange, Position
+from lockstep.integrity.resume_options import FromSnapshot, Loss, proposed
+from lockstep.integrity.strict import LogOnly
+from lockstep.kafka.reader import first_readable
+from lockstep.operations.inspect.status import status
 from tests.engine.feed import folded, snapshot, update
 from tests.engine.streams import adding
 from tests.engine.test_expired import holes
 from tests.operations.resuming import halted, resumed
 
 if TYPE_CHECKING:
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -122,7 +123,7 @@ def test_sessions_that_may_have_lost_something_wait_for_a_snapshot(sick: str, ru
 
 READ = """
 import sys
-from lockstep.engine.work import KafkaLog
+from lockstep.engine.executor.task import KafkaLog
 from lockstep.kafka.client import reader_configuration
 from lockstep.kafka.reader import Range, Run
 from lockstep.settings import KafkaSettings

@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.loop import Outcome
+from lockstep.engine.driver.loop import Outcome
 from lockstep.errors import TableError
-from lockstep.operations import preview
-from lockstep.operations.state import NotRetained, Wanted, read_states
-from lockstep.state.schema import MigrationFailed, StateTypeChanged
-from lockstep.table import demands
+from lockstep.operations.inspect import plan as preview
+from lockstep.operations.inspect.state import NotRetained, Wanted, read_states
+from lockstep.state.codec import MigrationFailed, StateTypeChanged
+from lockstep.table import commit
 from lockstep.table.commit import OutputLog
 from tests.engine.feed import folded, session, snapshot, update
 from tests.engine.plain_reader import entries, heads, named_files
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockstep import Transform
-    from lockstep.engine.runner import Runner
+    from lockstep.engine.driver.spark_job import Runner
     from lockstep.table.layout import StreamFolders
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
@@ -187,7 +187,7 @@ def test_files_of_before_and_after_a_new_column_are_compacted_together(told: Tol
     told.send(("a", update(5, a=1, zero=0)))
     told.run(Wider())
     folders = told.runs.folders
-    OutputLog(folders.table).commit(demands.close(heads(folders.table)[-1]["hour"]))
+    OutputLog(folders.table).commit(commit.close(heads(folders.table)[-1]["hour"]))
     before = by_place(folders)
     result = compact_stream(folders)
     assert (result.files_before, result.files_after, result.rows) == (2, 1, 8)

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lockstep import Every, Ordered
-from lockstep.engine.loop import Outcome
+from lockstep.engine.driver.loop import Outcome
 from tests.engine.feed import folded, snapshot, update
 from tests.engine.plain_reader import read_table, read_until
 from tests.engine.streams import adding
@@ -14,9 +14,9 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 

@@ -16,22 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import FileSize
-from lockstep.engine import loop
-from lockstep.engine.loop import Outcome
-from lockstep.engine.plan import FileGoal, Learned, PlanInput, Position, plan_batch
-from lockstep.engine.spill import Spill
-from lockstep.engine.waits import Waits
-from lockstep.kafka.discovery import Discovery, Ends
+from lockstep.engine.driver import loop
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.planner import FileGoal, PlanInput, Waits, plan_batch
+from lockstep.engine.executor.row_buffer import Spill
+from lockstep.engine.protocol import Learned, Position
+from lockstep.kafka.admin import Discovery, Ends
 from tests.engine.feed import folded, session_in, snapshot, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan, Bins
-    from lockstep.engine.runner import Runner
-    from lockstep.kafka.discovery import ClusterView
+    from lockstep.engine.driver.planner import BatchPlan, Bins
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
+    from lockstep.kafka.admin import ClusterView
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 

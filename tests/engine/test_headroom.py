@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lockstep.engine.headroom import headroom_seconds
-from lockstep.kafka.discovery import ClusterView, Ends, Topic
+from lockstep.engine.driver.alarms import headroom_seconds
+from lockstep.kafka.admin import ClusterView, Ends, Topic
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_000 * HOUR_MS

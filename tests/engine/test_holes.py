@@ -14,12 +14,13 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from lockstep import LogOnly, Strict
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
-from lockstep.integrity.finding import Hole
-from lockstep.kafka import holes, reader
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka import reader
+from lockstep.kafka import reader as holes
 from lockstep.kafka.client import Configuration, reader_configuration
-from lockstep.rehearsal.broker import Broker
+from lockstep.localdev.broker import Broker
+from lockstep.model.finding import Hole
 from lockstep.settings import KafkaSettings
 from tests.engine.feed import ANSWER_SECONDS, Feed, send_within, session, update
 from tests.engine.local_runs import LocalRuns
@@ -107,7 +108,7 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    monkeypatch.setattr("lockstep.engine.work.explain", explain_in_silence)
+    monkeypatch.setattr("lockstep.engine.executor.task.explain", explain_in_silence)
     assert runs.run() is Outcome.ENDED
     assert holes_in_ledger(runs, topic) == [(4, 5, "marker"), (6, 7, "marker")]
     assert [row[0] for row in runs.rows(topic)] == [1, 1, 2, 2, 3, 3, 5]

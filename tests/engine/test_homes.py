@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.facts import BinFacts, Counts, RangeFacts
-from lockstep.engine.homes import Homes
-from lockstep.engine.plan import PlannedRange, Position
-from lockstep.integrity.contract import IntegrityClass
-from lockstep.integrity.finding import Finding
+from lockstep.engine.driver.batch_checks import Homes
+from lockstep.engine.protocol import BinFacts, Counts, PlannedRange, Position, RangeFacts
+from lockstep.integrity.base import IntegrityClass
+from lockstep.model.finding import Finding
 
 STRICT = Strict(evidence=Sequence())
 A, B = b"a" * 8, b"b" * 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.engine.hours import hour_of, next_hour
+from lockstep.engine.driver.planner import hour_of, next_hour
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Limits, NoIntegrity, Ordered
-from lockstep.engine import isolation
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
+from lockstep.engine.driver import spark_job
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
 from tests.engine.feed import folded, session, session_in, snapshot, update
 from tests.engine.plain_reader import read_table, read_until
 from tests.engine.streams import adding
@@ -18,9 +18,9 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -206,7 +206,7 @@ def test_a_message_is_blamed_only_after_jobs_with_it_and_without_it_alternate(fe
     with pytest.raises(IntegrityLost, match="kills its worker"):
         runs.run(around=deadly.around)
     whole, first = ((0, 2),), ((0, 1),)
-    tried = [(whole, False)] * 2 + [(first, False), (first, True)] * isolation.CONTROLS
+    tried = [(whole, False)] * 2 + [(first, False), (first, True)] * spark_job.CONTROLS
     assert deadly.jobs == tried
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.engine.liveness import (
+from lockstep.engine.driver.handover import (
     ProcessIdentity,
     forget_run,
     process_exists,
@@ -23,7 +23,7 @@ DEADLINE_SECONDS = 60.0
 COUNTS = """
 import sys, time
 from pathlib import Path
-from lockstep.engine.liveness import run_heartbeat
+from lockstep.engine.driver.handover import run_heartbeat
 with run_heartbeat(Path(sys.argv[1]), "killed"):
     time.sleep(600)
 """

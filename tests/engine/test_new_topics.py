@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every
-from lockstep.engine import watch
-from lockstep.engine.start import Launch
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.startup import Launch
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import read_table
 
@@ -40,7 +40,7 @@ def test_a_topic_that_appears_is_read_from_the_next_batch_on(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tutorial says so; `lockstep run` never did, and said nothing."""
-    monkeypatch.setattr(watch, "APPEAR_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "APPEAR_SECONDS", 0.2)
     first, values, stop = feed.create("first"), session(3), threading.Event()
     feed.send(first, values)
     runs.run()

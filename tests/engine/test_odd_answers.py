@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from lockstep import Ordered
-from lockstep.engine import watch
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
-from lockstep.kafka.discovery import ClusterView, Discovery
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka.admin import ClusterView, Discovery
 from tests.engine.feed import folded, session, snapshot, update
 from tests.engine.streams import adding
 from tests.engine.test_expired import holes
@@ -29,8 +29,8 @@ VALUES = session(4)
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
-    monkeypatch.setattr(watch, "MOVE_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "MOVE_SECONDS", 0.2)
 
 
 def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None:

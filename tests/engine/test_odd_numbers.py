@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Checksum, FuzzyWindow, LogOnly, NoIntegrity, Once, Ordered, Repeats, Sequence, Strict
-from lockstep.operations.verify.proof import Status
-from lockstep.operations.verify.verify import verify
 from lockstep.testing import Judgement, run
+from lockstep.verify.report import Status
+from lockstep.verify.verify import verify
 from tests.engine.feed import snapshot, update
 from tests.engine.streams import adding
 
 if TYPE_CHECKING:
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 

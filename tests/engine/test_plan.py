@@ -8,16 +8,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep.engine.packing import MOVE_FOR_SECONDS_RATIO
-from lockstep.engine.plan import (
+from lockstep.engine.driver.planner import (
+    MOVE_FOR_SECONDS_RATIO,
     SMALL_BATCH_MESSAGES,
     BatchPlan,
-    Learned,
     PlanInput,
-    Position,
     plan_batch,
 )
-from lockstep.kafka.discovery import Ends
+from lockstep.engine.protocol import Learned, Position
+from lockstep.kafka.admin import Ends
 
 if TYPE_CHECKING:
     from random import Random

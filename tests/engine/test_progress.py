@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.engine.progress import BatchReport, Restart, Window
-from lockstep.engine.stalls import Stall
+from lockstep.engine.driver.alarms import Stall
+from lockstep.engine.driver.metrics import BatchReport, Restart, Window
 
 BATCH = BatchReport(
     batch=1,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.loop import Outcome
-from lockstep.engine.publish import refuse_lost_table
+from lockstep.engine.driver.committer import refuse_lost_table
+from lockstep.engine.driver.loop import Outcome
 from lockstep.errors import LockstepError, TableError
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
-from lockstep.kafka.group import Group, Place
-from lockstep.operations.reset import reset_new
+from lockstep.kafka.consumer_group import Group, Place
+from lockstep.operations.lifecycle import reset_new
 from tests.engine.feed import folded, session
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from lockstep import Every, Limits
-from lockstep.engine import watch
-from lockstep.engine.loop import Outcome
-from lockstep.errors import EnvironmentProblem, IntegrityLost
-from lockstep.kafka.discovery import Discovery
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import Outcome
+from lockstep.errors import EnvironmentProblem
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka.admin import Discovery
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import heads, named_files, named_ledger_files, read_table, read_until
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
-    from lockstep.kafka.discovery import ClusterView
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
+    from lockstep.kafka.admin import ClusterView
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -107,7 +108,7 @@ def test_a_run_that_answers_nobody_is_fenced_and_what_it_wrote_stays_invisible(f
 def test_a_topic_created_again_between_runs_halts_the_stream_by_name(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
     topic = feed.create("values")
     feed.send(topic, session(3))
     runs.run()
@@ -243,7 +244,7 @@ def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, m
         later = {key: msgspec.structs.replace(ends, start=ends.high_watermark) for key, ends in view.ends.items()}
         return msgspec.structs.replace(view, ends=later)
 
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
     monkeypatch.setattr(Discovery, "view", odd_at_first)
     assert runs.run() is Outcome.ENDED
     assert folded([(n, "s", value) for n, value in enumerate([*session(4), update(6, a=1)])]) == runs.rows(topic)

@@ -6,8 +6,8 @@ from datetime import timedelta
 from itertools import pairwise
 
 from lockstep import AvailableNow, Every, FileSize
-from lockstep.engine.stalls import StableEnds, Stall, patience_seconds
-from lockstep.kafka.discovery import ClusterView
+from lockstep.engine.driver.alarms import StableEnds, Stall, patience_seconds
+from lockstep.kafka.admin import ClusterView
 from tests.kafka.views import topic, view
 
 OPEN, GREW, CLOSED, FURTHER = (0, 3, 5), (0, 3, 9), (0, 9, 9), (0, 4, 9)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep import Limits
-from lockstep.engine.start import refuse_unfit
+from lockstep.engine.driver.startup import refuse_unfit
 from lockstep.errors import LockstepError
 from tests.engine.streams import adding
 from tests.kafka.views import topic, view

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Limits, NoIntegrity, OnGrowth, Ordered, Sequence, Strict, Suspend
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, ProducerRecord, folded, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -22,8 +22,8 @@ from tests.engine.streams import POISON, adding
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
 
 ORDERED, SUSPENDING = Ordered(), Strict(evidence=Sequence(), on_violation=Suspend())
 UNDECODABLE, POISONED, UNFIT = b'{"type":"update"', update(4, a=1, b=POISON), update(4, a=2**64)

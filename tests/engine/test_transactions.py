@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.loop import Outcome
+from lockstep.engine.driver.loop import Outcome
 from lockstep.errors import LockstepError
 from tests.engine.feed import folded, send_within, session, update
 from tests.engine.plain_reader import read_table, read_until

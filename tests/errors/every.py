@@ -11,33 +11,31 @@ from lockstep import errors
 from lockstep.compaction.plan import Bin
 from lockstep.compaction.proof import Proof, ProofDiffers
 from lockstep.compaction.rewrite import Refused
+from lockstep.compaction.row_order import OutOfOrder
 from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
-from lockstep.compaction.segments import OutOfOrder
-from lockstep.engine.deadline import BatchOverdue
+from lockstep.engine.driver.spark_job import BatchOverdue
 from lockstep.errors import LockstepError
-from lockstep.integrity.acceptance import Loss
-from lockstep.integrity.finding import Finding
-from lockstep.operations.accepting import NotThere
+from lockstep.integrity.resume_options import IntegrityLost, Loss, StreamHalted
+from lockstep.localdev.broker import PortTaken
+from lockstep.localdev.recordings import RecordingError
+from lockstep.model.compatibility import Difference
+from lockstep.model.finding import Finding
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
-from lockstep.operations.message import NoMessage
-from lockstep.operations.opened import NoTable
+from lockstep.operations.inspect.message import NoMessage
+from lockstep.operations.inspect.state import NoSuchSession, NotRetained, Wanted
+from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
+from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
-from lockstep.operations.resume import NotCovered, NotHalted
-from lockstep.operations.sql import WrongQuery
-from lockstep.operations.state import NoSuchSession, NotRetained, Wanted
-from lockstep.operations.streams import UnknownStream
+from lockstep.operations.resume import NotCovered, NotHalted, NotThere
+from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
-from lockstep.rehearsal.broker import PortTaken
-from lockstep.rehearsal.recordings import RecordingError
-from lockstep.state.address import empty_state
-from lockstep.state.difference import Difference
-from lockstep.state.healing import LocalStateUnusable
-from lockstep.state.schema import MigrationFailed, StateNotOfItsType, StateTypeChanged
-from lockstep.state.section import StateDamaged
-from lockstep.table.demands import Replan
-from lockstep.table.foreign import ForeignCommit, TableReplaced
-from lockstep.table.rows import RowOrigin, RowRefused
+from lockstep.state.changelog import StateDamaged, empty_state
+from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
+from lockstep.state.restore import LocalStateUnusable
+from lockstep.table.commit import Replan
+from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
+from lockstep.table.row_encoder import RowOrigin, RowRefused
 
 GAP = Finding(
     cause="gap",
@@ -72,8 +70,8 @@ EVERY: tuple[LockstepError, ...] = (
     errors.Fenced(3, 4),
     StartFailed("books", "4711", "run 4711 ended: FAILURE; Kafka did not answer within 60 s"),
     errors.StreamHeld("books", "a new disk (ann)"),
-    errors.StreamHalted("books", (GAP,)),
-    errors.IntegrityLost("books", (GAP, GARBAGE, GREW)),
+    StreamHalted("books", (GAP,)),
+    IntegrityLost("books", (GAP, GARBAGE, GREW)),
     errors.Violation(1, 2, "checksum of the book"),
     LocalStateUnusable(empty_state(1, "id", 0, 120), "No space left on device"),
     PortTaken("the broker ended with exit code 1", next_step="read broker.log"),

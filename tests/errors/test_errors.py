@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import errors
-from lockstep.integrity.finding import Finding
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.model.finding import Finding
 from tests.errors.every import EVERY, GAP
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_a_class_says_which_parts_it_carries(error: LockstepError) -> None:
 
 
 def test_a_halt_carries_the_place_the_evidence_and_the_last_good_offset() -> None:
-    (finding,) = errors.IntegrityLost("books", (GAP,)).findings
+    (finding,) = IntegrityLost("books", (GAP,)).findings
     assert (finding.topic, finding.partition, finding.offset, finding.session) == ("books.eth", 0, 120, "eth")
     assert (finding.expected, finding.found, finding.last_good_offset) == ("7", "9, missing 7 to 8", 119)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from lockstep.cli import app
+from lockstep.cli.__main__ import app
 from tests.errors.every import EVERY
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.event_time.test_through_the_broker import REORDERED, TIMERS, Case, re
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import EventTime, FuzzyWindow, Once, Record, Stream
-from lockstep.engine import fold
+from lockstep.engine.executor import fold
 from lockstep.testing import Sent, run
 from tests.event_time.meters import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
 

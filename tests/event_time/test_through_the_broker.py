@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from lockstep import EventTime, Every, Limits, LogOnly, Sequence, Strict, Topics
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.table.ledger import read_ledger
 from lockstep.testing import Sent, run
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Several
     from pathlib import Path
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.hands import AnyStream
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
+    from lockstep.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start

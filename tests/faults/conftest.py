@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 
 @pytest.fixture

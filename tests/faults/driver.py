@@ -14,16 +14,16 @@ import threading
 from typing import TYPE_CHECKING
 
 from lockstep import Every, Limits
-from lockstep.engine.loop import Outcome
+from lockstep.engine.driver.loop import Outcome
 from lockstep.errors import Fenced
-from lockstep.operations.run import line_of, run_attended
+from lockstep.operations.foreground import line_of, run_attended
 from lockstep.settings import load_settings
 from tests.engine.local_runs import LocalRuns
 from tests.faults.streams import faulty
 
 if TYPE_CHECKING:
-    from lockstep.engine.hands import AnyStream
-    from lockstep.engine.progress import BatchReport
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.metrics import BatchReport
 
 SOON_SECONDS = 0.1
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import lockstep
-from lockstep.rehearsal.process import descendants, start_tied
+from lockstep.localdev.processes import descendants, start_tied
 from lockstep.table.layout import StreamFolders
 from tests.crash.run_of_kills import marked
 from tests.engine.plain_reader import heads

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from tests.engine.feed import ANSWER_SECONDS
 
 if TYPE_CHECKING:
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 
 def expire(bootstrap_servers: str, topic: str, before: int) -> None:

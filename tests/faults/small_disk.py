@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from lockstep.rehearsal.process import start_tied
+from lockstep.localdev.processes import start_tied
 from tests.faults.drivers import wait_until
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.engine.streams import Adding, Panel, Reading, Snapshot, Update
 
 if TYPE_CHECKING:
     from lockstep import Limits, Record, Trigger
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
 
 DEADLY = 555
 """What ends the worker that folds it."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Limits
-from lockstep.engine import stalls
-from lockstep.engine.loop import Outcome
-from lockstep.operations.topics import TopicLifecycle, topics_of
-from lockstep.rehearsal.broker import Broker
+from lockstep.engine.driver import alarms
+from lockstep.engine.driver.loop import Outcome
+from lockstep.localdev.broker import Broker
+from lockstep.operations.inspect.topics import TopicLifecycle, topics_of
 from tests.engine.feed import Feed, folded, send_within, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import read_table, read_until
@@ -111,7 +111,7 @@ def test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three triggers stand for the minute that it takes at least."""
-    monkeypatch.setattr(stalls, "STALL_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(alarms, "STALL_SECONDS_MIN", 0.0)
     topic, other, producer = feed.create("values"), feed.create("well"), feed.transactional()
     feed.send(topic, session(2))
     producer.begin_transaction()

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine import watch
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost
-from lockstep.integrity.acceptance import Truncated
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost, Truncated
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
 from lockstep.operations.resume import resume
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, folded, send_within, session, snapshot, update
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Several
     from pathlib import Path
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
 
 STRICT = Strict(evidence=Sequence())
 FIRST = session(9)
@@ -47,7 +46,7 @@ FOUND = "other records: the log was cut and has grown again"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks wrong is looked at again in a moment, not in 30 seconds."""
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 @pytest.fixture

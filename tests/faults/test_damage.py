@@ -15,18 +15,18 @@ from deltalake import DeltaTable
 
 from lockstep import AvailableNow, Limits
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.loop import Outcome
-from lockstep.engine.run import run_stream
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.run import run_stream
 from lockstep.errors import TableError
-from lockstep.kafka.group import Group
-from lockstep.operations.close import close_hour
+from lockstep.kafka.consumer_group import Group
+from lockstep.localdev.broker import Broker
+from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.repair import repair
-from lockstep.rehearsal.broker import Broker
-from lockstep.state.section import StateDamaged
-from lockstep.table import ledger, log
+from lockstep.state.changelog import StateDamaged
+from lockstep.table import delta_log, ledger
 from lockstep.table.checkpoint import checkpoint
 from lockstep.table.commit import OutputLog
-from lockstep.table.foreign import ForeignCommit
+from lockstep.table.foreign_commits import ForeignCommit
 from tests.engine.feed import Feed, folded, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import heads, named_files, named_ledger_files
@@ -215,7 +215,7 @@ def test_a_corrupt_pointer_to_the_last_checkpoint_changes_nothing(made: Made, po
 
 @pytest.mark.fault("F23")
 def test_a_log_version_that_is_missing_is_loud(made: Made) -> None:
-    log.entry_path(made.runs.folders.table, 4).unlink()
+    delta_log.entry_path(made.runs.folders.table, 4).unlink()
     made.assert_refuses(Exception, r"(?s).+")
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine import watch
-from lockstep.engine.loop import Outcome
-from lockstep.errors import IntegrityLost, StreamHalted
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import heads, named_files, read_table
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Several
     from pathlib import Path
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
 
 STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
 
@@ -35,7 +35,7 @@ STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks wrong is looked at again in a moment, not in 30 seconds."""
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 @pytest.fixture

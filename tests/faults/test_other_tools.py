@@ -16,7 +16,7 @@ from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.repair import Condition, repair
 from lockstep.table import ledger
 from lockstep.table.checkpoint import checkpoint
-from lockstep.table.foreign import ForeignCommit, TableReplaced
+from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from tests.table.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:

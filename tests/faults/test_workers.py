@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import AvailableNow, Limits, Ordered, Sequence, Strict
-from lockstep.engine import plan
-from lockstep.engine.loop import Outcome
-from lockstep.engine.run import run_stream
-from lockstep.errors import IntegrityLost
+from lockstep.engine.driver import planner
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.run import run_stream
+from lockstep.integrity.resume_options import IntegrityLost
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.faults.drivers import alive
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lockstep.engine.hands import AnyStream
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.declare.stream import AnyStream
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -66,7 +66,7 @@ class Deaths:
 def deaths(
     broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, int, IntegrityClass], Deaths]:
-    monkeypatch.setattr(plan, "SMALL_BATCH_MESSAGES", 1)  # a few messages are spread over two tasks all the same
+    monkeypatch.setattr(planner, "SMALL_BATCH_MESSAGES", 1)  # a few messages are spread over two tasks all the same
     feed, trap = Feed(broker.bootstrap_servers, topic_family), tmp_path / "trap"
     trap.mkdir()
 

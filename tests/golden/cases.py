@@ -10,8 +10,7 @@ import msgspec
 
 from lockstep import Stream
 from lockstep.testing import Aside, Folded, Proven, Ran, run
-from lockstep.testing.events import Split
-from lockstep.testing.lines import Steps, parse
+from lockstep.testing.script import Split, Steps, parse
 from tests.golden.streams import STREAMS, Change, Level, Tank
 
 FOLDER = Path(__file__).parent

@@ -26,9 +26,8 @@ from lockstep import (
     Transform,
     Violation,
 )
-from lockstep.integrity.contract import IntegrityClass, Suspend
-from lockstep.integrity.evidence import Checksum, Linked, LogOnly
-from lockstep.integrity.repeats import Repeats
+from lockstep.integrity.base import IntegrityClass, Suspend
+from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats
 
 LEAK = 666
 """The fold fails where so much is added, after it has changed the level."""

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lockstep import Topics
-from lockstep.errors import IntegrityLost
-from lockstep.operations.state import NoSuchSession, Wanted, read_states
-from lockstep.operations.verify.proof import Status
-from lockstep.operations.verify.verify import verify
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.inspect.state import NoSuchSession, Wanted, read_states
 from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Sent
+from lockstep.verify.report import Status
+from lockstep.verify.verify import verify
 from tests.engine.feed import Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import named_files, read_table
 from tests.golden.cases import CASES, ROWS, STATES, TOPIC, VERDICTS, Case
 
 if TYPE_CHECKING:
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
+    from lockstep.localdev.broker import Broker
 
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """The broker refuses times of tomorrow itself, where it is not told otherwise."""

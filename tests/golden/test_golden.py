@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.testing.events import Split
+from lockstep.testing.script import Split
 from tests.golden.cases import CASES, Case, as_text
 
 SPLITS = [1, 7, Split(3, crashes=False)]

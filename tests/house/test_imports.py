@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,30 +21,46 @@ LIBRARY = ROOT / "platform" / "lockstep"
 PURE = ("declare", "integrity", "folds")
 FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake", "great_expectations")
 
-# What a package may not import, above what is said of the pure ones.
-FORBIDDEN = {
-    **dict.fromkeys(PURE, FOREIGN_TO_PURE),
-    "kafka": ("lockstep.engine",),
-    "state": ("lockstep.engine",),
-    "table": ("lockstep.engine",),
-}
-
-# Packages that sit on top; nothing below may know them. Order is from the bottom up.
+# From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    *("declare", "integrity", "folds", "kafka", "state", "table", "spark", "engine", "compaction", "quality"),
-    *("operations", "orchestration"),
+    ("errors",),
+    ("settings",),
+    ("model",),
+    ("integrity", "kafka"),
+    ("state", "table", "spark"),
+    ("declare",),
+    ("folds",),
+    ("engine.protocol",),
+    ("engine.executor",),
+    ("engine.driver",),
+    ("verify",),
+    ("compaction", "quality"),
+    ("operations",),
+    ("orchestration",),
+    ("localdev",),
+    ("cli", "testing"),
 )
-ON_TOP = ("compaction", "quality", "operations", "orchestration")
+RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
 # The proof shares nothing with what it proves: neither reader nor gates nor fold. Of the rest it may know what a
 # user declared, the readers of stored files, and where the cluster's secrets are.
-PROVER = "operations/verify"
+PROVER = "verify"
 FOREIGN_TO_THE_PROVER = (
     *("lockstep.engine", "lockstep.integrity", "lockstep.folds", "lockstep.spark", "lockstep.compaction"),
     *("lockstep.quality", "lockstep.orchestration", "lockstep.testing", "pyspark", "dagster"),
-    *(f"lockstep.kafka.{name}" for name in ("audit", "client", "discovery", "group", "holes", "reader")),
-    *(f"lockstep.state.{name}" for name in ("difference", "healing", "hot", "recover", "store")),
-    *(f"lockstep.table.{name}" for name in ("columns", "ledger", "quarantine", "rows", "statistics", "values")),
+    *(f"lockstep.kafka.{name}" for name in ("admin", "audit", "client", "consumer_group", "reader")),
+    *("lockstep.model.compatibility", "lockstep.model.columns"),
+    *(f"lockstep.state.{name}" for name in ("local_store", "local_store_pool", "restore", "store")),
+    *(f"lockstep.table.{name}" for name in ("parquet", "quarantine", "row_encoder")),
+)
+
+# What runs on an executor is loaded there without any of these.
+DRIVER_ONLY = (
+    "lockstep.engine.driver",
+    "lockstep.operations",
+    "lockstep.kafka.admin",
+    "lockstep.kafka.audit",
+    "pyspark.sql",
 )
 
 # Only these may import dagster, in the library; the rest reaches executors, which have none.
@@ -102,13 +120,13 @@ def sources(package: str) -> list[Path]:
     return sorted((LIBRARY / package).rglob("*.py"))
 
 
-@pytest.mark.parametrize("package", FORBIDDEN)
-def test_a_package_imports_nothing_that_is_forbidden_to_it(package: str) -> None:
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_imports_neither_spark_nor_dagster_nor_kafka(package: str) -> None:
     wrong = [
         str(each)
         for path in sources(package)
         for each in imports_of(path)
-        if any(each.is_of(name) for name in FORBIDDEN[package])
+        if any(each.is_of(name) for name in FOREIGN_TO_PURE)
     ]
     assert wrong == []
 
@@ -125,16 +143,38 @@ def test_the_proof_shares_nothing_with_what_it_proves() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("package", LAYERS)
-def test_no_package_imports_one_that_sits_above_it(package: str) -> None:
-    above = [name for name in ON_TOP if name in LAYERS[LAYERS.index(package) + 1 :]]
+def package_of(module: str) -> str:
+    """The package of a module of the library, as the layers name it; empty for the root."""
+    parts = module.removeprefix("lockstep").lstrip(".").split(".")
+    return ".".join(parts[:2]) if parts[0] == "engine" else parts[0]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("lockstep", *path.relative_to(LIBRARY).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_every_package_has_its_layer() -> None:
+    found = {package_of(module_of(path)) for path in LIBRARY.rglob("*.py")}
+    assert found - {"", "engine"} == set(RANKS)
+
+
+def test_imports_go_down_the_layers_only() -> None:
     wrong = [
         str(each)
-        for path in sources(package)
+        for path in sorted(LIBRARY.rglob("*.py"))
         for each in imports_of(path)
-        if any(each.is_of(f"lockstep.{name}") for name in above)
+        if each.is_of("lockstep") and path != LIBRARY / "__init__.py"
+        if (package := package_of(each.module)) != (own := package_of(module_of(path)))
+        if package in RANKS and RANKS[package] >= RANKS[own]
     ]
     assert wrong == []
+
+
+def test_a_task_is_loaded_without_what_only_the_driver_needs() -> None:
+    program = "import lockstep.engine.executor.task, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "lockstep.engine.executor.fold" in loaded
+    assert [name for name in loaded if any(name == it or name.startswith(f"{it}.") for it in DRIVER_ONLY)] == []
 
 
 def test_only_orchestration_knows_dagster() -> None:

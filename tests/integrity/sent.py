@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep import Kind, Place, Record
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
 

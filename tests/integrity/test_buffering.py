@@ -14,10 +14,10 @@ from hypothesis import strategies as some
 from assets.order_books import BookMessage, LevelChange, order_books
 from lockstep import Checksum, Kind, Linked, LogOnly, Place, Repeats, Sequence, SessionStart, Strict, Suspend
 from lockstep.errors import DeclarationError
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.buffering import WAITING_MAX
-from lockstep.integrity.time import PartitionTime
-from lockstep.rehearsal.recordings import Kind as RecordedKind
-from lockstep.rehearsal.recordings import Recorded, as_received, as_sent, recorded_days
+from lockstep.localdev.recordings import Kind as RecordedKind
+from lockstep.localdev.recordings import Recorded, as_received, as_sent, recorded_days
 from lockstep.testing import Sent, run
 from tests.golden.streams import STREAMS, Change
 from tests.integrity.places import at_offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Checksum, Link, LogOnly, Place
-from lockstep.integrity.evidence import Evidence
+from lockstep.integrity.strict import Evidence
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
 from tests.integrity.places import RECORD, end, snapshot, update
 

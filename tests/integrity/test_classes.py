@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Checksum, Halt, Linked, LogOnly, NoIntegrity, Sequence, Strict
-from lockstep.integrity.contract import Fault
-from lockstep.integrity.evidence import Evidence
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import Fault, PartitionTime
+from lockstep.integrity.strict import Evidence
 from lockstep.integrity.verdict import Judgement
 
 PROMISES = [

@@ -8,10 +8,9 @@ from hypothesis import strategies as some
 
 from lockstep import Checksum, Kind, LogOnly, NoIntegrity, Ordered, Place, Repeats, Sequence, Strict
 from lockstep.errors import DeclarationError
-from lockstep.integrity.contract import IntegrityClass
-from lockstep.integrity.evidence import Evidence
-from lockstep.integrity.numbers import unwrapped
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import IntegrityClass, PartitionTime
+from lockstep.integrity.sequence_numbers import unwrapped
+from lockstep.integrity.strict import Evidence
 from lockstep.integrity.verdict import Gate, GateState
 from tests.integrity.places import RECORD, refused_at, snapshot, update
 

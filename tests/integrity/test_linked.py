@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Link, Linked, Place
-from lockstep.integrity.numbers import LARGEST
+from lockstep.integrity.sequence_numbers import LARGEST
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
 from tests.integrity.places import RECORD, end, snapshot, update
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import Link, Linked, Place
-from lockstep.rehearsal.recordings import Kind, Recorded, as_received, as_sent, recorded_days
+from lockstep.localdev.recordings import Kind, Recorded, as_received, as_sent, recorded_days
 from tests.integrity.places import refused_at, snapshot, update
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Kind, NoIntegrity, Place
-from lockstep.integrity.numbers import LARGEST
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.sequence_numbers import LARGEST
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, noticed
 from tests.integrity.places import RECORD, end, snapshot, update
 

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep import Kind, Once, Place, Record
 from lockstep.errors import DeclarationError
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import GateState
 from tests.integrity.sent import Content
 

@@ -6,9 +6,8 @@ import pytest
 
 from lockstep import Checksum, Linked, LogOnly, Repeats, Sequence, Strict
 from lockstep.errors import DeclarationError
-from lockstep.integrity.evidence import Evidence
-from lockstep.integrity.repeats import REMEMBERED
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.strict import REMEMBERED, Evidence
 from lockstep.integrity.verdict import GateState
 from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 

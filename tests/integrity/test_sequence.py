@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import Place, Sequence
-from lockstep.integrity.numbers import LARGEST
+from lockstep.integrity.sequence_numbers import LARGEST
 from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
 from tests.integrity.places import RECORD, end, refused_at, snapshot, update
 

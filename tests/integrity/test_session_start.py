@@ -21,14 +21,14 @@ from lockstep import (
     Suspend,
 )
 from lockstep.errors import DeclarationError
-from lockstep.integrity.suspending import SuspendedSession
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.suspension import SuspendedSession
 from lockstep.testing import run
 from tests.golden.streams import STREAMS, Change
 from tests.integrity.places import at_offset
 
 if TYPE_CHECKING:
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
     from lockstep.integrity.verdict import Gate, GateState
 
 FIRST = SessionStart.FIRST_MESSAGE

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Kind, Sequence
-from lockstep.integrity import spread
-from lockstep.integrity.none import NoIntegrity
-from lockstep.integrity.spread import Spread
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity import multipart
+from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.best_effort import NoIntegrity
+from lockstep.integrity.multipart import Spread
 from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 
 if TYPE_CHECKING:
@@ -68,6 +68,6 @@ def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> No
 
 
 def test_a_snapshot_of_more_parts_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "PARTS_MAX", 2)
+    monkeypatch.setattr(multipart, "PARTS_MAX", 2)
     found = judged(Spread(Sequence()), PartitionTime(), [part(1), part(2), part(3)])
     assert found == [HELD, HELD, ("violation", "snapshot too long", ())]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Sequence
-from lockstep.integrity.suspending import SuspendedSession, Suspending, adapted, still_skipped
+from lockstep.integrity.suspension import SuspendedSession, Suspending, adapted, still_skipped
 from tests.integrity.sent import Sent, snapshot, update
 
 if TYPE_CHECKING:

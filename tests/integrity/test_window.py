@@ -8,7 +8,7 @@ import pytest
 
 from lockstep import FuzzyWindow
 from lockstep.errors import DeclarationError
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import PartitionTime
 from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 
 ACCEPTED: Told = ("accept", "", ())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.integrity.finding import Finding
+from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import Known, audit, compacted, doubtful, replaced
-from lockstep.kafka.discovery import ClusterView
-from lockstep.kafka.epochs import LastRead
+from lockstep.kafka.leader_epochs import LastRead
+from lockstep.model.finding import Finding
 from tests.kafka.views import topic, view
 
 KNOWN = {("id-a", 0): Known("a", 50), ("id-a", 1): Known("a", 70)}

@@ -9,14 +9,15 @@ from confluent_kafka.cimpl import NewTopic
 
 from lockstep import NoIntegrity, Sequence, Strict
 from lockstep.errors import KafkaError
+from lockstep.kafka.admin import TopicSettings, topic_settings
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.fitness import Fitness, Level, TopicSettings, fitness
-from lockstep.kafka.topic_settings import topic_settings
+from lockstep.operations.doctor.diagnosis import Level
+from lockstep.operations.doctor.kafka import Fitness, fitness
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
 
 STRICT: IntegrityClass = Strict(evidence=Sequence())
 FUZZY: IntegrityClass = NoIntegrity()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError as ClientError
 
-from lockstep.kafka.heard import LINES_MAX, TEXT_MAX, Heard, Said, cause_of
+from lockstep.kafka.diagnostics import LINES_MAX, TEXT_MAX, Heard, Said, cause_of
 
 REFUSED = Said("127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused")
 CLOSED = Said("FAIL [rdkafka#p-1] [thrd:x]: 127.0.0.1:9092/1: Disconnected: connection closed by peer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.kafka.discovery import ClusterView, Ends, Topic
+from lockstep.kafka.admin import ClusterView, Ends, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import demands, ledger
+from lockstep.table import commit, ledger
 from lockstep.table.commit import CommitKind, OutputLog, Proposal
 from tests.model.protocol import Head, Kind, Refused, demanded
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
@@ -99,7 +99,7 @@ class CommitProtocol(RuleBasedStateMachine):
         actor = self.expected.actors.get(number)
         if actor is None or actor.claimed:
             return
-        proposal = demands.claim(actor.epoch, actor.run.output.table_id, anything)
+        proposal = commit.claim(actor.epoch, actor.run.output.table_id, anything)
         landed = self._commits(actor, number, proposal, store, Kind.CLAIM)
         if landed:
             actor.epoch, actor.claimed, actor.waits_for_side = actor.epoch + 1, True, True
@@ -119,9 +119,9 @@ class CommitProtocol(RuleBasedStateMachine):
             return
         batch = actor.run.prepared(rows=rows, hour=hour)
         actor.batch = batch.number
-        writer = demands.Writer(epoch=actor.epoch, generation=actor.run.head.generation)
+        writer = commit.Writer(epoch=actor.epoch, generation=actor.run.head.generation)
         hour_number = 1 + HOURS.index(hour)
-        if self._commits(actor, number, demands.batch(writer, batch), store, Kind.BATCH, hour_number):
+        if self._commits(actor, number, commit.batch(writer, batch), store, Kind.BATCH, hour_number):
             actor.waits_for_side = True
             self.expected.batches += 1
             self.expected.offsets += rows
@@ -151,12 +151,12 @@ class CommitProtocol(RuleBasedStateMachine):
     @precondition(lambda self: self.expected.head.closed == 0 and self.expected.batches > 0)
     @rule()
     def somebody_closes_the_hour(self) -> None:
-        OutputLog(self.folders.table).commit(demands.close(HOURS[0]))
+        OutputLog(self.folders.table).commit(commit.close(HOURS[0]))
         self.expected.head = demanded(Kind.CLOSE, self.expected.head, epoch=0)
 
     @rule()
     def somebody_compacts(self) -> None:
-        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=demands.unchanged(anything))
+        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=commit.unchanged(anything))
         OutputLog(self.folders.table).commit(compaction)
 
     @invariant()

@@ -14,7 +14,7 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 
 @pytest.fixture

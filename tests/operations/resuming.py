@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.errors import IntegrityLost, StreamHalted
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from lockstep.operations.resume import resume
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from lockstep.table.ledger import Accepted, LedgerRow, read_ledger
 from tests.engine.feed import Feed, folded, snapshot, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockstep.integrity.acceptance import Acceptance
-    from lockstep.integrity.finding import Finding
+    from lockstep.integrity.resume_options import Acceptance
+    from lockstep.model.finding import Finding
     from tests.engine.local_runs import LocalRuns
 
 WHY, WHO = "the producer lost it", "an operator"

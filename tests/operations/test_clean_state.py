@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lockstep import Kind
-from lockstep.engine.committer import Committer, Reached
-from lockstep.engine.start import Approach, Claimed
+from lockstep.engine.driver.committer import Committer, Reached
+from lockstep.engine.driver.startup import Approach, Claimed
 from lockstep.errors import Fenced
-from lockstep.operations.clean_state import raise_floor, unreachable_state
 from lockstep.operations.housekeeping import StepResult, run_housekeeping
+from lockstep.operations.inspect.state import NotRetained, Wanted, read_states
 from lockstep.operations.repair import repair
-from lockstep.operations.state import NotRetained, Wanted, read_states
-from lockstep.table import demands, side
+from lockstep.operations.state_gc import raise_floor, unreachable_state
+from lockstep.table import commit as demands
+from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog
 from tests.state.kept_stream import keeping, message, plain_fold
 from tests.state.offline import Offline
@@ -25,9 +26,9 @@ from tests.state.offline import Offline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.engine.bookkeeping import BatchIdentity
+    from lockstep.engine.driver.positions import BatchIdentity
     from lockstep.table.commit import Landed
-    from lockstep.table.head import Head
+    from lockstep.table.delta_log import Head
     from lockstep.table.layout import StreamFolders
     from lockstep.table.ledger import LedgerRow
     from tests.state.kept_stream import Sent
@@ -252,15 +253,15 @@ def test_a_ledger_that_lags_behind_the_head_is_brought_forward_first(
     stream: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = OutputLog(stream.folders.table).base().head.batch
-    forward = side.SideLogs.forward
+    forward = side_tables.SideLogs.forward
 
-    def killed_at_the_new_batch(logs: side.SideLogs, head: Head) -> bool:
+    def killed_at_the_new_batch(logs: side_tables.SideLogs, head: Head) -> bool:
         if head.batch > before:
             raise Killed
         return forward(logs, head)
 
     with monkeypatch.context() as patch:
-        patch.setattr(side.SideLogs, "forward", killed_at_the_new_batch)
+        patch.setattr(side_tables.SideLogs, "forward", killed_at_the_new_batch)
         with pytest.raises(Killed):
             stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 3, x=1))]})
     assert OutputLog(stream.folders.table).base().head.batch == before + 1

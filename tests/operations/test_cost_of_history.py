@@ -12,14 +12,14 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from lockstep import Kind
-from lockstep.operations.clean_state import raise_floor, unreachable_state
-from lockstep.operations.positions import read_positions
+from lockstep.operations.inspect.status import status
+from lockstep.operations.inspect.streams import read_positions
 from lockstep.operations.repair import repair
-from lockstep.operations.status import status
+from lockstep.operations.state_gc import raise_floor, unreachable_state
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import ledger, log
+from lockstep.table import delta_log, ledger
 from lockstep.table.commit import OutputLog
-from lockstep.table.growth import NO_HOOKS
+from lockstep.table.schema_evolution import NO_HOOKS
 from tests.state.kept_stream import keeping, message
 from tests.state.offline import Offline
 from tests.table.opened_files import opened_files
@@ -57,13 +57,13 @@ def stream_with_history(root: Path, files: int) -> Offline:
 def _name_in_log(folder: Path, names: list[str], size: int) -> None:
     """One entry, then a log checkpoint."""
     handle = DeltaTable(folder)
-    batch = Transaction(log.BATCH, handle.transaction_version(log.BATCH) or 0)
+    batch = Transaction(delta_log.BATCH, handle.transaction_version(delta_log.BATCH) or 0)
     handle.create_write_transaction(
         [AddAction(name, size, {}, 1, True, '{"numRecords":1}') for name in names],  # noqa: FBT003  # deltalake's own
         mode="append",
         schema=handle.schema(),
         commit_properties=CommitProperties(
-            custom_metadata={log.KIND: "side"}, max_commit_retries=0, app_transactions=[batch]
+            custom_metadata={delta_log.KIND: "side"}, max_commit_retries=0, app_transactions=[batch]
         ),
         post_commithook_properties=NO_HOOKS,
     )

@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Kind
-from lockstep.engine.liveness import Heartbeat, run_heartbeat, stop_request
-from lockstep.engine.loop import Outcome
-from lockstep.engine.start import BY_HAND, Approach, Launch, NotWanted
-from lockstep.engine.wishes import StopRequest, ask_to_stop, commit_stop
-from lockstep.errors import Fenced, IntegrityLost, StreamHalted, StreamHeld
-from lockstep.integrity.acceptance import proposed
-from lockstep.operations.desire import startable, stop, want_running
-from lockstep.operations.opened import NoTable
+from lockstep.engine.driver.handover import (
+    Heartbeat,
+    StopRequest,
+    ask_to_stop,
+    commit_stop,
+    run_heartbeat,
+    stop_request,
+)
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.startup import BY_HAND, Approach, Launch, NotWanted
+from lockstep.errors import Fenced, StreamHeld
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, proposed
+from lockstep.operations.lifecycle import startable, stop, want_running
 from lockstep.operations.resume import resume
-from lockstep.table import demands
+from lockstep.operations.tables import NoTable
+from lockstep.table import commit
 from lockstep.table.commit import OutputLog
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import named_files
 from tests.state.kept_stream import keeping, message
@@ -32,9 +38,9 @@ from tests.state.offline import CLUSTER, Offline
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.engine.facts import BinFacts
-    from lockstep.engine.plan import BatchPlan
-    from lockstep.engine.runner import Runner
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import BinFacts
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -259,7 +265,7 @@ def test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_
 ) -> None:
     """The stop leaves the epoch as it is: only what the head says of the wish can tell the successor."""
     successor = on_its_way(written, never_ending=never_ending)
-    commit_stop(OutputLog(written.folders.table), demands.Writer(epoch=2, generation=1), asked)
+    commit_stop(OutputLog(written.folders.table), commit.Writer(epoch=2, generation=1), asked)
     with pytest.raises((NotWanted, StreamHeld), match=asked.reason):
         successor.claim(cancelled=lambda: False)
     assert held_by(written) == (2, asked.desired)
@@ -318,6 +324,6 @@ def test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer(written: Off
             while not stop_request(written.folders.control, 2).exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
             output = OutputLog(written.folders.table)
-            output.commit(demands.claim(2, output.table_id, lambda _: None))
+            output.commit(commit.claim(2, output.table_id, lambda _: None))
         stopped = stopping.result(WAIT_SECONDS_MAX)
     assert (stopped.ended_by, stopped.epoch, stopped.desired) == ("a claim", 4, "stopped")

@@ -10,11 +10,10 @@ from confluent_kafka import Producer
 
 from lockstep import NoIntegrity
 from lockstep.errors import LockstepError
-from lockstep.kafka.fitness import Fitness, Level
-from lockstep.operations.doctor import Report, asked, examine
-from lockstep.operations.doctor_cluster import judged
-from lockstep.operations.doctor_store import file_system, table_root
-from lockstep.operations.finding import Diagnosis
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level
+from lockstep.operations.doctor.doctor import Report, asked, examine
+from lockstep.operations.doctor.kafka import Fitness, judged
+from lockstep.operations.doctor.machine import file_system, table_root
 from tests.engine.feed import snapshot
 from tests.engine.streams import adding
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lockstep import Limits
-from lockstep.operations.settings import HIDDEN, AllOptions, Option, all_options
+from lockstep.operations.show_settings import HIDDEN, AllOptions, Option, all_options
 from lockstep.settings import Settings
 from tests.engine.streams import adding
 

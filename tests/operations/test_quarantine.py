@@ -15,9 +15,8 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from lockstep import Limits, Ordered
-from lockstep.cli import app
-from lockstep.commands.output import escaped
-from lockstep.operations.opened import NoTable
+from lockstep.cli.__main__ import app
+from lockstep.cli.output import escaped
 from lockstep.operations.quarantine import (
     ExportRefused,
     NotInQuarantine,
@@ -28,6 +27,7 @@ from lockstep.operations.quarantine import (
     quarantine_list,
     quarantined,
 )
+from lockstep.operations.tables import NoTable
 from lockstep.testing import read_messages
 from tests.engine.feed import Feed, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -36,7 +36,7 @@ from tests.engine.streams import POISON, adding
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 EVIL = "\x1b[2J\x07name\nerror: all is well\u202e"
 """Clears a terminal, rings, begins a line of its own, and turns the direction of writing."""
@@ -163,7 +163,7 @@ def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path:
 def test_nothing_of_strangers_reaches_a_terminal_raw(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the list, not in a message, nor as a line of its own."""
     runs, _, evil = read
-    monkeypatch.setattr("lockstep.commands.quarantine.folders_of", lambda _: runs.folders)
+    monkeypatch.setattr("lockstep.cli.inspect.folders_of", lambda _: runs.folders)
     shown = CliRunner().invoke(app, ["quarantine", "show", "adding", f"{evil}/0@0"])
     listed = CliRunner().invoke(app, ["quarantine", "list", "adding"])
     assert (shown.exit_code, listed.exit_code) == (0, 0), shown.output + listed.output

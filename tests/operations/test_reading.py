@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.errors import IntegrityLost
-from lockstep.integrity.acceptance import SkipSession
-from lockstep.operations import preview
-from lockstep.operations.opened import NoTable, view_of
-from lockstep.operations.positions import Positions, read_positions, spark_offsets
-from lockstep.operations.query import AsOf, query_sql, query_stream
+from lockstep.integrity.resume_options import IntegrityLost, SkipSession
+from lockstep.operations.inspect import plan
+from lockstep.operations.inspect.state import NoSuchSession, Wanted, plain, read_states
+from lockstep.operations.inspect.status import status
+from lockstep.operations.inspect.streams import Positions, read_positions, spark_offsets
+from lockstep.operations.inspect.topics import IDLE_AFTER, TopicLifecycle, TopicStatus, topic_lifecycle, topics_of
+from lockstep.operations.query import AsOf, WrongQuery, query_sql, query_stream
 from lockstep.operations.resume import resume
-from lockstep.operations.sql import WrongQuery
-from lockstep.operations.state import NoSuchSession, Wanted, plain, read_states
-from lockstep.operations.status import status
-from lockstep.operations.topics import IDLE_AFTER, TopicLifecycle, TopicStatus, topic_lifecycle, topics_of
+from lockstep.operations.tables import NoTable, view_of
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
 from tests.engine import bad_inputs
@@ -29,7 +27,7 @@ from tests.engine.streams import adding
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.kafka.discovery import Topic
+    from lockstep.kafka.admin import Topic
     from lockstep.table.ledger import LedgerRow
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
@@ -133,15 +131,15 @@ def test_a_topic_that_is_read_to_its_end_is_active_then_idle_then_drained(read: 
 
 def test_the_next_batch_is_what_is_left_to_read(read: Read) -> None:
     feed, runs = read
-    found = preview.next_batch(runs.stream, runs.settings)
+    found = plan.next_batch(runs.stream, runs.settings)
     assert [msgspec.structs.astuple(item) for item in found.ranges] == [(0, f"{feed.family}.values", 0, 4, 6)]
     assert (found.batch, found.messages, found.backlog, found.findings) == (2, 2, 0, ())
 
 
 def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(2))
-    assert preview.next_batch(runs.stream, runs.settings).messages == 3
-    found = preview.restart(runs.stream, runs.settings)
+    assert plan.next_batch(runs.stream, runs.settings).messages == 3
+    found = plan.restart(runs.stream, runs.settings)
     assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "nobody: it would be the first run")
     assert found.refused == ""
     with pytest.raises(NoTable):
@@ -151,8 +149,8 @@ def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
 def test_a_restart_without_the_table_that_kafka_knows_of_would_be_refused(read: Read, tmp_path: Path) -> None:
     _, runs = read
     elsewhere = runs.settings.model_copy(update={"table_root": tmp_path})
-    assert "does not exist" in preview.restart(runs.stream, elsewhere).refused
-    assert preview.restart(runs.stream, runs.settings).refused == ""
+    assert "does not exist" in plan.restart(runs.stream, elsewhere).refused
+    assert plan.restart(runs.stream, runs.settings).refused == ""
 
 
 def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, runs: LocalRuns) -> None:
@@ -161,7 +159,7 @@ def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, ru
     runs.run()
     feed.delete(deleted)
     feed.create("new")
-    found = preview.restart(runs.stream, runs.settings)
+    found = plan.restart(runs.stream, runs.settings)
     assert [(p.topic.rpartition(".")[2], p.action, p.start) for p in found.partitions] == [
         ("deleted", "audit", 0),
         ("new", "add", 0),

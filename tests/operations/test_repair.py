@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from lockstep import Limits
-from lockstep.errors import IntegrityLost
-from lockstep.operations.opened import NoTable
+from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.repair import Repair, WriterLives, repair
-from lockstep.table import log
-from lockstep.table.cut import cut_version, newest_version
+from lockstep.operations.tables import NoTable
+from lockstep.table import delta_log
+from lockstep.table.torn_entry import cut_version, newest_version
 from tests.engine.feed import Feed, folded, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import named_files, read_table, read_until
@@ -26,7 +26,7 @@ from tests.operations.test_desire import living, then
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 MESSAGES = [*session(5), update(7, a=1), update(8, b=1)]
 ROWS = folded([(offset, "s", value) for offset, value in enumerate(MESSAGES)])
@@ -64,7 +64,7 @@ def conditions(found: Repair) -> dict[str, str]:
 def newest(table: Path) -> Path:
     version = newest_version(table)
     assert version is not None
-    return log.entry_path(table, version)
+    return delta_log.entry_path(table, version)
 
 
 def drop_entries(table: Path, count: int) -> None:
@@ -140,7 +140,7 @@ def test_a_ledger_ahead_of_the_table_says_that_the_table_lost_entries(made: Made
 
 
 def test_a_ledger_that_is_gone_or_damaged_in_the_middle_is_said_and_left_as_it_is(made: Made) -> None:
-    middle = log.entry_path(made.runs.folders.ledger, 3)
+    middle = delta_log.entry_path(made.runs.folders.ledger, 3)
     middle.write_bytes(b'{"commitInfo":')
     assert conditions(repair(made.runs.folders, apply=True)) == {"logs": "broken"}
     shutil.rmtree(made.runs.folders.ledger)

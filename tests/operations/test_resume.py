@@ -9,14 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Limits, Link, Linked, Once, Place, Record, Strict
-from lockstep.engine import watch
-from lockstep.engine.loop import Outcome
-from lockstep.errors import StreamHalted
-from lockstep.integrity import acceptance, contract
-from lockstep.integrity.acceptance import FromSnapshot, Loss, Mended, SkipSession, proposed
-from lockstep.integrity.finding import Finding
-from lockstep.operations.accepting import NotThere
-from lockstep.operations.resume import NotCovered, NotHalted, resume
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity import base, resume_options
+from lockstep.integrity.resume_options import FromSnapshot, Loss, Mended, SkipSession, StreamHalted, proposed
+from lockstep.model.finding import Finding
+from lockstep.operations.resume import NotCovered, NotHalted, NotThere, resume
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -26,7 +24,7 @@ from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, note
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 def test_a_skipped_session_waits_for_its_snapshot_while_the_rest_of_its_partition_goes_on(
@@ -251,7 +249,7 @@ def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_hal
 def test_options_are_read_as_they_are_written() -> None:
     """Sessions come from strangers: a shell takes them as they are, or they are not proposed."""
     odd = SkipSession("books.eth", 12, "a/b c'd")
-    _, argument = shlex.split(acceptance.options([odd]))
+    _, argument = shlex.split(resume_options.options([odd]))
     assert SkipSession.parse(argument) == odd
     assert Loss.parse("books.eth/0@120-121") == Loss("books.eth", 0, 120, 121)
     for snapshots in (FromSnapshot("books.eth", 0), FromSnapshot("books.eth", 0, 120, 170)):
@@ -262,8 +260,14 @@ def test_options_are_read_as_they_are_written() -> None:
 
 
 def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
-    for fault in (*(each.value for each in contract.Fault), acceptance.BURST, *acceptance.REPEATS, "gap", "checksum"):
+    for fault in (
+        *(each.value for each in base.Fault),
+        resume_options.BURST,
+        *resume_options.REPEATS,
+        "gap",
+        "checksum",
+    ):
         for name in ("s", "line\nbreak", "x" * 500, None):
             finding = Finding(fault, "books.eth", "id", 0, 5, 6, session=name)
             assert proposed(finding).covers(finding), finding
-            assert "\n" not in acceptance.options([proposed(finding)])
+            assert "\n" not in resume_options.options([proposed(finding)])

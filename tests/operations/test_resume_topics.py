@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Limits, Ordered
-from lockstep.engine import watch
-from lockstep.engine.loop import Outcome
-from lockstep.integrity.acceptance import FromSnapshot, Gone, Grown, Quarantined, proposed
-from lockstep.operations.status import status
-from lockstep.operations.topics import topics_of
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import Outcome
+from lockstep.integrity.resume_options import FromSnapshot, Gone, Grown, Quarantined, proposed
+from lockstep.operations.inspect.status import status
+from lockstep.operations.inspect.topics import topics_of
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -22,12 +22,12 @@ from tests.operations.resuming import TWO, WHO, WHY, applied, halted, kept, note
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 def test_messages_that_expired_unread_are_passed_over_and_sessions_begin_anew(feed: Feed, runs: LocalRuns) -> None:

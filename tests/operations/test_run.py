@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.engine.beside import Stopping
+from lockstep.engine.driver.main_thread import Stopping
 from lockstep.errors import KafkaError, LockstepError
-from lockstep.operations.run import _is_of_the_stop  # pyright: ignore[reportPrivateUsage]  # a JVM would take a minute
+from lockstep.operations.foreground import _is_of_the_stop  # pyright: ignore[reportPrivateUsage]  # a JVM would take a minute
 
 
 @pytest.mark.parametrize("stopped", [True, False])

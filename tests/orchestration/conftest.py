@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.broker import Broker
+from lockstep.localdev.broker import Broker
 from tests.orchestration.installation import Installation
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import psutil
 from dagster import DagsterInstance
 
-from lockstep.engine.liveness import Phase, pulse
+from lockstep.engine.driver.handover import Phase, pulse
+from lockstep.localdev.processes import NO_CHANGE
+from lockstep.localdev.producer import produce
+from lockstep.localdev.recordings import Recorded, as_sent, recorded_days
 from lockstep.orchestration.launch import create_dagster_storage
-from lockstep.rehearsal.process import NO_CHANGE
-from lockstep.rehearsal.producer import produce
-from lockstep.rehearsal.recordings import Recorded, as_sent, recorded_days
-from lockstep.table import log
+from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import positions
@@ -30,7 +30,7 @@ from lockstep.table.ledger import positions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lockstep.table.head import Head
+    from lockstep.table.delta_log import Head
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
@@ -222,7 +222,7 @@ class Installation:
 
     def epoch(self) -> int:
         """The epoch that holds the table; 0 without one."""
-        return OutputLog(self.folders.table).base().head.epoch if log.exists(self.folders.table) else 0
+        return OutputLog(self.folders.table).base().head.epoch if delta_log.exists(self.folders.table) else 0
 
     def writes(self, epoch: int) -> bool:
         """Whether this epoch holds the table and counts."""
@@ -231,7 +231,7 @@ class Installation:
 
     def position(self, topic: str) -> int:
         """The next offset to read of a topic of one partition; -1 when it is not subscribed."""
-        if not log.exists(self.folders.table):
+        if not delta_log.exists(self.folders.table):
             return -1
         rows = positions(self.folders, OutputLog(self.folders.table).base().head).values()
         return next((row.until for row in rows if row.topic == f"order_books.{topic}"), -1)

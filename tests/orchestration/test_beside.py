@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.engine.beside import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
 from tests.orchestration.installation import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -71,8 +71,8 @@ def test_an_error_of_the_work_is_raised_where_it_is_waited_for() -> None:
 
 STUCK = """
 import sys, time
-from lockstep.engine.beside import Abandoned, Stopping, run_beside
-from lockstep.orchestration.spark import SparkResource
+from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.orchestration.spark_resource import SparkResource
 
 spark = SparkResource(master="local[1,3]", driver_memory="512m")
 

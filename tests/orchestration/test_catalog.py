@@ -14,8 +14,8 @@ from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from lockstep import EventTime
-from lockstep.engine.hands import AnyStream
-from lockstep.orchestration.catalog import column_schema, field_descriptions, table_description, table_metadata
+from lockstep.declare.stream import AnyStream
+from lockstep.orchestration.table_asset import column_schema, field_descriptions, table_description, table_metadata
 from lockstep.orchestration.table_check import may_begin_unseen
 from tests.golden.streams import STREAMS as STARTS
 

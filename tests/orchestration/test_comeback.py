@@ -15,13 +15,12 @@ import psutil
 import pytest
 from dagster import DagsterRunStatus
 
-from lockstep.engine.liveness import LOOKS, Phase, Pulse, pulse, run_pulses
-from lockstep.engine.wishes import StopRequest
-from lockstep.errors import StreamHalted
-from lockstep.operations.desire import startable, stop, want_running
+from lockstep.engine.driver.handover import LOOKS, Phase, Pulse, StopRequest, pulse, run_pulses
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.operations.lifecycle import startable, stop, want_running
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG
-from lockstep.table import log
-from lockstep.table.head import Desired
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Desired
 from tests.orchestration.installation import wait_until
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def site(installation: Installation) -> Iterator[Site]:
 
 @pytest.mark.slow
 def test_a_stream_of_bounded_runs_stays_bounded_and_new_topics_get_bounded_runs(site: Site) -> None:
-    assert not log.exists(site.folders.table), "this test needs the first run of the table"
+    assert not delta_log.exists(site.folders.table), "this test needs the first run of the table"
     site.installation.produce("first", 0, 100)
     assert site.installation.materialize(available_now=True, home=site.home).wait() == 0
     with site.daemon():

@@ -11,28 +11,28 @@ from dagster import AssetMaterialization, AssetObservation, DagsterInstance, Tab
 
 from assets.order_books import order_books
 from lockstep import Topics
-from lockstep.engine.bookkeeping import BatchIdentity, first_position, quiet_row
+from lockstep.engine.driver.positions import BatchIdentity, first_position, quiet_row
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
-from lockstep.operations.topics import topics_of
+from lockstep.localdev.producer import create_topic, produce
+from lockstep.model.table_schema import table_schema
+from lockstep.operations.inspect.topics import topics_of
 from lockstep.orchestration import names
-from lockstep.orchestration.companions import CHANGES_A_LOOK, observe_ledger
-from lockstep.orchestration.restarts import Observed, observe
-from lockstep.orchestration.topics import Cursor
-from lockstep.rehearsal.producer import create_topic, produce
+from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
+from lockstep.orchestration.restart_policy import Cursor
+from lockstep.orchestration.topics_sensor import Observed, observe
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import demands, ledger, side
+from lockstep.table import commit, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import table_schema
 from tests.orchestration.installation import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lockstep.engine.hands import AnyStream
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
 
 NEW_CURSOR = Cursor()
 
@@ -48,8 +48,8 @@ class Installed:
         """Commit a first batch that holds the topic's partitions, as a run does."""
         folders = StreamFolders(self.stream.name, self.settings.table_root)
         output = open_tables(folders, table_schema(self.stream.types.row), self.discovery.cluster_id())
-        writer = demands.Writer(epoch=1, generation=1)
-        output.commit(demands.claim(0, output.table_id, lambda _: None))
+        writer = commit.Writer(epoch=1, generation=1)
+        output.commit(commit.claim(0, output.table_id, lambda _: None))
         identity = BatchIdentity(
             generation=1, batch=1, epoch=1, committed_at=datetime.now(UTC), batch_seconds=0.1, restart_cause="test"
         )
@@ -58,9 +58,9 @@ class Installed:
             quiet_row(identity, first_position(view.topics[topic], key, ends), ends) for key, ends in view.ends.items()
         ]
         file = ledger.write_ledger(folders.ledger, rows)
-        batch = demands.Batch(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
-        output.commit(demands.batch(writer, batch))
-        side.SideLog(folders.ledger).forward((file,), 1, after=0)
+        batch = commit.Batch(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
+        output.commit(commit.batch(writer, batch))
+        side_tables.SideLog(folders.ledger).forward((file,), 1, after=0)
 
     def look(self, wanted: str, cursor: Cursor = NEW_CURSOR) -> Observed:
         """A look of the sensor, whose events the daemon hands to the instance."""

@@ -15,10 +15,10 @@ import pytest
 from dagster import AssetKey, DagsterRunStatus
 from deltalake import DeltaTable
 
-from lockstep.engine.liveness import Phase, pulse
-from lockstep.operations.close import close_hour
+from lockstep.engine.driver.handover import Phase, pulse
+from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.names import OUTCOME_TAG
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from tests.orchestration.installation import ROOT, Installation, wait_until
 
 if TYPE_CHECKING:

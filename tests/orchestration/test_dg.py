@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.rehearsal.console import Console
-from lockstep.rehearsal.process import descendants, free_ports
+from lockstep.localdev.platform import Console
+from lockstep.localdev.processes import descendants, free_ports
 from tests.orchestration.installation import wait_until
 
 ROOT = Path(__file__).parents[2]

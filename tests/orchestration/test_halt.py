@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus
 
-from lockstep.integrity.finding import Finding
+from lockstep.model.finding import Finding
 from lockstep.orchestration.names import OUTCOME_TAG
 
 if TYPE_CHECKING:

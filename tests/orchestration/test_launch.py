@@ -8,15 +8,15 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus, Failure, job, op
 
 from assets.order_books import order_books
-from lockstep.engine.liveness import Heartbeat, run_heartbeat
-from lockstep.errors import StreamHalted
-from lockstep.integrity.finding import Finding
+from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.model.finding import Finding
 from lockstep.orchestration import launch
 from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, start_on_its_way
 from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
 from lockstep.orchestration.table_asset import launch_of
-from lockstep.table import demands
-from lockstep.table.head import Desired
+from lockstep.table import commit
+from lockstep.table.delta_log import Desired
 from tests.table.protocol_run import ProtocolRun, anything, folders_in
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def folders(tmp_path: Path) -> StreamFolders:
 @pytest.fixture
 def claimed(folders: StreamFolders) -> ProtocolRun:
     run = ProtocolRun(folders)
-    run.head = run.output.commit(demands.claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
+    run.head = run.output.commit(commit.claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
     return run
 
 

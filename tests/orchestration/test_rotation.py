@@ -11,17 +11,17 @@ from dagster import DagsterInstance, DagsterRunStatus, Definitions, build_schedu
 from assets.order_books import order_books
 from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
-from lockstep.engine.liveness import Heartbeat
+from lockstep.engine.driver.handover import Heartbeat
+from lockstep.model.table_schema import table_schema
 from lockstep.orchestration import rotation
 from lockstep.orchestration.definitions import stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.spark import spark_resource
+from lockstep.orchestration.spark_resource import spark_resource
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import demands
+from lockstep.table import commit
 from lockstep.table.create import open_tables
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Rotated:
     def claim(self, desired: Desired = Desired.RUNNING) -> None:
         """Make the tables and claim them, as a first run does."""
         output = open_tables(self.folders, table_schema(order_books.types.row), "a cluster")
-        output.commit(demands.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        output.commit(commit.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
 
     def run(self, status: DagsterRunStatus) -> DagsterRun:
         return self.instance.create_run_for_job(self.definitions.resolve_job_def("order_books_stream"), status=status)

@@ -13,20 +13,20 @@ from dagster import DagsterInstance, Definitions, build_sensor_context, validate
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep import Topics
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.discovery import Discovery
+from lockstep.localdev.producer import create_topic
+from lockstep.model.table_schema import table_schema
 from lockstep.orchestration.definitions import stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
-from lockstep.orchestration.spark import spark_resource
-from lockstep.orchestration.topics import SUPERVISE_SECONDS, Cursor, read_cursor
-from lockstep.rehearsal.producer import create_topic
+from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor, read_cursor
+from lockstep.orchestration.spark_resource import spark_resource
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import demands
+from lockstep.table import commit
 from lockstep.table.commit import OutputLog
 from lockstep.table.create import open_tables
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import table_schema
 from sensors.topics import topics_sensor
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from dagster import SensorExecutionData
 
-    from lockstep.engine.hands import AnyStream
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
 
 
 class Watched:
@@ -63,7 +63,7 @@ class Watched:
         cluster = Discovery(admin_client(self.settings.kafka), 15.0).cluster_id()
         folders = StreamFolders(self.stream.name, self.settings.table_root)
         output = open_tables(folders, table_schema(self.stream.types.row), cluster)
-        output.commit(demands.claim(0, output.table_id, lambda _: None, desired=desired))
+        output.commit(commit.claim(0, output.table_id, lambda _: None, desired=desired))
         return output
 
 
@@ -149,8 +149,8 @@ def test_a_run_that_is_on_its_way_is_waited_for(watched: Watched, topic_family: 
 
 
 def test_a_stream_that_a_person_stopped_stays_stopped(watched: Watched, topic_family: str) -> None:
-    writer = demands.Writer(epoch=1, generation=1)
-    watched.claim().commit(demands.desire(writer, Desired.STOPPED, "terminated in Dagster"))
+    writer = commit.Writer(epoch=1, generation=1)
+    watched.claim().commit(commit.desire(writer, Desired.STOPPED, "terminated in Dagster"))
     create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
 
     tick = watched.tick()

@@ -17,7 +17,7 @@ from dagster import (
 
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
-from lockstep.engine.liveness import (
+from lockstep.engine.driver.handover import (
     LOOKS,
     RUN_FILE,
     Heartbeat,
@@ -27,17 +27,17 @@ from lockstep.engine.liveness import (
     run_pulses,
     this_process,
 )
+from lockstep.model.table_schema import table_schema
 from lockstep.orchestration.definitions import stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.spark import spark_resource
-from lockstep.orchestration.supervisor import LOOK_SECONDS_MIN, read_supervisor_cursor
+from lockstep.orchestration.spark_resource import spark_resource
+from lockstep.orchestration.supervisor_policy import LOOK_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import demands
+from lockstep.table import commit
 from lockstep.table.commit import OutputLog
 from lockstep.table.create import open_tables
-from lockstep.table.head import Desired, Head
+from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import table_schema
 from sensors.supervisor import supervisor_sensor
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Supervised:
     def claim(self, desired: Desired = Desired.RUNNING) -> OutputLog:
         """Make the tables and claim them, as a first run does."""
         output = open_tables(self.folders, table_schema(order_books.types.row), "a cluster")
-        output.commit(demands.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        output.commit(commit.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
         return output
 
     @property

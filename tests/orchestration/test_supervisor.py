@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.engine.liveness import LOOKS, Phase, Pulse
-from lockstep.orchestration.supervisor import (
+from lockstep.engine.driver.handover import LOOKS, Phase, Pulse
+from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,
     LIVED_SECONDS,
     PAUSE_SECONDS_MAX,
@@ -22,7 +22,7 @@ from lockstep.orchestration.supervisor import (
     pause_seconds,
     read_supervisor_cursor,
 )
-from lockstep.table.head import Desired, Head
+from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

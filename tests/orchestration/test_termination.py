@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus, job
 
-from lockstep.engine.beside import Stopping
-from lockstep.engine.liveness import Heartbeat
+from lockstep.engine.driver.handover import Heartbeat
+from lockstep.engine.driver.main_thread import Stopping
 from lockstep.errors import Fenced
-from lockstep.integrity.finding import Finding
-from lockstep.orchestration import own_run
-from lockstep.orchestration.own_run import OwnRun, asked_to_terminate
-from lockstep.orchestration.wishes import record_stop
-from lockstep.table import demands
-from lockstep.table.head import Desired, Head
+from lockstep.model.finding import Finding
+from lockstep.orchestration import run_lifecycle
+from lockstep.orchestration.run_lifecycle import OwnRun, asked_to_terminate, record_stop
+from lockstep.table import commit
+from lockstep.table.delta_log import Desired, Head
 from tests.table.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def running(folders: StreamFolders, desired: Desired = Desired.RUNNING) -> Proto
     """A run that has claimed the table."""
     run = ProtocolRun(folders)
     epoch = run.head.epoch
-    run.head = run.output.commit(demands.claim(epoch, run.output.table_id, anything, desired=desired)).head
+    run.head = run.output.commit(commit.claim(epoch, run.output.table_id, anything, desired=desired)).head
     return run
 
 
@@ -154,7 +153,7 @@ def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dagster has no process to send a signal to: it only marks the run."""
-    monkeypatch.setattr(own_run, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(run_lifecycle, "ASK_SECONDS", 0.0)
     run, stopping = started(instance), Stopping()
     own = OwnRun(instance, run.run_id)
     own.tick(stopping)

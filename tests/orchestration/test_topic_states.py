@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.orchestration.topic_states import AGAIN_SECONDS, SWEEP_SECONDS, Sweep, TopicLook, due
+from lockstep.orchestration.observed_assets import AGAIN_SECONDS, SWEEP_SECONDS, Sweep, TopicLook, due
 
 NOW = 1_000_000_000.0
 

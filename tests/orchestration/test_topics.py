@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.engine.liveness import Phase, Pulse
-from lockstep.orchestration.topics import (
+from lockstep.engine.driver.handover import Phase, Pulse
+from lockstep.orchestration.restart_policy import (
     PAUSE_SECONDS,
     SUBSCRIBE_SECONDS,
     SUPERVISE_SECONDS,
@@ -15,7 +15,7 @@ from lockstep.orchestration.topics import (
     decide,
     read_cursor,
 )
-from lockstep.table.head import Desired, Head
+from lockstep.table.delta_log import Desired, Head
 
 NOW = 1_000_000.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)

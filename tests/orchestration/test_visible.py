@@ -11,9 +11,9 @@ import psutil
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 
+from lockstep.localdev.platform import Console
+from lockstep.localdev.processes import descendants, free_ports
 from lockstep.orchestration.names import OUTCOME_TAG
-from lockstep.rehearsal.console import Console
-from lockstep.rehearsal.process import descendants, free_ports
 from tests.orchestration.installation import ROOT, Installation, Run, wait_until
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.recordings import Sent, as_sent, recorded_days
+from lockstep.localdev.recordings import Sent, as_sent, recorded_days
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.recordings import (
+from lockstep.localdev.recordings import (
     Kind,
     Recorded,
     RecordingError,

@@ -12,11 +12,11 @@ import pytest
 
 from assets.order_books import order_books
 from lockstep import AvailableNow, Topics
-from lockstep.engine.loop import Outcome
-from lockstep.engine.run import run_stream
-from lockstep.errors import IntegrityLost, StreamHalted
-from lockstep.rehearsal.producer import produce
-from lockstep.rehearsal.recordings import as_received, as_sent, recorded_books, recorded_days
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.run import run_stream
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
+from lockstep.localdev.producer import produce
+from lockstep.localdev.recordings import as_received, as_sent, recorded_books, recorded_days
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.local_runs import LocalRuns
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from lockstep.engine.hands import AnyStream
-    from lockstep.rehearsal.broker import Broker
-    from lockstep.rehearsal.recordings import Recorded, Sent
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
+    from lockstep.localdev.recordings import Recorded, Sent
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
 

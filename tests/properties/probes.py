@@ -24,9 +24,8 @@ from lockstep import (
     Topics,
     Transform,
 )
-from lockstep.integrity.contract import Suspend
-from lockstep.integrity.evidence import Checksum, Linked, LogOnly
-from lockstep.integrity.repeats import Repeats
+from lockstep.integrity.base import Suspend
+from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats
 
 REFUSED, PLACELESS, WRONG_ROW = -1, -2, -3
 """Values that the fold does not bear: it raises, `place` raises, it gives a row that no column holds."""

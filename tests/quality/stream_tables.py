@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lockstep.integrity.finding import Hole
-from lockstep.table import demands, ledger, side
+from lockstep.model.finding import Hole
+from lockstep.model.table_schema import file_schema, table_schema
+from lockstep.table import commit, ledger, side_tables
 from lockstep.table.create import open_tables
-from lockstep.table.files import write_file
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import file_schema, table_schema
+from lockstep.table.parquet import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -177,15 +177,15 @@ def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> 
     """Commit the batches in order, the ledgers of the first `forwarded` ones also to their table."""
     folders = StreamFolders(STREAM, root)
     output = open_tables(folders, table_schema(Reading), "cluster")
-    output.commit(demands.claim(0, output.table_id, lambda _: None))
+    output.commit(commit.claim(0, output.table_id, lambda _: None))
     for number, batch in enumerate(batches, 1):
         held = ledger.write_ledger(folders.ledger, [row for part in batch.values() for row in part.ledger])
         files = [arrow(rows) for part in batch.values() for rows in part.files if rows]
         named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=HOUR) for file in files)
-        planned = demands.Batch(number=number, commit_hour=HOUR, files=named, ledger=held)
-        output.commit(demands.batch(demands.Writer(epoch=1, generation=1), planned))
+        planned = commit.Batch(number=number, commit_hour=HOUR, files=named, ledger=held)
+        output.commit(commit.batch(commit.Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
-            side.SideLog(folders.ledger).forward((held,), number, after=number - 1)
+            side_tables.SideLog(folders.ledger).forward((held,), number, after=number - 1)
     return folders
 
 

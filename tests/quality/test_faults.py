@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from lockstep.integrity.finding import Hole
+from lockstep.model.finding import Hole
 from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.rules import Outcome, PartitionSummary, partition_rules
 from lockstep.quality.suite import judge

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 MESSAGES = 25
 EVERY_READER = [pytest.param(name, marks=pytest.mark.spark if name == "spark" else ()) for name in READERS]

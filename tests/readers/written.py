@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from lockstep.compaction.run import compact_stream
-from lockstep.operations.close import close_hour
+from lockstep.operations.lifecycle import close_hour
 from tests.engine.feed import Feed
 from tests.engine.local_runs import LocalRuns
 from tests.readers.orders import order, orders

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.rehearsal.broker import Broker
-from lockstep.rehearsal.process import free_ports, is_free, start_tied
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.processes import free_ports, is_free, start_tied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,7 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> 
 def test_a_tied_process_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     owner_code = f"""
 import pathlib, time
-from lockstep.rehearsal.process import start_tied
+from lockstep.localdev.processes import start_tied
 folder = pathlib.Path({str(tmp_path)!r})
 child = start_tied(["sleep", "600"], folder=folder, log=folder / "log")
 print(child.pid, flush=True)

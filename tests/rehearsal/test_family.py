@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.family import MARK, end_family, family, is_alive, member_of
-from lockstep.rehearsal.process import start_alone
+from lockstep.localdev.processes import MARK, end_family, family, is_alive, member_of, start_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +89,7 @@ def test_a_process_that_ended_is_not_taken_for_a_later_one_of_its_pid(processes:
 def test_what_is_started_alone_hears_signals_that_its_starter_ignores(tmp_path: Path) -> None:
     """As after `make up &` in a script, whose shell makes its background jobs deaf to Ctrl-C."""
     code = (
-        "import signal, sys; from pathlib import Path; from lockstep.rehearsal.process import start_alone;"
+        "import signal, sys; from pathlib import Path; from lockstep.localdev.processes import start_alone;"
         "signal.signal(signal.SIGINT, signal.SIG_IGN); folder = Path(sys.argv[1]);"
         "command = [sys.executable, '-c', 'import signal; print(signal.getsignal(signal.SIGINT))'];"
         "start_alone(command, folder=folder, log=folder / 'log').wait()"

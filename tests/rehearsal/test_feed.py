@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from lockstep.kafka.admin import topic_settings
 from lockstep.kafka.client import admin_client
-from lockstep.kafka.topic_settings import topic_settings
-from lockstep.rehearsal.broker import Broker
-from lockstep.rehearsal.feed import RETENTION_HOURS, feed
-from lockstep.rehearsal.producer import produced
-from lockstep.rehearsal.recordings import Kind, Recorded
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.feed import RETENTION_HOURS, feed
+from lockstep.localdev.producer import produced
+from lockstep.localdev.recordings import Kind, Recorded
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 
-from lockstep.engine.wishes import StopRequest
-from lockstep.operations.desire import stop
+from lockstep.engine.driver.handover import StopRequest
+from lockstep.localdev.platform import LOCATION, Console, Platform, Servers
+from lockstep.localdev.processes import end_family, family
+from lockstep.operations.lifecycle import stop
 from lockstep.orchestration.names import AUTOMATIC_TAG
-from lockstep.rehearsal.console import Console
-from lockstep.rehearsal.family import end_family, family
-from lockstep.rehearsal.servers import LOCATION, Platform, Servers
 from lockstep.table.commit import OutputLog
-from lockstep.table.head import Desired, Head
+from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import positions
 
@@ -44,7 +43,7 @@ class Live:
 
     def make(self, what: str) -> subprocess.CompletedProcess[str]:
         """Run `up` or `down` as a background job of a script does: deaf to Ctrl-C, without a terminal."""
-        command = [sys.executable, "-m", "lockstep.rehearsal.live", what, str(self.platform.repository)]
+        command = [sys.executable, "-m", "lockstep.localdev.platform", what, str(self.platform.repository)]
         deaf = ["sh", "-c", 'trap "" INT TERM HUP; exec "$@"', "sh", *command]
         return subprocess.run(deaf, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.rehearsal.log_rotation import rotate
+from lockstep.localdev.log_rotation import rotate
 
 if TYPE_CHECKING:
     from pathlib import Path

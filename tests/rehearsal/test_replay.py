@@ -13,15 +13,14 @@ import pytest
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep.rehearsal.feed import recordings
-from lockstep.rehearsal.recordings import Kind, Recorded
-from lockstep.rehearsal.replay import SESSION_MESSAGES_MAX, Due, Plan, replay
+from lockstep.localdev.feed import SESSION_MESSAGES_MAX, Due, Plan, recordings, replay
+from lockstep.localdev.recordings import Kind, Recorded
 from lockstep.testing import Sent, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockstep.engine.hands import AnyStream
+    from lockstep.declare.stream import AnyStream
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.rehearsal.process import free_ports
+from lockstep.localdev.processes import free_ports
 from tests.orchestration.installation import ROOT, Installation, Run, wait_until
 from tests.security.canary import command_lines, files_with, forms, holds
 from tests.security.secured import Secured

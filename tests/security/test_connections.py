@@ -9,8 +9,8 @@ from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
+from lockstep.kafka.admin import Discovery
 from lockstep.kafka.client import admin_client, consumer, reader_configuration
-from lockstep.kafka.discovery import Discovery
 from lockstep.kafka.reader import Range, Run, Unreadable, read
 from tests.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
 

@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from lockstep import NoIntegrity
-from lockstep.kafka.fitness import TopicSettings, fitness
-from lockstep.rehearsal.producer import create_topic, produced
+from lockstep.kafka.admin import TopicSettings
+from lockstep.localdev.producer import create_topic, produced
+from lockstep.operations.doctor.kafka import fitness
 from lockstep.settings import load_settings
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin._acl import AclOperation
 
-from lockstep.engine.loop import Outcome
+from lockstep.engine.driver.loop import Outcome
 from lockstep.errors import KafkaError
 from lockstep.kafka.client import consumer, reader_configuration
 from lockstep.kafka.reader import Range, Run, read
-from lockstep.rehearsal.producer import produce, produced
+from lockstep.localdev.producer import produce, produced
 from tests.engine.feed import folded, session
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding

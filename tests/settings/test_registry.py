@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.declare.decoders.http_registry import HttpRegistry
-from lockstep.engine.schemas import registry_of
+from lockstep.declare.decoders.schema_registry import HttpRegistry
+from lockstep.engine.driver.run import registry_of
 from lockstep.errors import SettingsError
 from lockstep.settings import load_settings
 

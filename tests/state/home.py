@@ -8,11 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.state.address import StateAddress, empty_state
-from lockstep.state.durable import StateFileWriter
-from lockstep.state.hotfolder import HotFolder
-from lockstep.state.recover import Recovered
-from lockstep.state.schema import StateSchema
+from lockstep.state.changelog import StateAddress, StateFileWriter, empty_state
+from lockstep.state.codec import StateSchema
+from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.restore import Recovered
 from lockstep.state.store import Entry, PartitionState
 
 BOOT = "00000000-0000-4000-8000-000000000001"

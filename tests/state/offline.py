@@ -14,18 +14,18 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from lockstep.engine import bookkeeping, work
-from lockstep.engine.committer import Committer, Reached
-from lockstep.engine.facts import BinFacts, BinTask, Job
-from lockstep.engine.hands import AnyStream
-from lockstep.engine.hours import clock_hour, hour_of
-from lockstep.engine.plan import PlannedRange, Position
-from lockstep.engine.start import Approach, Claimed
-from lockstep.engine.task import run_bin
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver import positions as bookkeeping
+from lockstep.engine.driver.committer import Committer, Reached
+from lockstep.engine.driver.planner import clock_hour, hour_of
+from lockstep.engine.driver.startup import Approach, Claimed
+from lockstep.engine.executor import task as work
+from lockstep.engine.executor.task import run_bin
+from lockstep.engine.protocol import BinFacts, BinTask, Job, PlannedRange, Position
 from lockstep.kafka.client import RangeConsumer
 from lockstep.kafka.reader import Range, Run
 from lockstep.table.layout import StreamFolders
-from lockstep.testing.messages import InLog
+from lockstep.testing.script import InLog
 
 Sent = tuple[str, bytes]
 CLUSTER = "fixture-cluster"

@@ -5,10 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.state.address import SectionRef
-from lockstep.state.chain import CHAIN_MAX, Recovery, appended, base_is_due, chain_limit, reading
-from lockstep.state.section import SectionHeader
-from lockstep.state.shape import Shape
+from lockstep.model.state_types import Shape
+from lockstep.state.changelog import (
+    CHAIN_MAX,
+    Recovery,
+    SectionHeader,
+    SectionRef,
+    appended,
+    base_is_due,
+    chain_limit,
+    reading,
+)
 
 BASE, FIRST, SECOND, OTHER = (SectionRef(name, 0, 1) for name in ("base", "first", "second", "other"))
 HEADER = SectionHeader(1, "topic-id", 0, 10, (), "hash", Shape("int"), 1_000, 0, 5)

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.state import chain, section
-from lockstep.state.address import StateAddress
-from lockstep.state.durable import StateFileWriter
+from lockstep.state import changelog
+from lockstep.state.changelog import StateAddress, StateFileWriter
 from tests.state.home import OTHER_BOOT, Home, drop, put
 
 SESSIONS = ["a", "b", "c", "d", "x" * 600, "x" * 601]
@@ -95,8 +94,8 @@ BATCHES = st.builds(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_state_is_what_was_committed(batches: list[Batch]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as small:
-        small.setattr(chain, "CHAIN_MAX", 6)
-        small.setattr(section, "BLOCK_BYTES", 700)
+        small.setattr(changelog, "CHAIN_MAX", 6)
+        small.setattr(changelog, "BLOCK_BYTES", 700)
         home = Home(Path(folder) / "state", Path(folder) / "hot")
         run = Run(home, home.start())
         for batch in batches:

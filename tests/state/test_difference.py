@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from lockstep.errors import DeclarationError
-from lockstep.state.difference import differences
-from lockstep.state.schema import StateSchema, StateTypeChanged
-from lockstep.state.shape import shape_hash, shape_of
+from lockstep.model.compatibility import differences
+from lockstep.model.state_types import shape_hash, shape_of
+from lockstep.state.codec import StateSchema, StateTypeChanged
 
 
 class Stored(msgspec.Struct):

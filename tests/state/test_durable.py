@@ -8,10 +8,17 @@ import msgspec
 import pytest
 import zstandard
 
-from lockstep.state.address import SectionRef, StateAddress
-from lockstep.state.durable import StateFileWriter, read_section
-from lockstep.state.section import BLOCK_BYTES, Change, SectionHeader, StateDamaged
-from lockstep.state.shape import shape_hash, shape_of
+from lockstep.model.state_types import shape_hash, shape_of
+from lockstep.state.changelog import (
+    BLOCK_BYTES,
+    Change,
+    SectionHeader,
+    SectionRef,
+    StateAddress,
+    StateDamaged,
+    StateFileWriter,
+    read_section,
+)
 
 SHAPE = shape_of(int)
 CHANGES: list[Change] = [(b"kept", b"value"), (b"removed", None), (b"", b""), (b"\x00/../\xff", b"\x00" * 300)]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lockstep import Kind
+from lockstep.operations.inspect.state import Wanted, read_states
 from lockstep.operations.repair import repair
-from lockstep.operations.state import Wanted, read_states
 from tests.engine.plain_reader import read_table, rows_of
 from tests.state.kept_stream import Sent, keeping, message, plain_fold, script
 from tests.state.offline import Offline

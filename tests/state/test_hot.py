@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.state.address import StateAddress
-from lockstep.state.chain import Recovery
-from lockstep.state.durable import StateFileWriter
-from lockstep.state.healing import LocalStateUnusable
-from lockstep.state.hotfile import KeyCollision, fits
-from lockstep.state.hotfolder import COPIES_MAX, HotFolder, boot_id, most_copies
+from lockstep.state.changelog import Recovery, StateAddress, StateFileWriter
+from lockstep.state.local_store import KeyCollision, fits
+from lockstep.state.local_store_pool import COPIES_MAX, HotFolder, boot_id, most_copies
+from lockstep.state.restore import LocalStateUnusable
 from tests.state.home import OTHER_BOOT, Home, put
 
 VALUES = {f"session-{number}": number for number in range(50)}
@@ -81,7 +79,7 @@ def test_copies_of_two_streams_lie_apart(home: Home) -> None:
 
 
 def test_nothing_stays_on_a_system_without_boots(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("lockstep.state.hotfolder._BOOT_ID", tmp_path / "none")
+    monkeypatch.setattr("lockstep.state.local_store_pool._BOOT_ID", tmp_path / "none")
     home.boot = ""
     address = filled(home)
     assert home.values(address, list(VALUES)) == expected()
@@ -228,7 +226,7 @@ def test_a_flipped_bit_is_harmless_or_found_within_three_attempts(home: Home) ->
 def test_two_sessions_with_one_hash_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     long, other = "x" * 600, "y" * 600
     address = home.batch(home.start(), put({long: 1, other: 2}))
-    monkeypatch.setattr("lockstep.state.hot.hot_key", lambda _: b"h" + bytes(32))
+    monkeypatch.setattr("lockstep.state.local_store.hot_key", lambda _: b"h" + bytes(32))
     home.copies()[0].unlink()
     with pytest.raises(LocalStateUnusable, match="have the same hash") as raised:
         home.values(address, [long, other])

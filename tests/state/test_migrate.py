@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.state.address import StateAddress
-from lockstep.state.durable import read_header
-from lockstep.state.schema import MigrationFailed, StateSchema, StateTypeChanged
-from lockstep.state.section import SectionHeader
+from lockstep.state.changelog import SectionHeader, StateAddress, read_header
+from lockstep.state.codec import MigrationFailed, StateSchema, StateTypeChanged
 from lockstep.state.store import Entry, PartitionState
 from tests.state.home import Home, Panel
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from lockstep import Rows
 from lockstep.errors import DeclarationError
-from lockstep.state.address import StateAddress
-from lockstep.state.budget import Budget
-from lockstep.state.durable import StateFileWriter, read_section
-from lockstep.state.schema import StateNotOfItsType, StateSchema
+from lockstep.state.changelog import StateAddress, StateFileWriter, read_section
+from lockstep.state.codec import StateNotOfItsType, StateSchema
+from lockstep.state.local_store_pool import Budget
 from lockstep.state.store import Entry, PartitionState
 from tests.state.home import Home
 

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from lockstep.state.address import StateAddress, moved
-from lockstep.state.chain import Recovery
-from lockstep.state.durable import StateFileWriter
-from lockstep.state.schema import StateNotOfItsType, StateSchema, StateTypeChanged
-from lockstep.state.section import StateDamaged
+from lockstep.state.changelog import Recovery, StateAddress, StateDamaged, StateFileWriter, moved
+from lockstep.state.codec import StateNotOfItsType, StateSchema, StateTypeChanged
 from lockstep.state.store import Entry, PartitionState
 from tests.state.home import Home, Panel, drop, put
 

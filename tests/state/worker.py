@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.state.address import StateAddress
+from lockstep.state.changelog import StateAddress
 from tests.state.home import Home, put
 
 

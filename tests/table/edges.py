@@ -7,14 +7,11 @@ import operator
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
-from lockstep.declare.types import DecimalType
-
-if TYPE_CHECKING:
-    pass
+from lockstep.model.column_types import DecimalType
 
 
 class Inner(msgspec.Struct):

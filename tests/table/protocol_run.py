@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake import DeltaTable
 
-from lockstep.engine.bookkeeping import BatchIdentity, quiet_row
-from lockstep.engine.plan import Position
-from lockstep.table import demands, ledger, log, side
+from lockstep.engine.driver.positions import BatchIdentity, quiet_row
+from lockstep.engine.protocol import Position
+from lockstep.model.table_schema import table_schema
+from lockstep.table import commit as demands
+from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
-from lockstep.table.files import DataFile, DataFileWriter
 from lockstep.table.layout import StreamFolders
-from lockstep.table.rows import Proof, RowsBuilder
-from lockstep.table.rows import Run as RunOfRows
-from lockstep.table.schema import table_schema
+from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.row_encoder import Proof, RowsBuilder
+from lockstep.table.row_encoder import Run as RunOfRows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.integrity.finding import Finding
+    from lockstep.model.finding import Finding
     from lockstep.table.commit import Landed, OutputLog
-    from lockstep.table.head import Head, SideFile
+    from lockstep.table.delta_log import Head, SideFile
 
 HOUR = "2026-01-01T00"
 TOPIC, TOPIC_ID = "t", "id"
@@ -96,7 +97,7 @@ class ProtocolRun:
         return landed
 
     def forward(self, head: Head) -> bool:
-        return side.SideLogs(self.folders).forward(head)
+        return side_tables.SideLogs(self.folders).forward(head)
 
     def next_offset(self) -> int:
         row = ledger.positions(self.folders, self.head).get((TOPIC_ID, 0))
@@ -130,8 +131,8 @@ def stored_offsets(folders: StreamFolders) -> list[int]:
     return sorted(offsets)
 
 
-def entries(folders: StreamFolders) -> list[log.Entry]:
+def entries(folders: StreamFolders) -> list[delta_log.Entry]:
     """Every entry of the output table's log, by number."""
     newest = DeltaTable(folders.table).version()
-    found = [log.read_entry(folders.table, version) for version in range(newest + 1)]
+    found = [delta_log.read_entry(folders.table, version) for version in range(newest + 1)]
     return [entry for entry in found if entry is not None]

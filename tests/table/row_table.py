@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from lockstep.table.rows import Proof, RowsBuilder, Run
-from lockstep.table.schema import table_schema, to_delta
-from lockstep.table.statistics import SeenValues, file_statistics, written_columns
+from lockstep.model.table_schema import table_schema, to_delta
+from lockstep.table.parquet import SeenValues, file_statistics, written_columns
+from lockstep.table.row_encoder import Proof, RowsBuilder, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,18 +6,15 @@ import json
 import math
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lockstep.table.statistics import SeenValues, file_statistics, written_columns
-from tests.table.row_table import RowTable
-
-if TYPE_CHECKING:
-    pass
+from lockstep.table.parquet import SeenValues, file_statistics, written_columns
 from tests.table.edges import HIGH, Edge, Inner, at
+from tests.table.row_table import RowTable
 
 
 def statistics_of(rows: list[Edge], folder: Path) -> dict[str, Any]:

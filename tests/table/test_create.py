@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from lockstep.table import log
+from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 from tests.table.protocol_run import ProtocolRun, folders_in
 
@@ -35,6 +35,6 @@ def test_of_first_starts_at_once_one_creates_and_all_go_on(tmp_path: Path) -> No
         assert len(ids) == 1
         for table in (folders.table, folders.ledger, folders.quarantine):
             assert DeltaTable(table).version() == 0, table
-        entry = log.read_entry(folders.table, 0)
+        entry = delta_log.read_entry(folders.table, 0)
         assert entry is not None
         assert entry.kind == CommitKind.CREATE.value

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from lockstep.errors import TableError
-from lockstep.table.schema import table_schema
+from lockstep.model.table_schema import table_schema
 from tests.table.protocol_run import HOUR, ProtocolRun, Row, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_a_foreign_commit_stays_seen_after_a_log_checkpoint(folders: StreamFolde
 
 def test_a_cut_entry_is_named_with_its_path(folders: StreamFolders, run: ProtocolRun) -> None:
     from lockstep.table.checkpoint import checkpoint
-    from lockstep.table.log import entry_path
+    from lockstep.table.delta_log import entry_path
 
     checkpoint(folders.table)
     entry_path(folders.table, 3).write_bytes(b"")

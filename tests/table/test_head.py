@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep.integrity.finding import Finding
-from lockstep.table.head import HEAD_VERSION, Desired, Head, Lineage, SideFile
+from lockstep.model.finding import Finding
+from lockstep.table.delta_log import HEAD_VERSION, Desired, Head, Lineage, SideFile
 
 counts = some.integers(0, 2**62)
 texts = some.text(some.characters(exclude_categories=["Cs"]), max_size=20)

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lockstep.errors import CommitUnknown, Fenced
-from lockstep.table import demands
+from lockstep.table import commit
 from lockstep.table.commit import OutputLog
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
@@ -114,7 +114,7 @@ def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> 
 
     output = OutputLog(folders.table, Overtaken(folders.table))
     with pytest.raises(Fenced):
-        output.commit(demands.claim(0, output.table_id, anything))
+        output.commit(commit.claim(0, output.table_id, anything))
 
 
 def lossy_run(folders: StreamFolders) -> tuple[ProtocolRun, LosesRequests]:

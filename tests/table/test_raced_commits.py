@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import demands, ledger
+from lockstep.table import commit, ledger
 from lockstep.table.checkpoint import checkpoint
 from lockstep.table.commit import CommitKind, OutputLog, Proposal
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
@@ -21,9 +21,8 @@ from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.head import Head
+    from lockstep.table.delta_log import Entry, Head
     from lockstep.table.layout import StreamFolders
-    from lockstep.table.log import Entry
 
 RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4
 DEADLINE_SECONDS, PATIENCE_SECONDS = 240.0, 0.3
@@ -61,7 +60,7 @@ class Race:
         """Commits that change no head, and log checkpoints, as compaction and maintenance make them."""
         output = OutputLog(self.folders.table)
         while not self.enough.wait(0.2):
-            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=demands.unchanged(anything)))
+            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=commit.unchanged(anything)))
             checkpoint(self.folders.table)
 
     def _batch(self, run: ProtocolRun) -> Head:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.declare.types import DecimalType, Int32
-from lockstep.table.rows import Proof, RowRefused, RowsBuilder, Run
+from lockstep.model.column_types import DecimalType, Int32
+from lockstep.table.row_encoder import Proof, RowRefused, RowsBuilder, Run
 from tests.table.row_table import RowTable, proof_of
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lockstep.declare.types import DecimalType, Int32, IntegerType
 from lockstep.errors import DeclarationError
-from lockstep.table.schema import IDENTITY, file_schema, proof_schema, row_schema, table_schema, to_delta
+from lockstep.model.column_types import DecimalType, Int32, IntegerType
+from lockstep.model.table_schema import IDENTITY, file_schema, proof_schema, row_schema, table_schema, to_delta
 
 SensorId = NewType("SensorId", int)
 Price = Annotated[Decimal, DecimalType(18, 8)]

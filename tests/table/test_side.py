@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.table import ledger, side
-from lockstep.table.foreign import ForeignCommit
+from lockstep.table import ledger, side_tables
+from lockstep.table.foreign_commits import ForeignCommit
 from tests.table.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def test_a_ledger_that_is_behind_by_one_is_brought_forward(folders: StreamFolder
 def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(
     folders: StreamFolders, run: ProtocolRun
 ) -> None:
-    kept = side.SideLog(folders.ledger)
+    kept = side_tables.SideLog(folders.ledger)
     for number in (2, 3, 4):
         head = run.commit(run.prepared()).head
         assert head.ledger is not None
         if number == 3:
-            assert side.SideLog(folders.ledger).forward([head.ledger], number, after=number - 1)
+            assert side_tables.SideLog(folders.ledger).forward([head.ledger], number, after=number - 1)
         assert kept.forward([head.ledger], number, after=number - 1) is (number != 3)
     assert batches_in_ledger(folders) == [1, 2, 3, 4]
 
@@ -122,7 +122,7 @@ def test_several_processes_may_bring_it_forward_at_once(folders: StreamFolders, 
     for _ in range(5):
         head = run.commit(run.prepared()).head
         with ThreadPoolExecutor(3) as pool:
-            done = list(pool.map(lambda _, head=head: side.SideLogs(folders).forward(head), range(3)))
+            done = list(pool.map(lambda _, head=head: side_tables.SideLogs(folders).forward(head), range(3)))
         assert done.count(True) == 1
     assert batches_in_ledger(folders) == [1, 2, 3, 4, 5, 6]
 
@@ -146,10 +146,10 @@ def test_who_looks_beside_a_writer_that_has_gone_on_meanwhile_is_no_alarm(
     looked = run.head
     run.batch()
     run.batch()
-    side.forward_beside_a_writer(folders, looked)
+    side_tables.forward_beside_a_writer(folders, looked)
     late = run.commit(run.prepared())
-    side.forward_beside_a_writer(folders, late.head)
+    side_tables.forward_beside_a_writer(folders, late.head)
     assert batches_in_ledger(folders) == [1, 2, 3, 4]
     run.folders.table.joinpath("_delta_log", f"{late.version:020d}.json").unlink()
     with pytest.raises(TableError, match="holds batch 4"):
-        side.forward_beside_a_writer(folders, msgspec.structs.replace(late.head, batch=3))
+        side_tables.forward_beside_a_writer(folders, msgspec.structs.replace(late.head, batch=3))

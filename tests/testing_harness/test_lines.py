@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.errors import LockstepError
 from lockstep.testing import CRASH, RENUMBER, RESTART, Idle, Line, NewTopic, Sent, parse
-from lockstep.testing.lines import GARBAGE
+from lockstep.testing.script import GARBAGE
 
 TEXT = """
 # Nothing is said here.

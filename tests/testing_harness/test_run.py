@@ -11,8 +11,8 @@ import pytest
 
 import lockstep.testing
 from lockstep import Function, Kind, LockstepError, MessagePack
-from lockstep.errors import IntegrityLost
-from lockstep.state.schema import StateNotOfItsType
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.state.codec import StateNotOfItsType
 from lockstep.testing import ACCEPT, Judgement, Sent, Verdict, run
 from tests.testing_harness.panels import Closed, Message, Panel, Ping, Reading, Snapshot, Update, loose, panels
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.errors import IntegrityLost
-from lockstep.rehearsal.producer import produce
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.localdev.producer import produce
 from lockstep.table.ledger import read_ledger
 from tests.dydx_books.streams import AsTheyCome, books
 from tests.engine.local_runs import LocalRuns
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lockstep.integrity.finding import Finding
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
+    from lockstep.model.finding import Finding
     from lockstep.table.ledger import LedgerRow
     from tests.verdicts.faulty import Faulty
 

@@ -16,7 +16,7 @@ from tests.verdicts.table import CLASSES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
     from tests.dydx_books.plain_fold import Row
     from tests.dydx_books.recording import Message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lockstep.errors import IntegrityLost
+from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.table.ledger import read_ledger
 from tests.dydx_books.streams import AsTheyCome, books
 from tests.dydx_books.test_through_the_broker import COLUMNS
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from lockstep.integrity.finding import Finding
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
+    from lockstep.model.finding import Finding
     from lockstep.table.ledger import LedgerRow
     from tests.dydx_books.recording import Message
     from tests.engine.feed import Feed

@@ -13,7 +13,7 @@ from tests.verdicts.faulty import Fault
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
     from tests.verdicts.faulty import Faulty
 
 LATENESS = timedelta(milliseconds=300)

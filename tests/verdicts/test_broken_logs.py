@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lockstep.engine import watch
+from lockstep.engine.driver import cluster_view
 from lockstep.errors import LockstepError
-from lockstep.rehearsal.broker import Broker
+from lockstep.localdev.broker import Broker
 from tests.engine.feed import ANSWER_SECONDS, Feed
 from tests.verdicts.log_faults import LOG_CLASSES, LOG_TABLE, LOST_UNTIL, READ, UNTIL, Effect, LogFault, log
 from tests.verdicts.reading import Log, assert_halted, assert_rows, halted_by, runs_of, send
@@ -36,7 +36,7 @@ COMPACTING = {
 @pytest.fixture(autouse=True, scope="module")
 def _quick_looks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+        patch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
         yield
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine import watch
-from lockstep.integrity.contract import Fault
+from lockstep.engine.driver import cluster_view
+from lockstep.integrity.base import Fault
 from lockstep.integrity.verdict import Judgement
 from tests.engine.feed import ANSWER_SECONDS, Feed
 from tests.engine.plain_reader import first_difference, heads
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
 
@@ -42,7 +42,7 @@ ABORTED = range(READ, READ + 5)
 @pytest.fixture(autouse=True, scope="module")
 def _quick_looks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "CONFIRM_SECONDS", 0.2)
+        patch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
         yield
 
 

@@ -19,8 +19,8 @@ from lockstep import (
     Strict,
     Suspend,
 )
-from lockstep.errors import IntegrityLost
-from lockstep.table import log
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.table import delta_log
 from tests.engine.feed import Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.verify.clean_tables import Made
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lockstep.integrity.contract import IntegrityClass
+    from lockstep.integrity.base import IntegrityClass
 
 LATENESS = timedelta(seconds=5)
 Kind = tuple["IntegrityClass", str, bool, int]
@@ -122,5 +122,5 @@ def clean_meters(seed: int, bootstrap_servers: str, root: Path, *, expires: bool
         expires: Whether Kafka may lose messages after they were read.
     """
     made = CleanMeters(seed, bootstrap_servers, root, expires=expires).make()
-    assert log.exists(made.runs.folders.table)
+    assert delta_log.exists(made.runs.folders.table)
     return made

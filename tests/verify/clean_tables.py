@@ -14,11 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, Once, OnGrowth, Ordered, Sequence, Strict, Suspend
-from lockstep.errors import IntegrityLost
-from lockstep.integrity.acceptance import FromSnapshot, Loss, SkipSession
-from lockstep.integrity.repeats import Repeats
+from lockstep.integrity.resume_options import FromSnapshot, IntegrityLost, Loss, SkipSession
+from lockstep.integrity.strict import Repeats
 from lockstep.operations.resume import resume
-from lockstep.table import log
+from lockstep.table import delta_log
 from tests.engine.feed import ANSWER_SECONDS, Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.verify.producing import FAULTS, Producing, Sent, encoded
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lockstep.integrity.acceptance import Acceptance
-    from lockstep.integrity.contract import IntegrityClass
-    from lockstep.integrity.finding import Finding
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.integrity.resume_options import Acceptance
+    from lockstep.model.finding import Finding
 
 CLASSES: Mapping[str, IntegrityClass] = {
     "sequence": Strict(evidence=Sequence()),
@@ -225,5 +224,5 @@ def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool 
         expires: Whether Kafka may lose messages, before or after they were read.
     """
     made = CleanTable(seed, bootstrap_servers, root, expires=expires).make()
-    assert log.exists(made.runs.folders.table)
+    assert delta_log.exists(made.runs.folders.table)
     return made

@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from lockstep import EventTime, Kind, Place, Record, Stream, Topics, Transform
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.base import IntegrityClass
 
 POISON = 666
 """The transform fails at this value, after it has changed its state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from lockstep.operations.verify.proof import ViolationKind as Kind
+from lockstep.verify.report import ViolationKind as Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from lockstep.operations.verify.proof import ViolationKind as Kind
+from lockstep.verify.report import ViolationKind as Kind
 from tests.verify.seeds_of_rows import Found, one_of, pick
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zstandard
 
-from lockstep.operations.verify.proof import ViolationKind as Kind
+from lockstep.verify.report import ViolationKind as Kind
 from tests.verify.seeds_of_rows import Found, one_of, pick
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from lockstep import DecimalType, Kind, Link, Opened, Place, Record, Stream, Topics, Transform, Violation
-from lockstep.integrity.contract import IntegrityClass
+from lockstep.integrity.base import IntegrityClass
 
 POISON = 666
 """The transform fails at this value, after it has changed its state."""

@@ -14,13 +14,13 @@ import pytest
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Ordered, Strict
 from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
-from lockstep.integrity.evidence import Checksum, Evidence
-from lockstep.operations.close import close_hour
-from lockstep.operations.opened import opened
-from lockstep.operations.verify.proof import Proof, Status, ViolationKind
-from lockstep.operations.verify.verify import verify
+from lockstep.integrity.strict import Checksum, Evidence
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.tables import opened
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
+from lockstep.verify.report import Proof, Status, ViolationKind
+from lockstep.verify.verify import verify
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import read_table
@@ -33,7 +33,7 @@ from tests.verify.streams import bookings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 PROOFS_BESIDE = 5
 ADVANCED_SECONDS_MAX = 30.0

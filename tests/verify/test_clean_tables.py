@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.operations.verify.proof import Status
-from lockstep.operations.verify.verify import verify
+from lockstep.verify.report import Status
+from lockstep.verify.verify import verify
 from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
 
 CLEAN_TABLES = 100
 USUAL_CLEAN_TABLES = USUAL_CLEAN_METERS = 2

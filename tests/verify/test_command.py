@@ -14,7 +14,7 @@ from tests.verify.forging import Forged
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
     from tests.cli.conftest import Platform
 
 
@@ -124,7 +124,7 @@ def test_a_proof_that_dies_does_not_end_as_if_something_were_violated(
     def dies(*_: object) -> None:
         raise KeyError("unit")
 
-    monkeypatch.setattr("lockstep.operations.verify.verify.verify", dies)
+    monkeypatch.setattr("lockstep.verify.verify.verify", dies)
     said = written.call("verify", "adding")
     assert said.exit_code == 2
     assert "KeyError: 'unit'" in said.stderr

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.operations.verify.proof import Status
-from lockstep.operations.verify.verify import verify
 from lockstep.table.layout import StreamFolders
+from lockstep.verify.report import Status
+from lockstep.verify.verify import verify
 from tests.verify import seeds_of_waiting
 from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lockstep.rehearsal.broker import Broker
+    from lockstep.localdev.broker import Broker
     from tests.verify.clean_tables import Made
     from tests.verify.seeds_of_rows import Found
 

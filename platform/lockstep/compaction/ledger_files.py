@@ -22,14 +22,14 @@ from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
-from lockstep.table import log, side
-from lockstep.table.files import DataFile, DataFileWriter, delete_file
-from lockstep.table.foreign import refresh, refuse_foreign
-from lockstep.table.growth import MOST_ATTEMPTS, NO_HOOKS
-from lockstep.table.head import Head
+from lockstep.table import delta_log, side_tables
+from lockstep.table.delta_log import Head
+from lockstep.table.file_checksum import sealed, verify
+from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.sealed import sealed, verify
+from lockstep.table.parquet import DataFile, DataFileWriter, delete_file
+from lockstep.table.schema_evolution import MOST_ATTEMPTS, NO_HOOKS
 
 LOG = logging.getLogger("lockstep")
 
@@ -114,7 +114,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
     Raises:
         TableError: A file is damaged, or the ledger is not as its head says.
     """
-    side.forward_beside_a_writer(folders, head)  # 1
+    side_tables.forward_beside_a_writer(folders, head)  # 1
     done = LedgerCompaction()
     handle = DeltaTable(folders.ledger)
     for part in plan_ledger(_named(handle), head):
@@ -229,8 +229,8 @@ def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile)
             )
         except DeltaError:
             continue  # a batch or another compaction was faster: look again
-        log.sync(log.entry_path(ledger, version))
-        log.sync(ledger / "_delta_log")
+        delta_log.sync(delta_log.entry_path(ledger, version))
+        delta_log.sync(ledger / "_delta_log")
         return True
     raise TableError(f"{ledger}: lost {MOST_ATTEMPTS} races in a row", next_step="compact again")
 
@@ -238,10 +238,10 @@ def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile)
 def _properties(handle: DeltaTable, part: LedgerBin, output: DataFile) -> CommitProperties:
     proof = {"verdict": "equal", "rows": output.rows, "hour": part.hour, "files": len(part.files)}
     return CommitProperties(
-        custom_metadata={log.KIND: "side", PROOF: msgspec.json.encode(proof).decode()},
+        custom_metadata={delta_log.KIND: "side", PROOF: msgspec.json.encode(proof).decode()},
         max_commit_retries=0,
         # The number as it stands: the last line of an entry says that it is whole.
-        app_transactions=[Transaction(log.BATCH, handle.transaction_version(log.BATCH) or 0)],
+        app_transactions=[Transaction(delta_log.BATCH, handle.transaction_version(delta_log.BATCH) or 0)],
     )
 
 

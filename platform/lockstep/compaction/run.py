@@ -1,23 +1,55 @@
-"""Compacts a stream's closed hours, beside a live writer and beside other compactions."""
+"""Compacts closed hours, on Spark or in process."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from deltalake.transaction import RemoveAction
 
-from lockstep.compaction.live import LiveFiles
-from lockstep.compaction.plan import TARGET_BYTES, Bin, LiveFile, plan_bins
-from lockstep.compaction.rewrite import Refused, RewriteTask, Rewritten
-from lockstep.compaction.rewriter import Rewriter, in_process
+from lockstep.compaction.plan import TARGET_BYTES, Bin, LiveFile, LiveFiles, plan_bins
+from lockstep.compaction.rewrite import Refused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
-from lockstep.table.head import Head
+from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+Outcome = Rewritten | Refused
+
+
+class Rewriter(msgspec.Struct, frozen=True):
+    """A way to rewrite bins.
+
+    Attributes:
+        rewrite: Rewrites all bins it is given; outcomes in the order of the tasks.
+        at_once: Bins worth giving it at a time; each set is committed before the next begins.
+    """
+
+    rewrite: Callable[[Sequence[RewriteTask]], Sequence[Outcome]]
+    at_once: int = 1
+
+
+def in_process() -> Rewriter:
+    """Bins one after another in this process, without Spark."""
+    return Rewriter(lambda tasks: [rewrite_or_refuse(task) for task in tasks])
+
+
+def on_spark(context: SparkContext) -> Rewriter:
+    """Bins as tasks of Spark jobs, one core each."""
+
+    def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
+        return context.parallelize(tasks, len(tasks)).map(rewrite_or_refuse).collect()
+
+    return Rewriter(rewrite, at_once=context.defaultParallelism)
+
 
 LOG = logging.getLogger("lockstep")
 

@@ -1,4 +1,4 @@
-"""A stream: one declaration, checked whole when it is made."""
+"""Stream: one declaration, validated when made; message/state/row types read from generics."""
 
 from __future__ import annotations
 
@@ -6,21 +6,103 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from datetime import timedelta
+from enum import Enum
 from functools import cached_property
-from typing import Generic
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
-from lockstep.declare.decoders.contract import Decoder
+import msgspec
+
+from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
-from lockstep.declare.event_time import EventTime
-from lockstep.declare.generics import TransformTypes, transform_types
-from lockstep.declare.limits import Limits
+from lockstep.declare.options import EventTime, Every, Limits, Topics, Trigger
 from lockstep.declare.rules import Rule
-from lockstep.declare.topics import Topics
 from lockstep.declare.transform import M, R, S, Transform, overrides
-from lockstep.declare.triggers import Every, Trigger
 from lockstep.errors import DeclarationError, NotYet
-from lockstep.integrity.contract import IntegrityClass, Policy, SessionStart
+from lockstep.integrity.base import IntegrityClass, Policy, SessionStart
+
+
+class TransformTypes(msgspec.Struct, frozen=True):
+    """The three types of a transform.
+
+    Attributes:
+        message: What the decoder must produce.
+        state: The state of one session.
+        row: The output row, a Struct.
+    """
+
+    message: object
+    state: object
+    row: type[msgspec.Struct]
+
+
+def transform_types(transform: type) -> TransformTypes:
+    """The M, S and R of a class such as `class Panel(Transform[Snapshot | Update, State, Row])`.
+
+    Raises:
+        DeclarationError: When the class leaves one of them open.
+    """
+    arguments = _arguments(transform, {})
+    if arguments is None or any(_is_open(argument) for argument in arguments):
+        raise DeclarationError(
+            "Stream.transform",
+            transform.__name__,
+            "does not say its message, state and row types",
+            f"write `class {transform.__name__}(Transform[Message, State, Row])`",
+        )
+    message, state, row = arguments
+    row_class = _class(row)
+    if row_class is None or not issubclass(row_class, msgspec.Struct):
+        raise DeclarationError(
+            "Stream.transform", row, "the row type is not a msgspec.Struct", "declare the row as one"
+        )
+    return TransformTypes(message=message, state=state, row=row_class)
+
+
+def _is_open(argument: object) -> bool:
+    """Whether a type variable is left in it, also inside of it (`dict[K, V]`)."""
+    inside: object = () if _class(argument) else getattr(argument, "__parameters__", ())
+    return isinstance(argument, TypeVar) or bool(inside)
+
+
+def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | None:
+    """Walk up the bases, replacing type variables by what the subclass gave for them."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = get_origin(base)
+        given = tuple(_replace(argument, known) for argument in get_args(base))
+        if origin is Transform:
+            return given
+        generic = _class(origin)
+        if generic is not None and _is_transform(generic):
+            return _arguments(generic, dict(zip(_parameters(generic), given, strict=True)))
+    for plain in cls.__bases__:
+        if _is_transform(plain) and plain is not Transform:
+            return _arguments(plain, {})
+    return None
+
+
+def _is_transform(cls: type[Any]) -> bool:
+    return issubclass(cls, Transform)
+
+
+def _class(value: object) -> type[Any] | None:
+    return cast("type[Any]", value) if isinstance(value, type) else None
+
+
+def _parameters(cls: type) -> tuple[object, ...]:
+    return tuple(getattr(cls, "__parameters__", ()))
+
+
+def _replace(argument: object, known: dict[object, object]) -> object:
+    """Put the known types into one argument, also where it is generic itself (`dict[K, V]`)."""
+    if argument in known:
+        return known[argument]
+    inner = getattr(argument, "__parameters__", ())
+    if not inner:
+        return argument
+    return cast("Any", argument)[tuple(known.get(parameter, parameter) for parameter in inner)]
+
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """A stream's name is a folder, an asset key and a consumer group: one spelling that suits all."""
@@ -165,9 +247,50 @@ def _check_shippable(stream: Stream[M, S, R]) -> None:
 
 def _check_types(types: TransformTypes, decoder: Decoder) -> None:
     # Imported here: the two packages below declare nothing, they only judge what is declared.
-    from lockstep.state.schema import StateSchema
-    from lockstep.table.schema import row_schema
+    from lockstep.model.table_schema import row_schema
+    from lockstep.state.codec import StateSchema
 
     decoder.build(types.message)
     row_schema(types.row)
     StateSchema(types.state)
+
+
+_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
+
+
+def source_form(value: object, *, with_defaults: bool = False) -> str:
+    """The value as source text.
+
+    Args:
+        value: A part of a declaration: a dataclass, or a plain value.
+        with_defaults: Also show the fields of a dataclass that are as they are by default.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = [each for each in fields(value) if each.init and (with_defaults or _differs(value, each))]
+        parts = ", ".join(f"{each.name}={source_form(getattr(value, each.name))}" for each in shown)
+        return f"{type(value).__name__}({parts})"
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, timedelta):
+        return _duration(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, str):
+        return f'"{value}"'
+    return getattr(value, "__qualname__", None) or repr(value)
+
+
+def _differs(owner: object, field: Field[object]) -> bool:
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    return bool(getattr(owner, field.name) != default)
+
+
+def _duration(value: timedelta) -> str:
+    seconds = value.total_seconds()
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds and not seconds % size), ("seconds", 1))
+    return f"timedelta({unit}={source_form(seconds / size)})"
+
+
+AnyStream = Stream[Any, Any, Any]
+
+"""A stream whose types do not matter to the engine; they are invariant, so only Any takes all."""

@@ -8,8 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from lockstep.declare.place import Place
-from lockstep.declare.record import Record
+from lockstep.model.record import Place, Record
 
 M = TypeVar("M")
 S = TypeVar("S")

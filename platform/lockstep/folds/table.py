@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from lockstep.declare.record import Record
 from lockstep.declare.transform import M, R, Transform
+from lockstep.model.record import Record
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import TypedDict, cast
 
-from lockstep.declare.place import Kind, Link, Place
-from lockstep.declare.record import Record
-from lockstep.integrity.numbers import LARGEST, out_of_range, unwrapped
+from lockstep.integrity.sequence_numbers import LARGEST, out_of_range, unwrapped
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
+from lockstep.model.record import Kind, Link, Place, Record
 
 WAITING_MAX = 10_000
 """Updates of one session that wait at once; more are taken for a session whose snapshot never comes. Each costs some

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, TypedDict, cast
 
-from lockstep.declare.place import Kind, Place
-from lockstep.declare.record import Record
 from lockstep.errors import DeclarationError
-from lockstep.integrity.contract import Fault, IntegrityClass
-from lockstep.integrity.numbers import digest
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
+from lockstep.integrity.sequence_numbers import digest
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
+from lockstep.model.record import Kind, Place, Record
 
 IDS_MAX = 100_000
 """More would make the state of one session larger than most messages of it ever were."""

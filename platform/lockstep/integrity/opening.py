@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.declare.place import Kind, Place
-from lockstep.declare.record import Record
 from lockstep.integrity.verdict import ACCEPT, UNKNOWN_SESSION, Gate, GateState, Judgement, Verdict
+from lockstep.model.record import Kind, Place, Record
 
 
 class OpeningAtFirst(Gate):

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lockstep.declare.place import Kind, Place
-from lockstep.declare.record import Record
-from lockstep.integrity.contract import MAY_SKIP, Fault, IntegrityClass, OnGrowth, Policy, Suspend
-from lockstep.integrity.numbers import check_wrap, out_of_range, unwrapped
-from lockstep.integrity.time import PartitionTime
+from lockstep.integrity.base import MAY_SKIP, Fault, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
+from lockstep.integrity.sequence_numbers import check_wrap, out_of_range, unwrapped
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed, unknown_session
+from lockstep.model.record import Kind, Place, Record
 
 
 class _Rising(Gate):

@@ -8,8 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from lockstep.declare.place import Place
-from lockstep.declare.record import Record
+from lockstep.model.record import Place, Record
 
 
 class Judgement(Enum):

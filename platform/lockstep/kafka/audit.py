@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lockstep.integrity.finding import Finding
-from lockstep.kafka.discovery import ClusterView, Topic
-from lockstep.kafka.epochs import LastRead
+from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.leader_epochs import LastRead
+from lockstep.model.finding import Finding, Key
 
 EXPIRED = "expired unread"
 """Retention removed offsets before they were read."""
@@ -27,9 +27,6 @@ TRUNCATED = "log truncated"
 
 REGROWN = "other records: the log was cut and has grown again"
 """What is found of a truncated log that is as long as it was."""
-
-Key = tuple[str, int]
-"""(topic id, partition)."""
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.certificate import why_unverified
-from lockstep.kafka.heard import Heard
+from lockstep.kafka.diagnostics import Heard, why_unverified
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
 

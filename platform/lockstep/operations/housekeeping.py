@@ -21,14 +21,13 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.errors import LockstepError
-from lockstep.operations.clean_state import raise_floor, unreachable_state
-from lockstep.table import log
+from lockstep.operations.state_gc import raise_floor, unreachable_state
+from lockstep.table import delta_log
 from lockstep.table.checkpoint import checkpoint, is_due
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.files import delete_file
-from lockstep.table.head import Head
-from lockstep.table.history import head_of_batch
+from lockstep.table.delta_log import Head, head_of_batch
 from lockstep.table.layout import StreamFolders
+from lockstep.table.parquet import delete_file
 from lockstep.table.written_by import written_by
 
 LOG = logging.getLogger("lockstep")
@@ -116,7 +115,7 @@ def run_housekeeping(
         HousekeepingFailed: A step failed, after the others are done.
     """
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)  # 1
-    sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if log.exists(folder)]
+    sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.exists(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
         "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head)),  # 2
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
@@ -148,7 +147,7 @@ def replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     floor = head_of_batch(folders.table, head.rewind_floor)
     if floor is None or not floor.batch:
         return []
-    floor_at = log.entry_path(folders.table, floor.batch_version).stat().st_mtime
+    floor_at = delta_log.entry_path(folders.table, floor.batch_version).stat().st_mtime
     young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS
     named = _live(DeltaTable(folders.table)) | _live(DeltaTable(folders.table, version=floor.batch_version))
     found = sorted(folders.table.glob("commit_hour=*/*.parquet"))
@@ -168,7 +167,7 @@ def _live(table: DeltaTable) -> set[str]:
 def _write_checkpoints(tables: Iterable[Path]) -> list[Path]:
     """The writer writes them as it goes; a stream that was stopped may have left its last one out."""
     for table in tables:
-        versions = log.versions(table)
+        versions = delta_log.entry_versions(table)
         if versions and is_due(table, versions[-1]):
             checkpoint(table)
     return []
@@ -182,8 +181,8 @@ def _needed_from(table: Path, head: Head) -> int:
 
 def _recent(side: Path) -> int:
     """The oldest version of a side table that a reader under way may load: its rows are in the newest as well."""
-    since, versions = time.time() - REPLACED_SECONDS, log.versions(side)
-    recent = (version for version in versions if _modified(log.entry_path(side, version)) >= since)
+    since, versions = time.time() - REPLACED_SECONDS, delta_log.entry_versions(side)
+    recent = (version for version in versions if _modified(delta_log.entry_path(side, version)) >= since)
     return next(recent, versions[-1])
 
 
@@ -192,13 +191,13 @@ def _due_entries(table: Path, needed_from: Callable[[], int]) -> Iterator[Path]:
 
     A version is loaded from the newest checkpoint at or before it and the entries after that.
     """
-    made, oldest = log.checkpoints(table), needed_from()
+    made, oldest = delta_log.checkpoints(table), needed_from()
     base = max((version for version in made if version <= oldest), default=None)
     if base is None:
         return
-    for version in log.versions(table):
+    for version in delta_log.entry_versions(table):
         if version < base:
-            yield log.entry_path(table, version)
+            yield delta_log.entry_path(table, version)
     recent = time.time() - RECENT_SECONDS
     for version in made.keys() - _needed_checkpoints(sorted(made), base):
         if max(map(_modified, made[version])) < recent:

@@ -16,10 +16,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
-from lockstep.operations.opened import opened
+from lockstep.operations.tables import opened
 from lockstep.table.layout import StreamFolders
-from lockstep.table.quarantine import SCHEMA, QuarantineRow
-from lockstep.table.reading import dataset_of
+from lockstep.table.quarantine import SCHEMA, QuarantineRow, dataset_of
 
 GROUPED = ("topic", "partition", "cause", "session")
 BATCH_ROWS = 1_000

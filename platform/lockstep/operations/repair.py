@@ -14,17 +14,18 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lockstep.engine.liveness import pulse, writer_lives
-from lockstep.errors import LockstepError, TableError, resume_command
-from lockstep.operations.opened import NoTable
-from lockstep.operations.state import address_of, sections_of
-from lockstep.state.section import StateDamaged
-from lockstep.table import cut, ledger, log, side
+from lockstep.engine.driver.handover import pulse, writer_lives
+from lockstep.errors import LockstepError, TableError
+from lockstep.integrity.resume_options import resume_command
+from lockstep.operations.inspect.state import address_of, sections_of
+from lockstep.operations.tables import NoTable
+from lockstep.state.changelog import StateDamaged
+from lockstep.table import delta_log, ledger, side_tables, torn_entry
 from lockstep.table.commit import OutputLog
-from lockstep.table.files import named_files, some, wrong_files
-from lockstep.table.foreign import foreign_commit, foreign_versions
-from lockstep.table.head import Desired, Head, SideFile
+from lockstep.table.delta_log import Desired, Head, SideFile
+from lockstep.table.foreign_commits import foreign_commit, foreign_versions
 from lockstep.table.layout import StreamFolders
+from lockstep.table.parquet import named_files, some, wrong_files
 
 
 class Condition(Enum):
@@ -101,7 +102,7 @@ def repair(folders: StreamFolders, *, apply: bool) -> Repair:
         NoTable: The stream has never run.
         WriterLives: A writer works, and something is to be mended.
     """
-    if not log.exists(folders.table):
+    if not delta_log.exists(folders.table):
         raise NoTable(folders.stream, folders.root)
     if apply:
         _refuse_beside_a_writer(folders)
@@ -138,26 +139,26 @@ def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterat
 
 def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
     name = f"newest entry of {table.name}/_delta_log"
-    version = cut.cut_version(table)
-    if not log.exists(table):
+    version = torn_entry.cut_version(table)
+    if not delta_log.exists(table):
         return Check(name, Condition.BROKEN.value, "there is no log", f"restore {table} from a copy")
     if version is None:
-        return Check(name, Condition.OK.value, f"version {cut.newest_version(table)} is whole")
-    path, found = log.entry_path(table, version), f"version {version} is empty or cut"
-    if version == 0 or cut.is_in_checkpoint(table, version) or _was_acknowledged(folders, table, version):
+        return Check(name, Condition.OK.value, f"version {torn_entry.newest_version(table)} is whole")
+    path, found = delta_log.entry_path(table, version), f"version {version} is empty or cut"
+    if version == 0 or torn_entry.is_in_checkpoint(table, version) or _was_acknowledged(folders, table, version):
         step = f"it was whole once, and what came after builds on it: restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
     if not apply:
         step = f"nobody was told that it landed: lockstep repair {folders.stream} --apply sets it aside"
         return Check(name, Condition.MENDABLE.value, found, step)
-    kept = cut.set_aside(table, version, folders.control / "set-aside")
+    kept = torn_entry.set_aside(table, version, folders.control / "set-aside")
     return Check(name, Condition.MENDED.value, f"{found}: set aside as {kept}", "start the stream")
 
 
 def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
     """What somebody else committed on top of a log of ours; nothing where nobody did."""
     for table in (folders.table, folders.ledger, folders.quarantine, folders.late):
-        newest = cut.newest_version(table)
+        newest = torn_entry.newest_version(table)
         if newest is not None and (versions := foreign_versions(table, newest)):
             yield _foreign_commit(folders, table, versions, apply=apply)
 
@@ -166,14 +167,14 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
     """Setting it aside gives the table back as it was: its files must be there, and no log checkpoint may hold it."""
     name, found = f"commits to {table.name}", foreign_commit(table, versions[-1]).problem
     whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
-    if cut.is_in_checkpoint(table, versions[-1]):
+    if torn_entry.is_in_checkpoint(table, versions[-1]):
         return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
     if wrong := some(wrong_files(named_files(table, versions[-1] - 1))):
         return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
     if not apply:
         step = f"lockstep repair {folders.stream} --apply sets it aside: the table is then as it was before"
         return Check(name, Condition.MENDABLE.value, found, step)
-    kept = [cut.set_aside(table, version, folders.control / "set-aside") for version in versions]
+    kept = [torn_entry.set_aside(table, version, folders.control / "set-aside") for version in versions]
     return Check(name, Condition.MENDED.value, f"{found}: set aside as {some([*map(str, kept)])}", "start the stream")
 
 
@@ -181,14 +182,14 @@ def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool
     """Whether the ledger has gone on from a cut entry of the output table: it follows only what is on disk."""
     if table != folders.table:
         return False
-    before = log.read_entry(table, version - 1)
-    if before is None or before.head is None or cut.cut_version(folders.ledger) is not None:
+    before = delta_log.read_entry(table, version - 1)
+    if before is None or before.head is None or torn_entry.cut_version(folders.ledger) is not None:
         return before is None or before.head is None
     return _held(folders.ledger) > before.head.batch
 
 
 def _held(folder: Path) -> int:
-    return DeltaTable(folder).transaction_version(log.BATCH) or 0
+    return DeltaTable(folder).transaction_version(delta_log.BATCH) or 0
 
 
 def _unreadable(error: Exception) -> Check:
@@ -215,7 +216,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
         return Check(name, Condition.MENDABLE.value, found, step)
     for batch in range(held + 1, head.batch + 1):
-        side.SideLog(folders.ledger).forward((missing[batch],), batch, after=batch - 1)
+        side_tables.SideLog(folders.ledger).forward((missing[batch],), batch, after=batch - 1)
     return Check(name, Condition.MENDED.value, f"{found}: brought forward", "start the stream")
 
 
@@ -224,7 +225,7 @@ def _missing(folders: StreamFolders, held: int, head: Head) -> dict[int, SideFil
     found: dict[int, SideFile] = {}
     version = head.batch_version
     while version > 0:
-        entry = log.read_entry(folders.table, version)
+        entry = delta_log.read_entry(folders.table, version)
         if entry is None or entry.head is None or entry.head.batch <= held:
             break
         if entry.head.ledger is not None:

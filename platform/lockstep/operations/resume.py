@@ -1,22 +1,190 @@
-"""Resumes a halted stream, after its cause was found, with what an operator accepts."""
+"""Resume a halted stream."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from lockstep.engine.bookkeeping import BatchIdentity
-from lockstep.engine.hours import clock_hour, hour_of
+import msgspec
+from msgspec.structs import replace
+
+from lockstep.engine.driver.planner import clock_hour, hour_of
+from lockstep.engine.driver.positions import BatchIdentity, carried
 from lockstep.errors import LockstepError
-from lockstep.integrity.acceptance import Acceptance, Quarantined, options, proposed, uncovered
-from lockstep.integrity.finding import Finding
-from lockstep.operations.accepting import Decision, accepted_rows
-from lockstep.operations.opened import opened
-from lockstep.table import demands, ledger, side
+from lockstep.integrity.resume_options import (
+    NOTHING_THERE,
+    Acceptance,
+    FromSnapshot,
+    Gone,
+    Grown,
+    Loss,
+    Mended,
+    Quarantined,
+    Recreated,
+    SkipSession,
+    Truncated,
+    options,
+    proposed,
+    uncovered,
+)
+from lockstep.integrity.suspension import SuspendedSession
+from lockstep.model.finding import Finding, Key
+from lockstep.operations.tables import opened
+from lockstep.table import commit, ledger, side_tables
 from lockstep.table.commit import CommitKind, Landed, OutputLog
-from lockstep.table.head import Desired, Head, Resumption
+from lockstep.table.delta_log import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import Accepted, LedgerRow
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator decided of a halt.
+
+    Attributes:
+        stream: The stream.
+        findings: The evidence of the halt.
+        accepted: What is accepted.
+        who: The operator.
+        why: The cause that was found.
+    """
+
+    stream: str
+    findings: tuple[Finding, ...]
+    accepted: tuple[Acceptance, ...]
+    who: str
+    why: str
+
+
+class NotThere(LockstepError):
+    """What is accepted is not where the stream stands.
+
+    Attributes:
+        accepted: The option and its argument.
+    """
+
+    def __init__(self, stream: str, accepted: Acceptance, problem: str, *, instead: str | None = None) -> None:
+        self.accepted = options([accepted])
+        super().__init__(
+            f"{self.accepted}: {problem}", next_step=instead or f"lockstep status {stream} shows partitions"
+        )
+
+
+def accepted_rows(identity: BatchIdentity, known: Mapping[Key, LedgerRow], decision: Decision) -> list[LedgerRow]:
+    """The rows of the resumption: a full set, and the first rows of partitions that a topic grew by.
+
+    Raises:
+        NotThere: A partition is not in the ledger, or a loss does not begin where it stands.
+    """
+    rows = [carried(identity, row) for row in known.values()]
+    rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(Grown, decision, finding)]
+    for accepted in sorted(decision.accepted, key=_order):
+        places = [at for at, row in enumerate(rows) if _concerns(accepted, row, decision)]
+        if not places and not isinstance(accepted, Mended):
+            raise NotThere(decision.stream, accepted, "no such partition in the ledger, or no such finding")
+        for at in places:
+            rows[at] = _noted(_applied(rows[at], accepted, decision), rows[at], accepted, decision)
+    return rows
+
+
+def _order(accepted: Acceptance) -> bool:
+    """What moves a position comes before what depends on it."""
+    return not isinstance(accepted, Loss)
+
+
+def _covered_by(kind: type[Acceptance], decision: Decision, finding: Finding) -> bool:
+    return any(isinstance(each, kind) and each.covers(finding) for each in decision.accepted)
+
+
+def _concerns(accepted: Acceptance, row: LedgerRow, decision: Decision) -> bool:
+    """Whether something is accepted of this row: of a whole topic, or of the halt, only where a finding says so."""
+    if not accepted.concerns(row.topic, row.partition):
+        return False
+    if isinstance(accepted, (Loss, SkipSession, FromSnapshot)):
+        lives = {each.topic_id for each in decision.findings if accepted.concerns(each.topic, each.partition)}
+        return row.topic_id in lives if lives else not row.retired
+    return _finding(accepted, row, decision) is not None
+
+
+def _finding(accepted: Acceptance, row: LedgerRow, decision: Decision) -> Finding | None:
+    """The finding about this row that is answered; of the whole halt only what nothing else answers."""
+    named = [each for each in decision.accepted if not isinstance(each, Mended)]
+    others = named if isinstance(accepted, Mended) else []
+    for finding in decision.findings:
+        here = (finding.topic_id, finding.partition) == (row.topic_id, row.partition)
+        if here and accepted.covers(finding) and not any(other.covers(finding) for other in others):
+            return finding
+    return None
+
+
+def _applied(row: LedgerRow, accepted: Acceptance, decision: Decision) -> LedgerRow:
+    """The row after what is accepted of it."""
+    finding = _finding(accepted, row, decision)
+    match accepted:
+        case Loss():
+            return _passed_over(row, accepted, decision)
+        case SkipSession(session=session):
+            others = [each for each in row.suspended_sessions if each.session != session]
+            before = max(row.until, finding.until if finding else 0)
+            return replace(row, suspended_sessions=[*others, SuspendedSession(session, before)])
+        case FromSnapshot():
+            if finding is not None and finding.cause in NOTHING_THERE and row.until < finding.until:
+                row = _moved(row, finding.until, decision)
+            until = max(row.until, row.suspended_from, _given_up_until(accepted, finding))
+            return replace(row, suspended_from=until)
+        case Truncated():
+            return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
+        case Recreated() | Gone():
+            return replace(row, retired=True)
+        case _:
+            return row
+
+
+def _given_up_until(accepted: Acceptance, finding: Finding | None) -> int:
+    """First offset that is not given up: what the operator names, else the end of what the finding names."""
+    if isinstance(accepted, FromSnapshot) and accepted.until is not None:
+        return accepted.until
+    return finding.until if finding else 0
+
+
+def _passed_over(row: LedgerRow, loss: Loss, decision: Decision) -> LedgerRow:
+    if loss.start != row.until:
+        instead = Loss(loss.topic, loss.partition, row.until, max(loss.until, row.until + 1))
+        raise NotThere(
+            decision.stream,
+            loss,
+            f"{loss.topic}/{loss.partition} stands at offset {row.until}",
+            instead=f"lockstep resume {decision.stream} {options([instead])} --why '...'",
+        )
+    return _moved(row, loss.until, decision)
+
+
+def _moved(row: LedgerRow, until: int, decision: Decision) -> LedgerRow:
+    lost = f"offsets {row.until} to {until - 1}: {decision.why} ({decision.who})"
+    return replace(row, until=until, leader_epoch=None, accepted_loss=lost)
+
+
+def _taken_up(rows: list[LedgerRow], finding: Finding) -> LedgerRow:
+    """The first row of a partition that a topic grew by."""
+    sibling = next(row for row in rows if row.topic_id == finding.topic_id)
+    first = replace(sibling, partition=finding.partition, start=0, until=0, leader_epoch=None)
+    first = replace(first, state_file=None, state_start=None, state_length=None)
+    return replace(first, suspended_from=0, suspended_sessions=[], catching_up=False)
+
+
+def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: Decision) -> LedgerRow:
+    """The row with what was accepted, by whom and why."""
+    finding = _finding(accepted, before, decision)
+    note = Accepted(
+        kind=accepted.OPTION,
+        cause=finding.cause if finding else "",
+        start=finding.offset if finding else before.until,
+        until=max(row.until, _given_up_until(accepted, finding)),
+        session=accepted.session if isinstance(accepted, SkipSession) else None,
+        who=decision.who,
+        why=decision.why,
+    )
+    return replace(row, accepted=[*row.accepted, note])
 
 
 class NotHalted(LockstepError):
@@ -73,13 +241,13 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acc
     if left := uncovered(before.findings, accepted):
         places = {(row.topic, row.partition) for row in ledger.positions(folders, before).values()}
         raise NotCovered(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
-    claimed = output.commit(demands.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
-    side.SideLogs(folders).forward(claimed)
+    claimed = output.commit(commit.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
+    side_tables.SideLogs(folders).forward(claimed)
     decision = Decision(stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why)
     rows = accepted_rows(_identity(claimed, decision), ledger.positions(folders, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
     landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
-    side.SideLogs(folders).forward(landed.head)
+    side_tables.SideLogs(folders).forward(landed.head)
     return landed.head
 
 
@@ -109,7 +277,7 @@ def _commit(
     accepts_burst: bool,
 ) -> Landed:
     """Commit the resumption; again, for a later hour, when its hour is closed meanwhile."""
-    batch = demands.Batch(
+    batch = commit.Batch(
         number=head.batch + 1,
         commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
         files=(),
@@ -118,10 +286,10 @@ def _commit(
         accepts_burst=accepts_burst,
         resumption=Resumption(batch=head.batch + 1, at=time.time(), cause=why.removeprefix("resumed: ")),
     )
-    writer = demands.Writer(epoch=head.epoch, generation=head.generation)
+    writer = commit.Writer(epoch=head.epoch, generation=head.generation)
     try:
-        return output.commit(demands.batch(writer, batch, kind=CommitKind.RESUME, reason=why))
-    except demands.Replan:
+        return output.commit(commit.batch(writer, batch, kind=CommitKind.RESUME, reason=why))
+    except commit.Replan:
         return _commit(output, folders, output.base().head, rows, why=why, accepts_burst=accepts_burst)
 
 

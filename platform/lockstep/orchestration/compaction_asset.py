@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInterruptedError, MaterializeResult, asset
 
-from lockstep.engine.beside import Abandoned, Stopping, run_beside
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
 from lockstep.errors import LockstepError
-from lockstep.orchestration.endings import failed
 from lockstep.orchestration.names import compaction_key, table_key
-from lockstep.orchestration.spark import SparkResource
+from lockstep.orchestration.run_lifecycle import failed
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
-from lockstep.table import log
+from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 
@@ -42,7 +42,7 @@ def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         owners=owners,
     )
     def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
-        if not log.exists(folders.table):
+        if not delta_log.exists(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         context.log.info("compacting closed hours of %s", folders.table)
         try:
@@ -66,8 +66,7 @@ def _compact_ledger(folders: StreamFolders) -> "LedgerCompaction":
 
 def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "CompactionResult":
     def work() -> "CompactionResult":
-        from lockstep.compaction.rewriter import on_spark
-        from lockstep.compaction.run import compact_stream
+        from lockstep.compaction.run import compact_stream, on_spark
 
         session = spark.session(f"{stream.name} compaction")
         return compact_stream(folders, rewriter=on_spark(session.sparkContext))

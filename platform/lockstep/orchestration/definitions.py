@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import compaction_asset
-from lockstep.orchestration.companions import ledger_asset, topics_asset
 from lockstep.orchestration.housekeeping_asset import housekeeping_asset
+from lockstep.orchestration.observed_assets import ledger_asset, topics_asset
 from lockstep.orchestration.table_asset import table_asset
 from lockstep.orchestration.table_check import table_check
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec
 
-    from lockstep.engine.hands import AnyStream
+    from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
 

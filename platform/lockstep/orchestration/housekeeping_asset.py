@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, MetadataValue, TableRecord, asset
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.housekeeping import HousekeepingResult, run_housekeeping
-from lockstep.orchestration.endings import failed
 from lockstep.orchestration.names import housekeeping_key, table_key
+from lockstep.orchestration.run_lifecycle import failed
 from lockstep.settings import Settings
-from lockstep.table import log
+from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 KINDS = {"deltalake"}
@@ -33,7 +33,7 @@ def housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[s
         owners=owners,
     )
     def housekeeping(context: AssetExecutionContext) -> MaterializeResult[None]:
-        if not log.exists(folders.table):
+        if not delta_log.exists(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
             done = run_housekeeping(folders, retention_seconds=settings.retention_hours * 3600)

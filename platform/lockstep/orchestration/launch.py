@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus
 
-from lockstep.engine.liveness import epoch_written_by, run_counts, run_heartbeat
+from lockstep.engine.driver.handover import epoch_written_by, run_counts, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
-from lockstep.operations.desire import startable, want_running
+from lockstep.operations.lifecycle import startable, want_running
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
@@ -26,8 +26,8 @@ from lockstep.orchestration.names import (
     automatic_tags,
     stream_job,
 )
-from lockstep.orchestration.supervision import unfinished_runs
-from lockstep.orchestration.supervisor import RunStage
+from lockstep.orchestration.supervisor_policy import RunStage
+from lockstep.orchestration.supervisor_sensor import unfinished_runs
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dagster import DagsterEvent
 
-    from lockstep.engine.hands import AnyStream
+    from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
 WORKSPACE = "workspace.yaml"

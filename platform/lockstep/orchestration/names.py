@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dagster import AssetKey
 
 if TYPE_CHECKING:
-    from lockstep.engine.hands import AnyStream
+    from lockstep.declare.stream import AnyStream
 
 CAUSE_TAG = "lockstep/cause"
 """Why a run was started; goes into the ledger."""

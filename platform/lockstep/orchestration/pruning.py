@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from dagster import DagsterInstance, DagsterRun
 
-    from lockstep.engine.hands import AnyStream
+    from lockstep.declare.stream import AnyStream
 
 ASSET_JOB = "__ASSET_JOB"
 """Dagster's own job for assets that are materialized without a job."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 from dagster import JobDefinition, OpExecutionContext, job, op
 
-from lockstep.engine.hands import AnyStream
+from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
 from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune
 from lockstep.settings import DagsterSettings

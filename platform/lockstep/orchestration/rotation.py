@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from dagster import DagsterRunStatus, RunRequest, RunsFilter, SkipReason
 
-from lockstep.engine.liveness import Phase, pulse
+from lockstep.engine.driver.handover import Phase, pulse
 from lockstep.operations.durations import duration
 from lockstep.orchestration.names import ROTATION, automatic_tags, run_configuration, stream_job
-from lockstep.table import log
+from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.head import Desired
+from lockstep.table.delta_log import Desired
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
-    from lockstep.engine.hands import AnyStream
+    from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
 YOUNG = timedelta(hours=12)
@@ -38,7 +38,7 @@ def rotate(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> 
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream.name, settings.table_root)
-    if not log.exists(folders.table):
+    if not delta_log.exists(folders.table):
         return SkipReason(f"{stream.name} has no table yet")
     head = OutputLog(folders.table).base().head
     last = pulse(folders.control, head.epoch)

@@ -1,27 +1,181 @@
-"""The asset of a stream's table: one run that goes on until it is stopped or handed over."""
+"""The table asset and its catalog metadata."""
 
+import inspect
+import re
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, get_args, get_origin, get_type_hints
 
-from dagster import AssetExecutionContext, AssetsDefinition, Config, DagsterRun, MaterializeResult, asset
+import msgspec
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    Config,
+    DagsterRun,
+    FreshnessPolicy,
+    MaterializeResult,
+    MetadataValue,
+    TableColumn,
+    TableColumnConstraints,
+    TableSchema,
+    asset,
+)
+from dagster._core.definitions.metadata import RawMetadataValue
 from pydantic import Field
 
-from lockstep.declare.triggers import AvailableNow, Trigger
-from lockstep.engine.beside import Abandoned, Stopping, run_beside
-from lockstep.engine.hands import AnyStream
-from lockstep.engine.loop import Outcome
-from lockstep.engine.run import import_roots, run_stream
-from lockstep.engine.start import Launch
-from lockstep.errors import LockstepError, StreamHalted
-from lockstep.orchestration import catalog, endings
-from lockstep.orchestration.freshness import table_freshness
+from lockstep.declare.options import AvailableNow, Every, FileSize, Trigger
+from lockstep.declare.stream import AnyStream, source_form
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.run import import_roots, run_stream
+from lockstep.engine.driver.startup import Launch
+from lockstep.errors import LockstepError
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.model.table_schema import table_schema
+from lockstep.orchestration import run_lifecycle
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, WISH_TAG, table_key, topics_key
-from lockstep.orchestration.own_run import OwnRun
-from lockstep.orchestration.progress import REPORT_SECONDS, RunProgress
-from lockstep.orchestration.refusals import refuse_unseen, up_to_date
-from lockstep.orchestration.spark import SparkResource
-from lockstep.orchestration.wishes import record_stop
+from lockstep.orchestration.run_lifecycle import (
+    REPORT_SECONDS,
+    OwnRun,
+    RunProgress,
+    record_stop,
+    refuse_unseen,
+    up_to_date,
+)
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
+
+KINDS = {"kafka", "spark", "deltalake"}
+"""Dagster shows an icon for each."""
+
+MEANING = {
+    "_topic": "Kafka topic of the source message",
+    "_topic_id": "Kafka's id of this life of the topic",
+    "_partition": "Partition of the source message",
+    "_offset": "Offset of the source message",
+    "_emit_offset": "Offset that was being worked on when the row was emitted",
+    "_row": "Number of the row among those of one emit offset",
+    "_session": "The unit of order inside a partition",
+    "_sequence": "The producer's number of the message inside its session",
+    "_event_time": "When it happened, as the message says",
+    "commit_hour": "Hour of the commit, UTC; the partition column",
+}
+"""Of the columns that lockstep adds to a user's own."""
+
+
+def table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
+    """Metadata of the table's asset."""
+    folders = StreamFolders(stream.name, root)
+    return {
+        "dagster/column_schema": column_schema(stream.types.row),
+        "dagster/uri": folders.table.as_uri(),  # must be plain text, or the catalog shows none
+        "ledger": MetadataValue.path(folders.ledger),
+        "topics": stream.topics.pattern,
+        "integrity": integrity(stream),
+        "promise": stream.integrity.promise(),
+        "trigger": source_form(stream.trigger, with_defaults=True),
+    }
+
+
+def table_description(stream: AnyStream) -> str:
+    """The sentence of the declaration, then what a run does."""
+    return (
+        f"{stream.description}\n\n"
+        f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
+        f"`{integrity(stream)}`: {stream.integrity.promise()}.\n\n"
+        "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
+        "the version that the last check looked at, or the end of a bounded run.\n\n"
+        "A run goes on until it is stopped or handed over. With other assets, or with `available_now` in its "
+        "configuration, it reads what is there and ends; while a never-ending run writes it leaves the table alone."
+    ).strip()
+
+
+def integrity(stream: AnyStream) -> str:
+    """The integrity class as it is declared."""
+    return source_form(stream.integrity)
+
+
+def column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
+    """All columns of the table, the proof columns too."""
+    meaning = MEANING | field_descriptions(row_type)
+    return TableSchema(
+        columns=[
+            TableColumn(
+                field.name,
+                str(field.type),
+                description=meaning.get(field.name),
+                constraints=TableColumnConstraints(nullable=field.nullable),
+            )
+            for field in table_schema(row_type)
+        ]
+    )
+
+
+def field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
+    """What the row type says of its fields.
+
+    `Annotated[..., msgspec.Meta(description=...)]` counts first, then the `Attributes:` of the class's docstring.
+    """
+    return (
+        _documented(inspect.getdoc(row_type) or "")
+        | {
+            name: meta.description
+            for name, hint in get_type_hints(row_type, include_extras=True).items()
+            for annotated in (hint, *get_args(hint))  # by itself, or in `... | None`
+            if get_origin(annotated) is Annotated
+            for meta in get_args(annotated)[1:]
+            if isinstance(meta, msgspec.Meta) and meta.description
+        }
+    )
+
+
+_ATTRIBUTE = re.compile(r"^ {4}(?P<name>\w+)(?: \([^)]*\))?: (?P<text>.+(?:\n {5,}\S.*)*)", re.MULTILINE)
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """The attributes of a docstring in Google's style; lines that are indented further go on with the one before."""
+    _, _, attributes = docstring.partition("\nAttributes:\n")
+    section = re.split(r"^\S", attributes, maxsplit=1, flags=re.MULTILINE)[0]
+    return {found["name"]: " ".join(found["text"].split()) for found in _ATTRIBUTE.finditer(section)}
+
+
+LEDGER_WARN, LEDGER_FAIL = timedelta(minutes=15), timedelta(minutes=30)
+"""The topics sensor looks at the ledger every five minutes: two looks may come late or find Kafka silent."""
+TABLE_WARN, TABLE_FAIL = timedelta(hours=2, minutes=10), timedelta(hours=4)
+"""The table is checked each hour: one check may fail, or wait behind others."""
+
+
+def ledger_freshness(trigger: Trigger) -> FreshnessPolicy | None:
+    """Of the ledger: a batch was committed lately, or nothing waits to be read."""
+    return _windows(trigger, LEDGER_WARN, LEDGER_FAIL)
+
+
+def table_freshness(trigger: Trigger) -> FreshnessPolicy | None:
+    """Of the table: a version of it was checked lately, and the ledger was fresh then."""
+    return _windows(trigger, TABLE_WARN, TABLE_FAIL)
+
+
+def ledger_is_fresh(trigger: Trigger, materialized_at: float, now: float) -> bool:
+    """Whether the ledger's policy would pass; times in seconds since 1970 (UTC)."""
+    return now - materialized_at < (LEDGER_WARN + longest_wait(trigger)).total_seconds()
+
+
+def longest_wait(trigger: Trigger) -> timedelta:
+    """The longest time in which no batch begins although messages wait."""
+    if isinstance(trigger, FileSize):
+        return trigger.at_most
+    return timedelta(seconds=trigger.seconds) if isinstance(trigger, Every) else timedelta()
+
+
+def _windows(trigger: Trigger, warn: timedelta, fail: timedelta) -> FreshnessPolicy | None:
+    """None for a stream that never goes on by itself: it is as fresh as its last run."""
+    if isinstance(trigger, AvailableNow):
+        return None
+    longest = longest_wait(trigger)
+    return FreshnessPolicy.time_window(fail_window=fail + longest, warn_window=warn + longest)
+
 
 RETRY_NUMBER_TAG = "dagster/retry_number"
 """Of runs by which Dagster itself retries another."""
@@ -47,9 +201,9 @@ def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) ->
         key=table_key(stream),
         deps=[topics_key(stream)],
         group_name=stream.name,
-        description=catalog.table_description(stream),
-        metadata=catalog.table_metadata(stream, settings.table_root),
-        kinds=catalog.KINDS,
+        description=table_description(stream),
+        metadata=table_metadata(stream, settings.table_root),
+        kinds=KINDS,
         owners=owners,
         freshness_policy=table_freshness(stream.trigger),
         output_required=False,  # a run that is handed over has nothing new to materialize
@@ -113,14 +267,16 @@ class _TableRun:
             outcome = self._run(spark, trigger)
         except StreamHalted as error:
             self._record_termination()
-            raise endings.halted(self._context, error) from error
+            raise run_lifecycle.halted(self._context, error) from error
         except LockstepError as error:
             self._record_termination()
-            raise endings.failed(error) from error
+            raise run_lifecycle.failed(error) from error
         if outcome is Outcome.STOPPED:
             self._record_termination()
         never_ending = not isinstance(trigger, AvailableNow)
-        return endings.ended(self._context, self._progress, outcome, self._stopping.reason, never_ending=never_ending)
+        return run_lifecycle.ended(
+            self._context, self._progress, outcome, self._stopping.reason, never_ending=never_ending
+        )
 
     def _record_termination(self) -> None:
         """A person who terminates the run wants the stream stopped; a bare signal changes nothing."""

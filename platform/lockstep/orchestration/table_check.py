@@ -20,20 +20,19 @@ from dagster import (
     asset_check,
 )
 
+from lockstep.declare.stream import AnyStream
 from lockstep.declare.transform import overrides
-from lockstep.engine.beside import Abandoned, Stopping, run_beside
-from lockstep.engine.hands import AnyStream
+from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
 from lockstep.errors import LockstepError
 from lockstep.folds.table import TableFold
-from lockstep.integrity.contract import SessionStart
-from lockstep.orchestration.endings import failed
-from lockstep.orchestration.freshness import ledger_is_fresh
+from lockstep.integrity.base import SessionStart
 from lockstep.orchestration.names import CHECK, ledger_key, table_key
-from lockstep.orchestration.progress import REPORT_SECONDS
-from lockstep.orchestration.spark import SparkResource
-from lockstep.orchestration.topic_states import SWEEP_SECONDS
+from lockstep.orchestration.observed_assets import SWEEP_SECONDS
+from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, failed
+from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.orchestration.table_asset import ledger_is_fresh
 from lockstep.settings import Settings
-from lockstep.table import log
+from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
         ),
     )
     def check(context: AssetCheckExecutionContext, spark: SparkResource) -> AssetCheckResult:
-        if not log.exists(folders.table):
+        if not delta_log.exists(folders.table):
             return _nothing_yet(f"{stream.name} has no table yet")
         context.log.info("checking %s", folders.table)
         try:

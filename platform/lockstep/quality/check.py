@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lockstep.engine.progress import completeness_percent
+from lockstep.engine.driver.metrics import completeness_percent
+from lockstep.quality.aggregate import Versions, matching_versions, summarize, summarize_files
 from lockstep.quality.rules import PROOF_NOT_NULL, Outcome, PartitionSummary, RuleResult, partition_rules
 from lockstep.quality.suite import Judged, judge, not_judged
-from lockstep.quality.summary import summarize, summarize_files
-from lockstep.quality.versions import Versions, matching_versions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,27 +1,228 @@
-"""The state of one partition while one range is folded: loaded lazily, changes found, saved."""
+"""PartitionState: load, track changes, flush; overflow to disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain as chain_iterables
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
-from lockstep.state.address import StateAddress, moved
-from lockstep.state.durable import StateFileWriter
-from lockstep.state.healing import HealingCopy
-from lockstep.state.hot import HotCopy
-from lockstep.state.hotfolder import HotFolder
-from lockstep.state.recover import Recovered
-from lockstep.state.reserved import Reserved
-from lockstep.state.rowstore import RowStore
-from lockstep.state.schema import S, StateNotOfItsType, StateSchema
-from lockstep.state.section import Change, SectionHeader
-from lockstep.state.stored import Stored
-from lockstep.state.translation import Translation
-from lockstep.state.writing import Changes, SectionWriting, Written
+from lockstep.state.changelog import (
+    Change,
+    Packed,
+    SectionHeader,
+    StateAddress,
+    StateFileWriter,
+    appended,
+    base_is_due,
+    change_bytes,
+    moved,
+)
+from lockstep.state.codec import S, StateNotOfItsType, StateSchema, Translation
+from lockstep.state.local_store import HotCopy, HotDamaged
+from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.restore import HealingCopy, LocalStateUnusable, Recovered, Stamp
+from lockstep.state.timers import Reserved
+from lockstep.state.values import Rebased, RowStore
+
+_PUT, _REMOVED = b"+", b"-"
+
+
+class Untouched:
+    """Stands for an entry that the scratch file says nothing of."""
+
+
+UNTOUCHED: Final = Untouched()
+
+
+class Scratch:
+    """Changed entries, the newest of each key, in the order of keys. Nobody else sees them; they survive nothing.
+
+    Attributes:
+        size: Bytes of all changes before compression.
+    """
+
+    def __init__(self, copy: HotCopy) -> None:
+        """Use a private copy that is empty."""
+        self._copy = copy
+        self.size = 0
+
+    def put(self, changes: Sequence[Change]) -> None:
+        """Note changes, instead of earlier ones of the same keys."""
+        for key, _ in changes:
+            before = self.get(key)
+            if not isinstance(before, Untouched):
+                self.size -= change_bytes((key, before))
+        self.size += sum(map(change_bytes, changes))
+        self._copy.apply([(key, _REMOVED if value is None else _PUT + value) for key, value in changes], None)
+
+    def get(self, key: bytes) -> bytes | Untouched | None:
+        """The newest value of a key; None when it was removed."""
+        held = self._copy.get(key)
+        return UNTOUCHED if held is None else _value(held)
+
+    def scan(self, prefix: bytes) -> Iterator[Change]:
+        """The changes of all keys that begin so."""
+        return ((key, _value(held)) for key, held in self._copy.scan_all(prefix))
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether an entry was changed."""
+        return self._copy.get(key) is not None
+
+    def __iter__(self) -> Iterator[Change]:
+        """All changes."""
+        return ((key, _value(held)) for key, held in self._copy.items())
+
+    def close(self) -> None:
+        """Give the file back. May be called again."""
+        self._copy.close()
+
+
+def _value(held: bytes) -> bytes | None:
+    return held[1:] if held[:1] == _PUT else None
+
+
+T = TypeVar("T")
+
+
+class Stored(Generic[S]):
+    """The entries behind one address, with the spilled changes of one range.
+
+    Attributes:
+        scratch: The spilled changes; None as long as there are none.
+    """
+
+    def __init__(self, address: StateAddress, copy: HealingCopy[S], hot: HotFolder) -> None:
+        self._address, self._copy, self._hot = address, copy, hot
+        self.scratch: Scratch | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry; None without one.
+
+        Raises:
+            StateError: The durable state is missing, damaged or of another type.
+            LocalStateUnusable: The local disk cannot hold the state.
+        """
+        spilled = UNTOUCHED if self.scratch is None else self._local(lambda scratch: scratch.get(key))
+        if not isinstance(spilled, Untouched):
+            return spilled
+        return None if self._address.section is None else self._copy.use(lambda copy: copy.get(key))
+
+    def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """All entries whose keys begin so. Raises as `get` does."""
+        found = {} if self._address.section is None else dict(self._copy.use(lambda copy: copy.scan_all(prefix)))
+        for key, value in self._local(lambda scratch: list(scratch.scan(prefix))) if self.scratch is not None else ():
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
+        return found.items()
+
+    def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Reserved entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
+        return [] if self._address.section is None else self._copy.use(lambda copy: copy.scan(prefix, after, most))
+
+    def spill(self, changes: Sequence[Change]) -> None:
+        """Put changes over what is stored. Raises LocalStateUnusable."""
+        self._local(lambda scratch: scratch.put(changes))
+
+    def unchanged(self, copy: HotCopy, changes: Sequence[Change] | Scratch) -> Iterator[Change]:
+        """The entries of the hot copy that are not changed."""
+        if isinstance(changes, Scratch):
+            return ((key, value) for key, value in copy.items() if key not in changes)
+        return iter(copy.items(without=[key for key, _ in changes]))
+
+    def forget(self) -> None:
+        """Forget what was spilled. May be called again."""
+        if self.scratch is not None:
+            self.scratch.close()
+            self.scratch = None
+
+    def _local(self, action: Callable[[Scratch], T]) -> T:
+        try:
+            if self.scratch is None:
+                self.scratch = Scratch(self._hot.private())
+            return action(self.scratch)
+        except HotDamaged as error:
+            raise LocalStateUnusable(self._address, str(error)) from error
+
+
+Changes = Sequence[Change] | Scratch
+"""What a range changed: in memory, or spilled."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What went into the durable file and waits to go into the hot copy.
+
+    Attributes:
+        writer: The file.
+        changes: What changed.
+        stamp: What the hot copy is then.
+        is_rebased: The section has other bytes for values that the hot copy holds, too: it is to be made from it.
+    """
+
+    writer: StateFileWriter
+    changes: Changes
+    stamp: Stamp
+    is_rebased: bool
+
+
+class SectionWriting(Generic[S]):
+    """Writes the section that follows the one of an address."""
+
+    def __init__(self, address: StateAddress, schema: StateSchema[S], copy: HealingCopy[S], stored: Stored[S]) -> None:
+        self._address, self._schema, self._copy, self._stored = address, schema, copy, stored
+
+    def write(self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SectionHeader | None) -> Written:
+        """Add the next section to the file of a task and batch.
+
+        Args:
+            changes: What the range changed.
+            writer: The file.
+            next_offset: Where the range ended.
+            head: Header of the section of the address.
+        """
+        typed = Translation(self._schema, head)
+        rebased = typed.rebased()
+        size = changes.size if isinstance(changes, Scratch) else sum(map(change_bytes, changes))
+        if head is None or self._address.section is None or base_is_due(head, size):
+            packed = self._whole(changes, writer, rebased)
+            header = msgspec.structs.replace(self._header(packed, next_offset), older=rebased.older)
+        else:
+            packed = writer.pack(changes)
+            mixed = msgspec.structs.replace(self._header(packed, next_offset), plain=typed.plain, older=typed.older)
+            header = appended(mixed, head, self._address.section)
+        return Written(writer, changes, Stamp(writer.add(header, packed), header), rebased.is_other)
+
+    def _header(self, packed: Packed, next_offset: int) -> SectionHeader:
+        address = self._address
+        return SectionHeader(
+            generation=address.generation,
+            topic_id=address.topic_id,
+            partition=address.partition,
+            next_offset=next_offset,
+            chain=(),
+            shape_hash=self._schema.hash,
+            shape=self._schema.shape,
+            base_bytes=packed.size,
+            delta_bytes=0,
+            entries=packed.entries,
+        )
+
+    def _whole(self, changes: Changes, writer: StateFileWriter, rebased: Rebased) -> Packed:
+        """The full new state: what is stored and was not changed, then what was."""
+
+        def kept() -> Iterator[Change]:
+            return (change for change in changes if change[1] is not None)
+
+        if self._address.section is None:
+            return writer.pack(rebased.carry(kept()))
+        return self._copy.use(
+            lambda copy: writer.pack(rebased.carry(chain_iterables(self._stored.unchanged(copy, changes), kept())))
+        )
 
 
 class Entry(msgspec.Struct, Generic[S]):

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from deltalake import DeltaTable
 
-from lockstep.table import log
+from lockstep.table import delta_log
 
 ENTRIES_MIN = 20
 """The log is looked at so often: a look costs as many stat() calls as there are entries."""
@@ -45,7 +45,7 @@ def is_due(table: Path, version: int) -> bool:
         return True
     if len(since) < ENTRIES_MIN:
         return False
-    return len(since) * sum(_size(log.entry_path(table, at)) for at in since) >= COST_RATIO * size
+    return len(since) * sum(_size(delta_log.entry_path(table, at)) for at in since) >= COST_RATIO * size
 
 
 class _LastCheckpoint(msgspec.Struct):

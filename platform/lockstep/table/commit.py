@@ -1,4 +1,4 @@
-"""The one commit point: compare-and-swap on the output table's log.
+"""The commit protocol: compare-and-swap, and what each kind requires.
 
 The order of the steps in `commit` is the protocol; each was found necessary by racing writers
 against each other and killing them (design: the commit of a batch).
@@ -19,12 +19,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import RemoveAction
 
-from lockstep.errors import CommitUnknown, TableError
-from lockstep.table import log
-from lockstep.table.files import DataFile
-from lockstep.table.foreign import TableReplaced, foreign_commit, refresh
-from lockstep.table.growth import NO_HOOKS, Growth, growth
-from lockstep.table.head import Head
+from lockstep.errors import CommitUnknown, Fenced, TableError
+from lockstep.model.finding import Finding
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Desired, Head, Resumption, SideBatch, SideFile
+from lockstep.table.foreign_commits import TableReplaced, foreign_commit, refresh
+from lockstep.table.parquet import DataFile
+from lockstep.table.schema_evolution import NO_HOOKS, Growth, growth
 from lockstep.table.written_by import written_by
 
 MOST_ATTEMPTS = 200
@@ -120,10 +121,10 @@ class OutputLog:
         version = self._handle.version()
         if version < self._landed:
             raise TableReplaced(self.folder, f"version {self._landed} was committed here, the newest is {version}")
-        ours = self._handle.transaction_version(log.VERSION) or 0
+        ours = self._handle.transaction_version(delta_log.VERSION) or 0
         for foreign in range(ours + 1, version + 1):
             raise foreign_commit(self.folder, foreign)
-        entry = log.read_entry(self.folder, ours)
+        entry = delta_log.read_entry(self.folder, ours)
         if entry is None or entry.head is None:
             raise _unreadable(self.folder, ours)
         return Base(version=version, head=entry.head)
@@ -162,15 +163,15 @@ class OutputLog:
         try:
             (proposal.alter or partial(_append, proposal))(self._handle, _properties(base, head, proposal, token))
         except (DeltaError, OSError) as error:
-            entry = log.read_entry(self.folder, base.version + 1)
+            entry = delta_log.read_entry(self.folder, base.version + 1)
             if entry is None:
                 raise _unknown(self.folder, base.version + 1) from error
             return entry.token == token
         return True
 
     def _sync(self, version: int) -> None:
-        log.sync(log.entry_path(self.folder, version))
-        log.sync(self.folder / "_delta_log")
+        delta_log.sync(delta_log.entry_path(self.folder, version))
+        delta_log.sync(self.folder / "_delta_log")
 
 
 def _append(proposal: Proposal, handle: DeltaTable, properties: CommitProperties) -> None:
@@ -185,16 +186,16 @@ def _append(proposal: Proposal, handle: DeltaTable, properties: CommitProperties
 
 
 def _properties(base: Base, head: Head, proposal: Proposal, token: str) -> CommitProperties:
-    transactions = {log.VERSION: base.version + 1}
+    transactions = {delta_log.VERSION: base.version + 1}
     if proposal.batch is not None:
-        transactions[log.BATCH] = proposal.batch
+        transactions[delta_log.BATCH] = proposal.batch
     if proposal.epoch is not None:
-        transactions[log.EPOCH] = proposal.epoch
+        transactions[delta_log.EPOCH] = proposal.epoch
     user = {"kind": proposal.kind.value, "batch": head.batch, "epoch": head.epoch}
     metadata = {
-        log.KIND: proposal.kind.value,
-        log.TOKEN: token,
-        log.HEAD: head.encode(),
+        delta_log.KIND: proposal.kind.value,
+        delta_log.TOKEN: token,
+        delta_log.HEAD: head.encode(),
         "userMetadata": msgspec.json.encode(user).decode(),
         **proposal.metadata,
     }
@@ -231,7 +232,7 @@ def _bad_file(table: Path, file: DataFile, problem: str) -> TableError:
 
 
 def _unreadable(table: Path, version: int) -> TableError:
-    path = log.entry_path(table, version)
+    path = delta_log.entry_path(table, version)
     return TableError(
         f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log"
     )
@@ -242,3 +243,190 @@ def _unknown(table: Path, version: int) -> CommitUnknown:
         f"{table}: nobody answered whether version {version} was written",
         next_step="start the stream again: the next claim finds out",
     )
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """The identity under which a run commits batches."""
+
+    epoch: int
+    generation: int
+
+
+class Replan(TableError):
+    """The batch was planned for an hour that has been closed meanwhile: plan it again."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch ready to commit.
+
+    Attributes:
+        number: Batch number; one more than the last.
+        commit_hour: The hour fixed when it was planned.
+        files: Data files, already synced.
+        ledger: Its ledger file, already synced.
+        quarantine: Its files of the quarantine, already synced.
+        late: Its files of the late table, already synced.
+        full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
+        findings: Evidence; not empty makes this commit the halt.
+        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
+        needs: The side files, and the state files that the ledger file refers to, with the least size of each.
+        resumption: What an operator resumed the stream with, where this batch is a resumption.
+    """
+
+    number: int
+    commit_hour: str
+    files: tuple[DataFile, ...]
+    ledger: SideFile
+    quarantine: tuple[SideFile, ...] = ()
+    late: tuple[SideFile, ...] = ()
+    full_ledger_at: float | None = None
+    findings: tuple[Finding, ...] = ()
+    accepts_burst: bool = False
+    needs: Mapping[Path, int] = {}
+    resumption: Resumption | None = None
+
+
+def claim(
+    named_epoch: int,
+    table_id: str,
+    check: Callable[[Head], None],
+    *,
+    desired: Desired | None = None,
+    reason: str = "claimed",
+) -> Proposal:
+    """A claim: replaces the epoch it names, and no other.
+
+    Args:
+        named_epoch: The epoch that this claim replaces.
+        table_id: Delta's id of the output table.
+        check: Refuses a head that this run may not take over (halted, another stream).
+        desired: The desired state from now on; None leaves it as it is. A halted stream stays halted, and takes the
+            new state when it is resumed. The first claim of all makes a new stream `bounded`, unless told otherwise.
+        reason: Why, and who wants it.
+    """
+
+    def next_head(base: Base) -> Head:
+        check(base.head)
+        if base.head.epoch != named_epoch:
+            raise Fenced(named_epoch + 1, base.head.epoch)
+        claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
+        if desired is not None:
+            return _wished(base, claimed, desired, reason)
+        return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
+
+    return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
+
+
+def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None, reason: str = "resumed") -> Proposal:
+    """A batch of the writer that holds the table. One with findings is a halt; the one after a halt resumes."""
+
+    def next_head(base: Base) -> Head:
+        head = base.head
+        _same_writer(head, writer)
+        if head.batch != planned.number - 1:
+            raise TableError(
+                f"batch {planned.number} does not follow the last committed batch {head.batch}",
+                next_step="start the stream again: it goes on from the ledger",
+            )
+        if planned.commit_hour <= head.closed_hour or planned.commit_hour < head.hour:
+            raise Replan(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
+        full = planned.full_ledger_at is not None
+        return msgspec.structs.replace(
+            _halted_or_resumed(head, planned.findings, reason),
+            batch=planned.number,
+            batch_version=base.version + 1,
+            hour=planned.commit_hour,
+            findings=planned.findings,
+            accepts_burst=planned.accepts_burst,
+            ledger=planned.ledger,
+            quarantine=_added(head.quarantine, planned.quarantine, planned.number),
+            late=_added(head.late, planned.late, planned.number),
+            full_ledger_batch=planned.number if full else head.full_ledger_batch,
+            full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
+            last_resumption=planned.resumption or head.last_resumption,
+        )
+
+    usual = CommitKind.HALT if planned.findings else CommitKind.BATCH
+    kind = kind or usual
+    return Proposal(kind=kind, next_head=next_head, adds=planned.files, batch=planned.number, needs=planned.needs)
+
+
+def close(hour: str) -> Proposal:
+    """Close an hour, so that nothing can be committed into it any more."""
+
+    def next_head(base: Base) -> Head:
+        return msgspec.structs.replace(base.head, closed_hour=max(hour, base.head.closed_hour))
+
+    return Proposal(kind=CommitKind.CLOSE, next_head=next_head)
+
+
+def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
+    """Record what is wanted of the stream from now on; by the writer of this epoch."""
+
+    def next_head(base: Base) -> Head:
+        _same_writer(base.head, writer)
+        return _wished(base, base.head, desired, reason)
+
+    return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
+
+
+def floor(generation: int, batch: int) -> Proposal:
+    """Raise the oldest batch that a rewind may go back to; by anybody, as long as the generation is the same."""
+
+    def next_head(base: Base) -> Head:
+        if base.head.generation != generation:
+            raise TableError(
+                f"generation {generation} has become {base.head.generation}",
+                next_step="nothing: the next clean-up counts anew",
+            )
+        return msgspec.structs.replace(base.head, rewind_floor=max(batch, base.head.rewind_floor))
+
+    return Proposal(kind=CommitKind.FLOOR, next_head=next_head)
+
+
+def schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
+    """A change of the table's columns, by the writer of this epoch; nothing else changes."""
+
+    def check(head: Head) -> None:
+        _same_writer(head, writer)
+
+    return Proposal(kind=CommitKind.SCHEMA, next_head=unchanged(check), alter=alter)
+
+
+def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
+    """The head of commits that change files only, after a check on the base."""
+
+    def next_head(base: Base) -> Head:
+        check(base.head)
+        return base.head
+
+    return next_head
+
+
+def _wished(base: Base, head: Head, desired: Desired, reason: str) -> Head:
+    return msgspec.structs.replace(_with_desired(head, desired, reason), wished_version=base.version + 1)
+
+
+def _with_desired(head: Head, desired: Desired, reason: str) -> Head:
+    if head.desired is Desired.HALTED:
+        return msgspec.structs.replace(head, resumes_as=desired)
+    return msgspec.structs.replace(head, desired=desired, reason=reason)
+
+
+def _halted_or_resumed(head: Head, findings: tuple[Finding, ...], reason: str) -> Head:
+    """The desired state after a batch: only a halt and the resumption change it."""
+    halted = head.desired is Desired.HALTED
+    if findings:
+        before = head.resumes_as if halted else head.desired
+        return msgspec.structs.replace(head, desired=Desired.HALTED, reason=str(findings[0]), resumes_as=before)
+    return msgspec.structs.replace(head, desired=head.resumes_as, reason=reason) if halted else head
+
+
+def _added(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:
+    """What the head says of a side table after a batch that may add to it."""
+    return SideBatch(batch, before.batch if before is not None else 0, files) if files else before
+
+
+def _same_writer(head: Head, writer: Writer) -> None:
+    if head.epoch != writer.epoch or head.generation != writer.generation:
+        raise Fenced(writer.epoch, head.epoch)

@@ -10,13 +10,12 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.table import demands, ledger, log, quarantine
-from lockstep.table.commit import CommitKind, OutputLog
-from lockstep.table.demands import Writer
-from lockstep.table.growth import NO_HOOKS, Growth, grow_side
-from lockstep.table.head import HEAD_VERSION, Head
+from lockstep.model.table_schema import to_delta
+from lockstep.table import commit, delta_log, ledger, quarantine
+from lockstep.table.commit import CommitKind, OutputLog, Writer
+from lockstep.table.delta_log import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import to_delta
+from lockstep.table.schema_evolution import NO_HOOKS, Growth, grow_side
 
 PROPERTIES = {
     "delta.appendOnly": "true",
@@ -52,7 +51,7 @@ def open_tables(
         TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
     """
     head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
-    metadata = {log.KIND: CommitKind.CREATE.value, log.HEAD: head.encode()}
+    metadata = {delta_log.KIND: CommitKind.CREATE.value, delta_log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():
         _create(side, side_schema, None, {})
@@ -79,7 +78,7 @@ def check_identity(head: Head, folders: StreamFolders, table_id: str, cluster_id
 
 
 def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, metadata: dict[str, str]) -> None:
-    if log.exists(folder):
+    if delta_log.exists(folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -92,10 +91,10 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
         )
     except DeltaError:
-        if not log.exists(folder):  # else another run created it in the same moment
+        if not delta_log.exists(folder):  # else another run created it in the same moment
             raise
-    log.sync(log.entry_path(folder, 0))
-    log.sync(folder / "_delta_log")
+    delta_log.sync(delta_log.entry_path(folder, 0))
+    delta_log.sync(folder / "_delta_log")
 
 
 def grow_tables(
@@ -113,12 +112,12 @@ def grow_tables(
     output.base()
     found = output.growth(schema, defaulted)
     if found.added:
-        output.commit(demands.schema(writer, lambda table, how: _add(table, found, how)))
+        output.commit(commit.schema(writer, lambda table, how: _add(table, found, how)))
     for name in found.loosened:
-        output.commit(demands.schema(writer, partial(_loosen, name)))
+        output.commit(commit.schema(writer, partial(_loosen, name)))
     grow_side(folders.ledger, ledger.SCHEMA)
     grow_side(folders.quarantine, quarantine.SCHEMA)
-    if log.exists(folders.late):
+    if delta_log.exists(folders.late):
         grow_side(folders.late, quarantine.SCHEMA)
     return str(found)
 

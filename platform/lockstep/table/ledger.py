@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.integrity.finding import Hole
-from lockstep.integrity.suspending import SuspendedSession
-from lockstep.table import log
-from lockstep.table.files import write_file
-from lockstep.table.growth import without_nulls
-from lockstep.table.head import Head, SideFile
+from lockstep.integrity.suspension import SuspendedSession
+from lockstep.model.finding import Hole
+from lockstep.model.table_schema import row_schema
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Head, SideFile
+from lockstep.table.file_checksum import sealed, verify
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema import row_schema
-from lockstep.table.sealed import sealed, verify
+from lockstep.table.parquet import write_file
+from lockstep.table.schema_evolution import without_nulls
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
         files.append(at.ledger)
         if at.batch <= head.full_ledger_batch:
             return files
-        entry = log.read_entry(table, at.batch_version - 1)
+        entry = delta_log.read_entry(table, at.batch_version - 1)
         if entry is None or entry.head is None or entry.head.batch != at.batch - 1:
             return None
         at = entry.head

@@ -8,13 +8,23 @@ What runs is the engine's own fold, with the stream's own decoder, gate and colu
 same messages in batches, over real state files and with a crash after each: the result is to be the same.
 """
 
-from lockstep.integrity.finding import Finding
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
-from lockstep.testing.events import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Split
-from lockstep.testing.lines import Line, parse
-from lockstep.testing.messages import Sent, read_messages
-from lockstep.testing.ran import Aside, Folded, Proven, Ran
+from lockstep.model.finding import Finding
+from lockstep.testing.result import Aside, Folded, Proven, Ran
 from lockstep.testing.run import run
+from lockstep.testing.script import (
+    CRASH,
+    RENUMBER,
+    RESTART,
+    Event,
+    Idle,
+    Line,
+    NewTopic,
+    Sent,
+    Split,
+    parse,
+    read_messages,
+)
 
 __all__ = [
     "ACCEPT",

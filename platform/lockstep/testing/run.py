@@ -12,19 +12,18 @@ from msgspec.structs import replace
 
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, R, S
-from lockstep.engine.fold import RangeFold
-from lockstep.engine.kept import Without
-from lockstep.engine.plan import Position
-from lockstep.engine.program import Program, program
-from lockstep.integrity.finding import Finding
-from lockstep.state.address import empty_state
-from lockstep.state.hotfolder import HotFolder
+from lockstep.engine.executor.compiled_stream import Program, program
+from lockstep.engine.executor.fold import RangeFold
+from lockstep.engine.executor.rejects import Without
+from lockstep.engine.protocol import Position
+from lockstep.model.finding import Finding
+from lockstep.state.changelog import empty_state
+from lockstep.state.local_store_pool import HotFolder
 from lockstep.state.store import PartitionState
-from lockstep.testing.events import Event, Split
-from lockstep.testing.messages import InLog, Sent, in_log
-from lockstep.testing.notes import Notes, aside
-from lockstep.testing.ran import Proven, Ran
-from lockstep.testing.split import TOPIC_ID, Batches, latest_us
+from lockstep.testing.batches import TOPIC_ID, Batches, latest_us
+from lockstep.testing.recorder import Notes, aside
+from lockstep.testing.result import Proven, Ran
+from lockstep.testing.script import Event, InLog, Sent, Split, in_log
 
 _NOWHERE = Path("/nonexistent/lockstep.testing")
 """State that begins empty is never read from a file, and a test writes none."""

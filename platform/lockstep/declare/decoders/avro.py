@@ -1,22 +1,313 @@
-"""Avro messages in the frame of a schema registry, read with the schema that their writer registered."""
+"""Avro: schema resolution and target types."""
+
+# pyright: basic
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from typing import Final
+from typing import Any, Final, NoReturn, cast
 
-from lockstep.declare.decoders import avro_schema
-from lockstep.declare.decoders.avro_schema import Schema
-from lockstep.declare.decoders.avro_target import Target, target_of
-from lockstep.declare.decoders.causes import Cause, Undecodable
-from lockstep.declare.decoders.contract import Decode, missing_extra
-from lockstep.declare.decoders.framing import HEADER_BYTES, Framed, FramedDecoder
-from lockstep.declare.decoders.registry import RegisteredSchema
+import msgspec
+
+from lockstep.declare.decoders.base import (
+    Cause,
+    Decode,
+    RegisteredSchema,
+    SchemaReference,
+    Undecodable,
+    members,
+    missing_extra,
+)
+from lockstep.declare.decoders.plain import foreign_classes, tag_fields
+from lockstep.declare.decoders.schema_registry import HEADER_BYTES, Framed, FramedDecoder
 from lockstep.errors import DeclarationError
+
+NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A parsed schema.
+
+    Attributes:
+        parsed: As fastavro takes it.
+        named: Its named types by full name, with those of its references.
+    """
+
+    parsed: object
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolved(self, part: object) -> object:
+        """A part of it, a name replaced by what it names."""
+        return self.named.get(part, part) if isinstance(part, str) else part
+
+    def records(self) -> list[str]:
+        """Full names of the records that a message may be: one, or those of a union; empty if it may be none."""
+        parts = self.parsed if isinstance(self.parsed, list) else [self.parsed]
+        resolved = [self.resolved(part) for part in parts]
+        return [cast("dict[str, str]", part)["name"] for part in resolved if _is_record(part)]
+
+    def fields(self, record: str) -> set[str]:
+        """Names of a record's fields."""
+        return {cast("str", one["name"]) for one in self.named[record]["fields"]}
+
+
+def require() -> None:
+    """Raise ImportError where fastavro is not installed."""
+    import fastavro  # noqa: F401
+
+
+def parsed(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
+    """A schema from its text.
+
+    Raises:
+        Undecodable: It is no Avro schema, or one by which a small message could fill the memory.
+    """
+    from fastavro import parse_schema
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    named: dict[str, Any] = {}
+    try:
+        for reference in references:
+            parse_schema(msgspec.json.decode(reference.text), named_schemas=named)
+        schema = Schema(parse_schema(msgspec.json.decode(text), named_schemas=named), named)
+    except (msgspec.MsgspecError, SchemaParseException, UnknownType, RecursionError, *_MISSHAPEN) as error:
+        problem = f"cannot be parsed: {type(error).__name__}: {error}"
+        raise Undecodable(Cause.UNFIT_SCHEMA, problem) from error
+    _refuse_bombs(schema)
+    return schema
+
+
+_MISSHAPEN: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What fastavro raises of JSON that is no schema at all."""
+
+
+def datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO], object]:
+    """The function that reads one message from a stream.
+
+    Records of a union with several of them come as (full name, record).
+    """
+    from fastavro import schemaless_reader
+
+    read = cast("Callable[..., object]", schemaless_reader)
+    if is_recursive(writers):
+        # The compiled reader nests on the C stack: a deep message would kill the worker, not raise.
+        from fastavro import _read_py
+
+        read = cast("Callable[..., object]", _read_py.schemaless_reader)
+    return partial(
+        read,
+        writer_schema=writers.parsed,
+        reader_schema=None if own is None else own.parsed,
+        return_record_name=True,
+        return_record_name_override=True,
+    )
+
+
+def is_recursive(schema: Schema) -> bool:
+    """Whether a record can hold a record of its own kind."""
+    return any(_reaches(schema, name, schema.named[name], set()) for name in schema.named)
+
+
+def has_mixed_unions(schema: Schema) -> bool:
+    """Whether a union inside a message has several records."""
+    return any(
+        isinstance(part, list) and sum(_is_record(schema.resolved(one)) for one in part) > 1
+        for part in _parts(schema, schema.parsed, set())
+        if part is not schema.parsed
+    )
+
+
+def _refuse_bombs(schema: Schema) -> None:
+    """An array of values that take no bytes can claim a billion of them in five bytes."""
+    for part in _parts(schema, schema.parsed, set()):
+        if isinstance(part, dict) and part.get("type") == "array" and not _takes_bytes(schema, part["items"], ()):
+            raise Undecodable(Cause.UNFIT_SCHEMA, "an array of values without bytes: a small message could be endless")
+
+
+def _takes_bytes(schema: Schema, part: object, around: tuple[str, ...]) -> bool:
+    """Whether each value of this type takes at least a byte."""
+    part = schema.resolved(part)
+    if isinstance(part, str):
+        return part != "null"
+    if not isinstance(part, dict):
+        return True  # a union takes the byte of its index
+    if not _is_record(part):
+        return _takes_bytes(schema, part["type"], around) if part["type"] == "null" else part.get("size") != 0
+    name = cast("str", part["name"])
+    return name in around or any(_takes_bytes(schema, one["type"], (*around, name)) for one in part["fields"])
+
+
+def _is_record(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") in {"record", "error"}
+
+
+def _inner(part: object) -> Iterator[object]:
+    """The types directly inside a type."""
+    if isinstance(part, list):
+        yield from part
+    elif isinstance(part, dict):
+        yield from (part[name] for name in ("items", "values") if name in part)
+        yield from (one["type"] for one in part.get("fields", ()))
+        if isinstance(part.get("type"), (dict, list)):
+            yield part["type"]
+
+
+def _parts(schema: Schema, part: object, seen: set[str]) -> Iterator[object]:
+    """A type and all types inside of it, each named one once."""
+    part = schema.resolved(part)
+    if isinstance(part, dict) and part.get("type") in NAMED:
+        if part["name"] in seen:
+            return
+        seen.add(part["name"])
+    yield part
+    for one in _inner(part):
+        yield from _parts(schema, one, seen)
+
+
+def _reaches(schema: Schema, name: str, part: object, seen: set[str]) -> bool:
+    """Whether a named type stands somewhere inside a type."""
+    for one in map(schema.resolved, _inner(part)):
+        if _is_record(one):
+            inner = cast("str", cast("Mapping[str, object]", one)["name"])
+            if inner == name:
+                return True
+            if inner in seen:
+                continue
+            seen.add(inner)
+        if _reaches(schema, name, one, seen):
+            return True
+    return False
+
+
+Convert = Callable[[object], object]
+"""From what fastavro read to a message; raises Undecodable or msgspec.ValidationError."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The message type of a stream.
+
+    Attributes:
+        by_name: The Structs by tag, or by class name where they have no tag.
+        tag_field: The field that tells them apart, where there are several.
+        tag_fields: Names of all tag fields anywhere inside.
+    """
+
+    by_name: Mapping[str, type[msgspec.Struct]]
+    tag_field: str | None
+    tag_fields: tuple[str, ...]
+
+    def conversion(self, schema: Schema) -> Convert:
+        """The conversion of messages of one schema.
+
+        Raises:
+            Undecodable: No message of this schema is one of the stream.
+        """
+        records = schema.records()
+        if not records:
+            raise Undecodable(Cause.UNFIT_SCHEMA, "is no record, and no union of records")
+        tagged = partial(_tagged, tag_fields=self.tag_fields) if has_mixed_unions(schema) else None
+        if len(records) == 1:
+            return _then(tagged, self._of_record(schema, records[0]))
+        by_record = {name: self._or_refusal(schema, name) for name in records}
+        return _then(None, partial(_by_record, by_record, tagged))
+
+    def _or_refusal(self, schema: Schema, record: str) -> Convert:
+        """In a union, a record that is none of the stream refuses its own messages only."""
+        try:
+            return self._of_record(schema, record)
+        except Undecodable as unfit:
+            return partial(_refuse, str(unfit))
+
+    def _of_record(self, schema: Schema, record: str) -> Convert:
+        if self.tag_field is not None and self.tag_field in schema.fields(record):
+            return partial(_by_tag, self.by_name, self.tag_field)
+        if len(self.by_name) == 1 and len(schema.records()) == 1:
+            return _to(next(iter(self.by_name.values())))
+        struct = self.by_name.get(record) or self.by_name.get(record.rpartition(".")[2])
+        if struct is None:
+            raise Undecodable(Cause.UNFIT_SCHEMA, f"record {record} is none of {', '.join(self.by_name)}")
+        return _to(struct)
+
+
+def target_of(message_type: object) -> Target:
+    """The target of a message type: a Struct, or a union of Structs.
+
+    Raises:
+        DeclarationError: It is neither.
+    """
+    structs = members(message_type)
+    if not all(isinstance(one, type) and issubclass(one, msgspec.Struct) for one in structs):
+        raise _unfit(message_type, "Avro records become Structs, and this is none")
+    try:
+        msgspec.json.Decoder(message_type)  # says the same of unions that cannot be told apart
+        foreign, fields = foreign_classes(message_type), tag_fields(message_type)
+    except (TypeError, NameError) as error:
+        raise _unfit(message_type, f"messages cannot be decoded to this type: {error}") from error
+    if foreign:
+        raise _unfit(message_type, f"messages cannot be decoded to {foreign[0].__qualname__}")
+    classes = cast("tuple[type[msgspec.Struct], ...]", structs)
+    by_name = {str(one.__struct_config__.tag or one.__name__): one for one in classes}
+    return Target(by_name, classes[0].__struct_config__.tag_field if len(classes) > 1 else None, tuple(fields))
+
+
+def _unfit(message_type: object, problem: str) -> DeclarationError:
+    remedy = "use a msgspec.Struct, or a union of Structs told apart by tag_field and tag"
+    return DeclarationError("Stream.transform", message_type, problem, remedy)
+
+
+def _to(struct: type[msgspec.Struct]) -> Convert:
+    # Bytes come from bytes alone: msgspec would else take a string for base64.
+    return partial(_convert, struct)
+
+
+def _convert(struct: type[msgspec.Struct], record: object) -> object:
+    return msgspec.convert(record, struct, builtin_types=(bytes,))
+
+
+def _then(first: Convert | None, second: Convert) -> Convert:
+    return second if first is None else lambda record: second(first(record))
+
+
+def _by_tag(by_name: Mapping[str, type[msgspec.Struct]], tag_field: str, record: object) -> object:
+    # Looked up here: msgspec takes ten times as long to find the member of a union, on each call.
+    tag = cast("dict[str, object]", record).get(tag_field)
+    struct = by_name.get(str(tag))
+    if struct is None:
+        raise Undecodable(Cause.WRONG_TYPE, f"{tag_field} = {tag!r} is none of {', '.join(by_name)}")
+    return _convert(struct, record)
+
+
+def _by_record(by_record: Mapping[str, Convert], tagged: Convert | None, named: object) -> object:
+    """Of a union: fastavro gives (full name, record), and anything else bare."""
+    if not isinstance(named, tuple):
+        raise Undecodable(Cause.WRONG_TYPE, f"is of type {type(named).__name__}, not a record")
+    name, record = cast("tuple[str, object]", named)
+    return by_record[name](record if tagged is None else tagged(record))
+
+
+def _refuse(problem: str, record: object) -> NoReturn:
+    del record
+    raise Undecodable(Cause.WRONG_TYPE, problem)
+
+
+def _tagged(value: Any, tag_fields: tuple[str, ...]) -> object:
+    """Put the name of each record of a union into its tag field, where the record has no such field."""
+    if isinstance(value, tuple):
+        name, record = cast("tuple[str, dict[str, object]]", value)
+        tags = dict.fromkeys(tag_fields, name.rpartition(".")[2])
+        return {**tags, **cast("dict[str, object]", _tagged(record, tag_fields))}
+    if isinstance(value, dict):
+        return {key: _tagged(inner, tag_fields) for key, inner in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        return [_tagged(inner, tag_fields) for inner in cast("list[object]", value)]
+    return value
+
 
 KIND: Final = "AVRO"
 UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, struct.error, MemoryError)
@@ -48,8 +339,8 @@ class Avro(FramedDecoder):
 
     def _own_schema(self) -> Schema | None:
         try:
-            avro_schema.require()
-            return None if self.reader_schema is None else avro_schema.parsed(self.reader_schema)
+            require()
+            return None if self.reader_schema is None else parsed(self.reader_schema)
         except ImportError as error:
             raise missing_extra("Avro()", "avro,registry", error) from error
         except Undecodable as error:
@@ -69,9 +360,9 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
     """
     if registered.kind != KIND:
         raise Undecodable(Cause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
-    writers = avro_schema.parsed(registered.text, registered.references)
+    writers = parsed(registered.text, registered.references)
     convert = target.conversion(writers if own is None else own)
-    datum = avro_schema.datum_reader(writers, own)
+    datum = datum_reader(writers, own)
 
     def read(value: bytes) -> object:
         return convert(_datum(datum, value))

@@ -1,16 +1,47 @@
-"""Decoders that need nothing but the value: JSON, MessagePack, bytes, and a function of the user's own."""
+"""JSON, MessagePack, bytes, user function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import get_type_hints
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import cast, get_type_hints
 
 import msgspec
+from msgspec import inspect
 
-from lockstep.declare.decoders.contract import Decode, Decoder, members
-from lockstep.declare.decoders.inside import foreign_classes
+from lockstep.declare.decoders.base import Decode, Decoder, members
 from lockstep.errors import DeclarationError
+
+
+@dataclass
+class _Walk:
+    """A walk over a type and all types inside of it, each once, also where they are recursive."""
+
+    seen: set[int] = field(default_factory=set)
+
+    def over(self, part: object) -> Iterator[inspect.Type]:
+        if isinstance(part, tuple):
+            for one in cast("tuple[object, ...]", part):
+                yield from self.over(one)
+        elif isinstance(part, inspect.Field):
+            yield from self.over(part.type)
+        elif isinstance(part, inspect.Type) and id(part) not in self.seen:
+            self.seen.add(id(part))
+            yield part
+            for name in cast("msgspec.Struct", part).__struct_fields__:
+                yield from self.over(getattr(part, name))
+
+
+def foreign_classes(message_type: object) -> list[type]:
+    """Classes inside a type that msgspec does not know, such as generated Protobuf messages."""
+    parts = _Walk().over(inspect.type_info(message_type))
+    return [part.cls for part in parts if isinstance(part, inspect.CustomType)]
+
+
+def tag_fields(message_type: object) -> list[str]:
+    """Names of the fields by which the Structs inside a type are told apart."""
+    parts = _Walk().over(inspect.type_info(message_type))
+    return sorted({part.tag_field for part in parts if isinstance(part, inspect.StructType) and part.tag_field})
 
 
 @dataclass(frozen=True)

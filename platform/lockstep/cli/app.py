@@ -1,0 +1,153 @@
+"""What all commands share: the application, their arguments, the way errors are shown, and exit codes.
+
+Nothing here or in a command's file loads Spark, Kafka or Delta: `lockstep --help` answers at once. Each command
+imports its operation when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from lockstep.errors import LockstepError
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
+
+if TYPE_CHECKING:
+    from lockstep.declare.stream import AnyStream
+    from lockstep.settings import Settings
+    from lockstep.table.layout import StreamFolders
+
+
+DONE, FAILED, WRONG_ARGUMENTS, HALTED = 0, 1, 2, 3
+EXIT_CODES = {
+    DONE: "done",
+    FAILED: "an error, which names the next step",
+    WRONG_ARGUMENTS: "wrong arguments",
+    HALTED: "integrity was lost, or the stream is halted",
+}
+
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream; `lockstep streams` lists them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class Panel(Enum):
+    """The groups of `lockstep --help`."""
+
+    LOOK = "Look"
+    RUN = "Run"
+    OPERATE = "Operate"
+    INSTALLATION = "Installation"
+
+
+class _Lockstep(TyperGroup):
+    """Shows errors as one clear message instead of a traceback, with an exit code that scripts can tell apart."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # typer's own signature
+        panels = [panel.value for panel in Panel]
+        return sorted(self.commands, key=lambda name: panels.index(str(vars(self.commands[name])["rich_help_panel"])))
+
+    def invoke(self, ctx: Any) -> Any:  # typer's own signature
+        try:
+            return super().invoke(ctx)
+        except LockstepError as error:
+            show_error(error)
+            halted = isinstance(error, (IntegrityLost, StreamHalted))
+            raise typer.Exit(HALTED if halted else FAILED) from None
+
+
+app = typer.Typer(
+    cls=_Lockstep,
+    help="`lockstep`: what the web UI can do, and what it cannot.",
+    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001  # a flag of a command line
+    if asked:
+        from lockstep import __version__
+
+        sys.stdout.write(f"lockstep {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: FBT002  # a flag
+        bool, typer.Option("--version", help="Print the version, and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # answered by its callback
+
+
+def command(
+    example: str, panel: Panel, *, name: str | None = None, within: typer.Typer | None = None
+) -> Callable[[F], F]:
+    """Add a command to the application.
+
+    Args:
+        example: A whole command line after `lockstep`, shown by --help; a test parses it.
+        panel: Its group in `lockstep --help`.
+        name: Its name, where it is not that of the function.
+        within: The group of commands that it belongs to, where there is one.
+    """
+    to = within if within is not None else app
+    return to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+
+
+def group(name: str, panel: Panel, summary: str) -> typer.Typer:
+    """A group of commands, `lockstep NAME ...`, with its place in `lockstep --help`."""
+    made = typer.Typer(no_args_is_help=True)
+    app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
+    return made
+
+
+def all_streams() -> dict[str, AnyStream]:
+    """The streams declared in assets/ of the working folder."""
+    from lockstep.declare.discovery import streams_in
+
+    return dict(streams_in(Path.cwd()))
+
+
+def stream_of(name: str) -> AnyStream:
+    """A declared stream.
+
+    Raises:
+        UnknownStream: Lists those that there are.
+    """
+    from lockstep.operations.inspect.streams import find_stream
+
+    return find_stream(name, all_streams())
+
+
+def settings_in_force() -> Settings:
+    """The settings in force."""
+    from lockstep.settings import load_settings
+
+    return load_settings()
+
+
+def folders_of(name: str) -> StreamFolders:
+    """Where the tables of a declared stream lie."""
+    from lockstep.table.layout import StreamFolders
+
+    return StreamFolders(stream_of(name).name, settings_in_force().table_root)
+
+
+def show_error(error: LockstepError) -> None:
+    """The problem and the next step, on the error stream."""
+    from lockstep.cli.output import tell
+
+    tell("error: " + error.problem, style="red")
+    tell("next: " + error.next_step)
+    sys.stderr.flush()

@@ -1,0 +1,420 @@
+"""Run, start, stop, resume, close, reset, repair, verify."""
+
+from __future__ import annotations
+
+import getpass
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Group, RenderableType
+
+from lockstep.cli.app import (
+    FAILED,
+    AsJson,
+    Panel,
+    StreamName,
+    command,
+    folders_of,
+    settings_in_force,
+    show_error,
+    stream_of,
+)
+from lockstep.cli.output import answer, grid, lines, styled, tell
+from lockstep.errors import LockstepError
+
+if TYPE_CHECKING:
+    from lockstep.compaction.ledger_files import LedgerCompaction
+    from lockstep.compaction.run import CompactionResult
+    from lockstep.integrity.resume_options import Acceptance
+    from lockstep.operations.housekeeping import HousekeepingResult
+    from lockstep.operations.lifecycle import Stopped
+    from lockstep.operations.repair import Repair
+    from lockstep.orchestration.launch import Launched
+    from lockstep.verify.report import Proof, Scope
+
+
+class RunEnded(msgspec.Struct, frozen=True):
+    """The end of a run.
+
+    Attributes:
+        stream: Name of the stream.
+        outcome: How it ended.
+    """
+
+    stream: str
+    outcome: str
+
+
+@command("run order_books --available-now", Panel.RUN)
+def run(
+    stream: StreamName,
+    available_now: Annotated[  # noqa: FBT002  # a flag of a command line
+        bool, typer.Option("--available-now", help="Read up to the ends seen now, then end.")
+    ] = False,
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Run a stream here, in this process. Ctrl-C ends it at the next batch boundary; nothing is lost either way."""
+    from lockstep.operations.foreground import run_attended  # loads the engine
+
+    outcome = run_attended(stream_of(stream), settings_in_force(), available_now=available_now, say=tell)
+    answer(RunEnded(stream, outcome.value), lambda ended: styled(f"{ended.stream}: {ended.outcome}"), as_json=as_json)
+
+
+@command("start order_books", Panel.RUN)
+def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Start a stream in Dagster, set its desired state to running, and wait until it writes.
+
+    Needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when its run
+    fails or does not begin.
+    """
+    from lockstep.orchestration.launch import start_stream
+
+    launched = start_stream(stream_of(stream), settings_in_force(), Path.cwd(), who=getpass.getuser(), say=tell)
+    answer(launched, _launched, as_json=as_json)
+
+
+@command('stop order_books --why "maintenance of the disk"', Panel.RUN)
+def stop(
+    stream: StreamName,
+    why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "stopped by hand",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Stop a stream, wherever it runs, until somebody starts it again.
+
+    A living writer ends at its batch boundary, or is fenced when that takes longer than the stream's stop_timeout.
+    """
+    answer(_set_desired(stream, why, hold=False), _stopped, as_json=as_json)
+
+
+@command('hold order_books --why "the disk is replaced until noon"', Panel.RUN)
+def hold(
+    stream: StreamName,
+    why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "held by hand",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Hold a stream: stop it, and refuse every run of it, until `lockstep start` or `lockstep stop` releases it."""
+    answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
+
+
+def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
+    from lockstep.engine.driver.handover import StopRequest
+    from lockstep.operations.lifecycle import stop as do_stop
+    from lockstep.table.delta_log import Desired
+    from lockstep.table.layout import StreamFolders
+
+    declared = stream_of(stream)
+    request = StopRequest(why, getpass.getuser(), Desired.HELD if hold else Desired.STOPPED)
+    folders = StreamFolders(declared.name, settings_in_force().table_root)
+    return do_stop(folders, request, patience_seconds=declared.limits.stop_timeout_seconds)
+
+
+def _launched(found: Launched) -> RenderableType:
+    if not found.run_id:
+        return styled(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started")
+    return lines(
+        styled(f"{found.stream}: run {found.run_id} of job {found.job} writes under epoch {found.epoch}"),
+        styled(f"see it: /runs/{found.run_id} of the web UI, or lockstep status {found.stream} --watch"),
+    )
+
+
+def _stopped(found: Stopped) -> RenderableType:
+    how = {
+        "the writer": "the writer ended at its batch boundary",
+        "a fence": "its writer did not end in time and is fenced: nothing of its last batch is visible",
+        "a claim": "no writer was left to ask",
+        "nobody": "it did not run",
+    }[found.ended_by]
+    return styled(f"{found.stream}: {found.desired} after batch {found.batch}; {how} ({found.reason})")
+
+
+Several = list[str] | None
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """A resumption.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: The batch that the resumption is.
+        desired: The desired state now: the one before the halt.
+    """
+
+    stream: str
+    batch: int
+    desired: str
+
+
+@command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
+def resume(  # noqa: PLR0913  # an option a kind
+    stream: StreamName,
+    why: Annotated[str, typer.Option(help="The cause that was found; kept in the ledger.")],
+    *,
+    mended: Annotated[bool, typer.Option("--mended", help="Go on at the very place: the cause was mended.")] = False,
+    accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: pass over these offsets.")] = None,
+    skip_session: Annotated[
+        Several, typer.Option(help="TOPIC/PARTITION/SESSION: to quarantine until its next snapshot.")
+    ] = None,
+    from_snapshot: Annotated[
+        Several, typer.Option(help="TOPIC/PARTITION[@FROM-UNTIL]: all its sessions, until the next snapshot of each.")
+    ] = None,
+    accept_truncated: Annotated[
+        Several, typer.Option(help="TOPIC/PARTITION: its log was cut; its sessions wait for snapshots.")
+    ] = None,
+    accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read its new life, from its start.")] = None,
+    accept_gone: Annotated[Several, typer.Option(help="TOPIC: it is gone, and dropped from the subscription.")] = None,
+    accept_growth: Annotated[Several, typer.Option(help="TOPIC: read its new partitions, from their start.")] = None,
+    accept_quarantine: Annotated[
+        bool, typer.Option("--accept-quarantine", help="Let one burst go to quarantine, until it is over.")
+    ] = False,  # a flag
+    as_json: AsJson = False,
+) -> None:
+    """Resume a halted stream, after its cause was found.
+
+    Each finding of the halt needs an option that answers it; all but the flags may be given again.
+    """
+    from lockstep.integrity import resume_options as kinds
+    from lockstep.operations.resume import resume as do_resume
+
+    accepted: list[Acceptance] = [
+        *_parsed(kinds.Loss.parse, accept_loss),
+        *_parsed(kinds.SkipSession.parse, skip_session),
+        *_parsed(kinds.FromSnapshot.parse, from_snapshot),
+        *_parsed(kinds.Truncated.parse, accept_truncated),
+        *_parsed(kinds.Recreated.parse, accept_recreated),
+        *_parsed(kinds.Gone.parse, accept_gone),
+        *_parsed(kinds.Grown.parse, accept_growth),
+        *([kinds.Quarantined()] if accept_quarantine else ()),
+        *([kinds.Mended()] if mended else ()),
+    ]
+    head = do_resume(folders_of(stream), why=why, who=getpass.getuser(), accepted=accepted)
+    answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
+
+
+def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> Iterator[Acceptance]:
+    for text in given or ():
+        try:
+            yield parse(text)
+        except ValueError as wrong:
+            raise typer.BadParameter(f"{text!r} is not {wrong}") from None
+
+
+def _resumed(found: Resumed) -> RenderableType:
+    name = found.stream
+    told = f"{name}: resumed with batch {found.batch}; its desired state is {found.desired} again"
+    if found.desired == "running":
+        return styled(f"{told}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
+    return styled(f"{told}; start it: lockstep start {name}, or lockstep run {name}")
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """A stream that begins anew.
+
+    Attributes:
+        stream: Name of the stream.
+        begins_anew: Its next run makes a new table, and reads every topic from its first offset.
+    """
+
+    stream: str
+    begins_anew: bool
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A closed hour.
+
+    Attributes:
+        stream: Name of the stream.
+        hour: The hour (UTC) into which nothing can be committed any more, nor into any before it.
+    """
+
+    stream: str
+    hour: str
+
+
+@command("close order_books", Panel.OPERATE)
+def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Close the open hour of a stream, so that it can be compacted."""
+    from lockstep.operations.lifecycle import close_hour
+
+    answer(Closed(stream, close_hour(folders_of(stream))), _closed, as_json=as_json)
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What a compaction did to the table and to the ledger."""
+
+    stream: str
+    table: CompactionResult
+    ledger: LedgerCompaction
+
+
+@command("compact order_books", Panel.OPERATE)
+def compact(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does it each hour."""
+    from lockstep.compaction.ledger_files import compact_ledger
+    from lockstep.compaction.run import compact_stream
+    from lockstep.operations.tables import opened
+
+    folders = folders_of(stream)
+    ledger = compact_ledger(folders, opened(folders).base().head)
+    answer(Compacted(folders.stream, compact_stream(folders), ledger), _compacted, as_json=as_json)
+
+
+@command("housekeeping order_books --plan", Panel.OPERATE)
+def housekeeping(
+    stream: StreamName,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Delete what nothing can need any more: old log entries, replaced files, unreachable state.
+
+    Dagster does it each hour. How far back a rewind can still go: setting `retention_hours`.
+    """
+    from lockstep.operations.housekeeping import run_housekeeping
+
+    kept_seconds = settings_in_force().retention_hours * 3600
+    done = run_housekeeping(folders_of(stream), retention_seconds=kept_seconds, plan_only=plan)
+    answer(done, _housekeeping, as_json=as_json)
+
+
+@command("reset order_books --new", Panel.OPERATE)
+def reset(
+    stream: StreamName,
+    new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Let a stream whose table is gone for good begin anew; a start refuses that until then.
+
+    Forgets the positions that were published to Kafka, nothing else.
+    """
+    from lockstep.operations.lifecycle import reset_new
+
+    if not new:
+        raise typer.BadParameter("say --new")
+    name = stream_of(stream).name
+    reset_new(name, settings_in_force())
+    answer(Reset(name, begins_anew=True), _reset, as_json=as_json)
+
+
+@command("repair order_books --apply", Panel.OPERATE)
+def repair(
+    stream: StreamName,
+    apply: Annotated[bool, typer.Option("--apply", help="Mend what is mendable.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Look for all that a start would refuse with, and mend what is safe to mend.
+
+    Mendable: a cut newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
+    anything is left to do.
+    """
+    from lockstep.operations.repair import repair as do_repair
+
+    found = do_repair(folders_of(stream), apply=apply)
+    answer(found, _checks, as_json=as_json)
+    if not found.whole:
+        raise typer.Exit(FAILED)
+
+
+def _closed(found: Closed) -> RenderableType:
+    return styled(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
+
+
+def _compacted(found: Compacted) -> RenderableType:
+    rows = (
+        ("table", len(found.table.hours), found.table.files_before, found.table.files_after, found.table.rows),
+        ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
+    )
+    return grid(("table", "hours", "files before", "files after", "rows"), rows)
+
+
+def _housekeeping(found: HousekeepingResult) -> RenderableType:
+    verb = "would be deleted" if found.planned_only else "deleted"
+    rows = ((step.step, step.files, step.bytes) for step in found.steps)
+    floor = styled(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}; {verb}:")
+    return Group(floor, grid(("step", "files", "bytes"), rows))
+
+
+def _reset(found: Reset) -> RenderableType:
+    return styled(f"{found.stream}: its next run reads every topic from its first offset, into a new table")
+
+
+def _checks(found: Repair) -> RenderableType:
+    rows = ((c.check, c.condition, c.found, c.next_step) for c in found.checks)
+    return grid(("check", "condition", "found", "next"), rows)
+
+
+PROVEN, VIOLATED, NOT_PROVEN = 0, 1, 2
+SHOWN_VIOLATIONS = 20
+SHOWN_SCOPES = 50
+
+
+@command("verify order_books", Panel.LOOK)
+def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
+    """Prove, from Kafka, that the table is what the log says: every offset, every row, every state.
+
+    Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 1 violated, 2 not proven or unreadable.
+    """
+    try:
+        found = _proof(stream)
+    except LockstepError as error:
+        show_error(error)
+        raise typer.Exit(NOT_PROVEN) from None
+    except Exception:  # noqa: BLE001  # the outermost edge: a proof that dies shows no violation, which 1 would mean
+        traceback.print_exc()
+        raise typer.Exit(NOT_PROVEN) from None
+    answer(found, _shown, as_json=as_json)
+    raise typer.Exit({"proven": PROVEN, "violated": VIOLATED}.get(found.status.value, NOT_PROVEN))
+
+
+def _proof(name: str) -> Proof:
+    from lockstep.engine.driver.run import registry_for
+    from lockstep.table.layout import StreamFolders
+    from lockstep.verify.verify import verify as prove
+
+    stream, found = stream_of(name), settings_in_force()
+    folders = StreamFolders(stream.name, found.table_root)
+    return prove(stream, folders, found.kafka, registry_for(stream, found.registry))
+
+
+def _shown(found: Proof) -> RenderableType:
+    head = f"{found.stream}: {found.status.value} up to batch {found.batch} (version {found.version})"
+    invariants = ((i.invariant.value, i.meaning, i.status.value, i.checked, i.violations) for i in found.invariants)
+    limited = [scope for scope in found.scopes if scope.note]
+    return lines(
+        styled(head, _STYLES[found.status.value]),
+        grid(("", "what", "status", "compared", "violations"), invariants),
+        _limits(found, limited) if limited else None,
+        _violations(found) if found.violations else None,
+        *(styled(f"not proven: {note}", "yellow") for note in found.notes),
+        styled(f"next: {found.next_step}"),
+    )
+
+
+def _limits(found: Proof, limited: list[Scope]) -> RenderableType:
+    rows = ((s.topic, s.partition, s.proven_from, s.until, s.note) for s in limited[:SHOWN_SCOPES])
+    whole = len(found.scopes) - len(limited)
+    return lines(
+        styled(f"{whole} partitions from their first offset on; {len(limited)} with limits:"),
+        grid(("topic", "partition", "proven from", "until", "limit"), rows),
+        _more(len(limited) - SHOWN_SCOPES),
+    )
+
+
+def _violations(found: Proof) -> RenderableType:
+    rows = (
+        (v.kind.value, f"{v.topic}/{v.partition}" if v.topic else None, v.offset, v.expected, v.found)
+        for v in found.violations[:SHOWN_VIOLATIONS]
+    )
+    return lines(
+        grid(("violation", "partition", "offset", "expected", "found"), rows),
+        _more(found.violation_count - SHOWN_VIOLATIONS),
+    )
+
+
+def _more(left_out: int) -> RenderableType | None:
+    return styled(f"and {left_out} more") if left_out > 0 else None
+
+
+_STYLES = {"proven": "green", "violated": "red", "not proven": "yellow"}

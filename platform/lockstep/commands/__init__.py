@@ -1,1 +1,0 @@
-"""The commands of `lockstep`: each asks an operation and prints its answer; no logic."""

@@ -1,0 +1,152 @@
+"""Decoder, its errors, the Registry protocol.
+
+Decoders of msgspec raise its errors, told apart here when one was raised: telling costs nothing
+for the messages that are right.
+"""
+
+from __future__ import annotations
+
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Union, get_args, get_origin
+
+import msgspec
+
+from lockstep.errors import DeclarationError
+
+Decode = Callable[[bytes], object]
+"""From a record's value to a message."""
+
+
+class Decoder(ABC):
+    """Makes, from a message type, the function that decodes one value strictly.
+
+    A decoder is a value: it goes to executors pickled, and opens files or connections only there.
+    """
+
+    @abstractmethod
+    def build(self, message_type: object) -> Decode:
+        """The decode function.
+
+        Called when the stream is declared, to check that the decoder can make this type, and once
+        in each worker. It must reach nothing outside of the process; what it gives may. That raises
+        `ValueError` or `msgspec.DecodeError` on bad input: a verdict on the message. What it cannot
+        decide, because a service does not answer, is a `RegistryUnreachable`: no verdict, the batch
+        is tried again.
+
+        Raises:
+            DeclarationError: This decoder cannot make messages of this type.
+        """
+
+    def connected(self, registry: Registry | None) -> Decoder:
+        """This decoder as it works in an installation; by default there is nothing to connect.
+
+        Args:
+            registry: The installation's schema registry, where it has one.
+        """
+        del registry
+        return self
+
+
+def members(message_type: object) -> tuple[object, ...]:
+    """The members of a union; a type that is none is its only member."""
+    is_union = get_origin(message_type) in {Union, types.UnionType}
+    return get_args(message_type) if is_union else (message_type,)
+
+
+def missing_extra(decoder: str, extra: str, error: ImportError) -> DeclarationError:
+    """The refusal of a decoder whose library is not installed."""
+    return DeclarationError(
+        "Stream.decoder", decoder, f"its library is not installed: {error}", f"pip install 'lockstep[{extra}]'"
+    )
+
+
+class Cause(StrEnum):
+    """What is wrong with a value."""
+
+    NO_VALUE = "no value"
+    TOO_LARGE = "message too large"
+    MALFORMED = "malformed"
+    TRUNCATED = "truncated"
+    TRAILING = "trailing bytes"
+    TOO_DEEP = "nested too deeply"
+    WRONG_TYPE = "wrong type"
+    MISSING_FIELD = "missing field"
+    UNKNOWN_MAGIC_BYTE = "unknown magic byte"
+    UNKNOWN_SCHEMA_ID = "unknown schema id"
+    UNFIT_SCHEMA = "unfit schema"
+    KILLS_ITS_WORKER = "kills its worker"
+
+
+class Undecodable(ValueError):
+    """A value is not a message of the stream. A verdict on the value; never raised for anything around it.
+
+    Attributes:
+        cause: Which of the known causes.
+    """
+
+    def __init__(self, cause: Cause, problem: str) -> None:
+        super().__init__(problem)
+        self.cause = cause
+
+
+def cause_of(error: Exception) -> Cause:
+    """The cause of an error that a decoder raised."""
+    if isinstance(error, Undecodable):
+        return error.cause
+    if isinstance(error, msgspec.ValidationError):
+        return Cause.MISSING_FIELD if "missing required field" in str(error) else Cause.WRONG_TYPE
+    if isinstance(error, RecursionError):
+        return Cause.TOO_DEEP
+    return _of_text(str(error)) if isinstance(error, msgspec.DecodeError) else Cause.MALFORMED
+
+
+def _of_text(problem: str) -> Cause:
+    """What msgspec says of JSON and MessagePack that it cannot read."""
+    if "truncated" in problem:
+        return Cause.TRUNCATED
+    return Cause.TRAILING if "trailing" in problem else Cause.MALFORMED
+
+
+class SchemaReference(msgspec.Struct, frozen=True):
+    """A schema that another one builds on.
+
+    Attributes:
+        name: The name by which the other refers to it: a full type name in Avro, a file in Protobuf.
+        text: Its text.
+    """
+
+    name: str
+    text: str
+
+
+class RegisteredSchema(msgspec.Struct, frozen=True):
+    """A schema as it was registered. What an id stands for never changes.
+
+    Attributes:
+        kind: "AVRO", "PROTOBUF" or "JSON".
+        text: Its text: JSON of an Avro schema, the source of a .proto file.
+        references: All schemas it builds on, also indirectly, each after those that it builds on itself.
+    """
+
+    kind: str
+    text: str
+    references: tuple[SchemaReference, ...] = ()
+
+
+class Registry(ABC):
+    """Where schemas are found by the id in front of each message.
+
+    A registry is a value: it goes to executors pickled and opens connections only there. Answers
+    are kept by the decoder, in each worker.
+    """
+
+    @abstractmethod
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """The schema of an id; None only when the registry says that it has none.
+
+        Raises:
+            RegistryUnreachable: It does not answer, refuses, or answers nonsense.
+        """

@@ -1,0 +1,227 @@
+"""Topics, triggers, Limits, EventTime."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from enum import Enum
+
+from lockstep.errors import DeclarationError, NotYet
+
+
+class Adopt(Enum):
+    """How a running stream takes up new topics."""
+
+    RESTART = "restart"
+    """The topics sensor starts a new run, which takes over at a batch boundary."""
+    LIVE = "live"
+    """The running loop takes them up itself. Declared; does not run yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topics:
+    r"""The topics of a stream, by name.
+
+    Attributes:
+        pattern: Regular expression that a whole topic name must match: `sensors\..+`.
+        exclude: Topics that also match this one are left out.
+        inactive_after: A topic without messages for so long is shown as drained.
+        adopt: How new topics come into a running stream.
+    """
+
+    pattern: str
+    exclude: str | None = None
+    inactive_after: timedelta = timedelta(days=7)
+    adopt: Adopt = Adopt.RESTART
+
+    def __post_init__(self) -> None:
+        """Check both expressions, that they name some topics and not all."""
+        _check_expression("Topics.pattern", self.pattern)
+        if self.exclude is not None:
+            _check_expression("Topics.exclude", self.exclude)
+        if not _is_positive(self.inactive_after):
+            raise DeclarationError(
+                "Topics.inactive_after", self.inactive_after, "is not a positive timedelta", "timedelta(days=7)"
+            )
+        if self.adopt is Adopt.LIVE:
+            raise NotYet("Topics.adopt", "LIVE", "use Adopt.RESTART: the topics sensor restarts the stream")
+
+    def select(self, names: Iterable[str]) -> frozenset[str]:
+        """The topics of the stream among all topics of a cluster; internal ones never match."""
+        wanted, unwanted = re.compile(self.pattern), re.compile(self.exclude) if self.exclude else None
+        return frozenset(
+            name
+            for name in names
+            if wanted.fullmatch(name) and not name.startswith("__") and not (unwanted and unwanted.fullmatch(name))
+        )
+
+
+def _is_positive(duration: object) -> bool:
+    return isinstance(duration, timedelta) and duration > timedelta(0)
+
+
+def _check_expression(field: str, value: str) -> None:
+    try:
+        matches_nothing = re.compile(value).fullmatch("")
+    except (re.error, TypeError) as error:
+        raise DeclarationError(
+            field, value, f"is not a regular expression: {error}", r"for example r'sensors\..+'"
+        ) from error
+    if matches_nothing:
+        raise DeclarationError(
+            field, value, "matches the empty name, so it would match anything", r"give a prefix: r'sensors\..+'"
+        )
+
+
+class Trigger:
+    """When the next batch begins, and whether the stream ever ends by itself."""
+
+
+@dataclass(frozen=True)
+class Every(Trigger):
+    """A batch every so many seconds, for ever; at once when the batch before left a backlog.
+
+    Attributes:
+        seconds: Time from the start of a batch to the start of the next; at least 0.05.
+    """
+
+    seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse a pace that only burns CPU: an empty batch costs some 10 ms of Kafka look-ups."""
+        if not _is_pace(self.seconds):
+            raise DeclarationError("Every.seconds", self.seconds, "is not between 0.05 and 3600", "Every(seconds=5)")
+
+
+def _is_pace(seconds: object) -> bool:
+    return isinstance(seconds, (int, float)) and 0.05 <= seconds <= 3600  # noqa: PLR2004  # both are in the message
+
+
+@dataclass(frozen=True)
+class AvailableNow(Trigger):
+    """Read up to the ends seen at the start, in as many batches as that takes, then end."""
+
+
+@dataclass(frozen=True)
+class FileSize(Trigger):
+    """A batch when its rows fill a file, or when a message has waited long enough.
+
+    Until then messages wait in Kafka, which keeps them safer than a file that is half written: a
+    stop has nothing to finish, a kill nothing to repeat. Sizes are learned from the batches
+    before; files of a steady stream lie within a fifth of the target, so they need no compaction.
+    The first batch of a run takes what is there.
+
+    Attributes:
+        target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
+        at_most: The longest a message waits before its batch begins.
+    """
+
+    target: str
+    at_most: timedelta = timedelta(minutes=60)
+
+    def __post_init__(self) -> None:
+        """Refuse a size or a time that cannot be kept."""
+        if _bytes(self.target) is None:
+            problem = "is not a size from 64 kB to 8 GB"
+            raise DeclarationError("FileSize.target", self.target, problem, 'a number and a unit: FileSize("128 MB")')
+        if not _is_wait(self.at_most):
+            problem = "is not a time from a second to a day"
+            raise DeclarationError("FileSize.at_most", self.at_most, problem, "timedelta(minutes=60)")
+
+    @property
+    def target_bytes(self) -> int:
+        """The target in bytes."""
+        return _bytes(self.target) or 0
+
+
+def _is_wait(at_most: object) -> bool:
+    return isinstance(at_most, timedelta) and timedelta(seconds=1) <= at_most <= timedelta(days=1)
+
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kKMG]i?)B")
+_UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_LEAST_BYTES, _MOST_BYTES = 64_000, 8_000_000_000
+
+
+def _bytes(size: object) -> int | None:
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    found = int(float(match["number"]) * _UNITS[match["unit"]]) if match is not None else 0
+    return found if _LEAST_BYTES <= found <= _MOST_BYTES else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of a stream; passing one is a named error or an alarm, never a surprise.
+
+    Attributes:
+        batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
+            small Spark job and one commit, about 0.1 CPU seconds) under half a microsecond a
+            message; more only delays the rows. With `FileSize` the size of files decides instead.
+        message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
+            so 8 MiB leaves room for raised brokers; a range is read in memory.
+        topics: Most topics of the stream; a pattern that matches more is taken for a mistake.
+        holes: Most holes in one range before it ends early (each one is proven by a second read).
+        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again, the
+            third time in a row the run fails. 300 is what a batch of the default size takes at 1.5 ms
+            a message, a very slow fold; it only ends what hangs. Not with `FileSize`.
+        quarantine_share: Largest share of a batch that may be undecodable or refused by the
+            transform: more is a bad deploy, not a bad message, and stops the stream.
+        quarantine_burst: Below so many refused messages a batch is never stopped for its share.
+        stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned;
+            below the time after which Dagster gives up on a cancelled run.
+        handover_timeout_seconds: How long a new run waits for a silent writer before it claims.
+    """
+
+    batch_messages: int = 200_000
+    message_bytes: int = 8 * 1024 * 1024
+    topics: int = 2_000
+    holes: int = 10_000
+    batch_seconds: float = 300.0
+    quarantine_share: float = 0.1
+    quarantine_burst: int = 100
+    stop_timeout_seconds: float = 20.0
+    handover_timeout_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that lets nothing through."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            whole = isinstance(field.default, int)
+            kinds = int if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+                problem = f"is not a positive {'whole number' if whole else 'number'}"
+                raise DeclarationError(f"Limits.{field.name}", value, problem, "leave it out for the default")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventTime:
+    """Event time of a stream.
+
+    Each partition has a watermark: the largest event time it has seen (or what `Transform.watermark` says).
+    Lateness, timers and the end of idle sessions are measured against it, so any split into batches gives the
+    same rows.
+
+    Attributes:
+        max_skew: Event times further ahead of the moment a batch was planned than this move no watermark:
+            the clock of their producer is wrong. An hour is more than clocks differ that are set at all.
+        session_idle: A session that had no message for so long, by the watermark, ends; None for never.
+        idle_advance: The watermark of a partition without messages for so long goes on by the clock, as much
+            behind it; None to leave it where it is.
+    """
+
+    max_skew: timedelta = timedelta(hours=1)
+    session_idle: timedelta | None = None
+    idle_advance: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no duration above zero."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if not isinstance(value, timedelta) or value <= timedelta(0):
+                problem = "is not a duration above zero"
+                raise DeclarationError(f"EventTime.{field.name}", value, problem, "for example timedelta(minutes=5)")

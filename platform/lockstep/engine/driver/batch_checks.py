@@ -1,0 +1,91 @@
+"""Batch-wide violations: quarantine limit, session in two partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.declare.options import Limits
+from lockstep.engine.protocol import BinFacts, RangeFacts
+from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.verdict import Judgement
+from lockstep.model.finding import Finding
+
+
+def any_message(bins: Sequence[BinFacts]) -> bool:
+    """Whether a batch read anything: one that did not says nothing of a burst."""
+    return any(item.counts.messages for group in bins for item in group.ranges)
+
+
+def quarantine_burst(bins: Sequence[BinFacts], limits: Limits) -> Finding | None:
+    """What halts the stream when too large a share of a batch could not be decoded or applied.
+
+    Messages of suspended sessions do not count: they follow one cause, which was counted.
+    """
+    facts = [item for group in bins for item in group.ranges]
+    messages = sum(item.counts.messages for item in facts)
+    refused = sum(item.counts.refused for item in facts)
+    if refused < limits.quarantine_burst or refused <= limits.quarantine_share * messages:
+        return None
+    worst = max(facts, key=lambda item: item.counts.refused).range.position
+    return Finding(
+        cause="quarantine burst",
+        topic=worst.topic,
+        topic_id=worst.topic_id,
+        partition=worst.partition,
+        offset=worst.next_offset,
+        until=worst.next_offset,
+        expected=f"at most {limits.quarantine_share:.0%} of a batch refused",
+        found=f"{refused} of {messages} messages",
+        detail="mend decoder or transform, or accept this one burst; nothing was read past",
+    )
+
+
+HOMES_MAX = 1_000_000
+"""Sessions remembered, some 150 bytes each; the oldest are forgotten first."""
+
+
+class Homes:
+    """The sessions that began in this run, in topics of more than one partition.
+
+    A session that began before the run is not known here: its second life is seen by `lockstep verify`.
+    """
+
+    def __init__(self) -> None:
+        self._partition_of: dict[tuple[str, bytes], int] = {}
+
+    def moved(self, bins: Sequence[BinFacts], integrity: IntegrityClass) -> tuple[Finding, ...]:
+        """Sessions that a batch begins in another partition than they are known in; else remember its own."""
+        if integrity.answer(Fault.MOVED) is not Judgement.VIOLATION:
+            return ()
+        ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
+        found = [_finding(item, home) for item in ranges if (home := self._home_elsewhere(item)) is not None]
+        while len(self._partition_of) > HOMES_MAX:
+            del self._partition_of[next(iter(self._partition_of))]
+        return tuple(found)
+
+    def forget(self, topic_id: str) -> None:
+        """A topic has grown, and its sessions may move."""
+        self._partition_of = {key: home for key, home in self._partition_of.items() if key[0] != topic_id}
+
+    def _home_elsewhere(self, item: RangeFacts) -> int | None:
+        topic_id, partition = item.range.position.key
+        for session in item.closed:
+            if self._partition_of.get((topic_id, session)) == partition:
+                del self._partition_of[topic_id, session]
+        homes = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
+        return next((home for home in homes if home != partition), None)
+
+
+def _finding(item: RangeFacts, home: int) -> Finding:
+    position = item.range.position
+    return Finding(
+        cause=Fault.MOVED.value,
+        topic=position.topic,
+        topic_id=position.topic_id,
+        partition=position.partition,
+        offset=position.next_offset,
+        until=item.until,
+        expected=f"each session in one partition; one began in partition {home}",
+        found=f"it begins in partition {position.partition} as well",
+        detail="mend the producer's partitioner, then read the topic's sessions from their next snapshots",
+    )

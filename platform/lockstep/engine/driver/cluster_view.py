@@ -1,0 +1,164 @@
+"""Keeps the run's view of Kafka: the subscribed topics, audited against the ledger before each batch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from lockstep.engine.driver.context import Hands
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.audit import Known, audit, doubtful, replaced
+from lockstep.model.finding import Finding, Key
+
+LOG = logging.getLogger("lockstep")
+
+CONFIRM_LOOKS, CONFIRM_SECONDS = 3, 30.0
+"""One odd answer of a broker may be stale metadata. A halt is for ever, so it takes three looks."""
+MOVE_SECONDS = 1.0
+"""So long the three looks take before a position is moved, or a topic left out, under a class that goes on: what is
+really gone stays gone, and a stream that races with retention must not wait half a minute each time."""
+FRESH_SECONDS = 0.2
+"""A plan made of an older view would leave what came meanwhile to the batch after: one trigger later."""
+APPEAR_SECONDS = 5.0
+"""How soon a run that adopts topics sees one that has appeared; the list of all topics is the largest answer."""
+PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
+"""Bounces of a broker take a minute; a run that waits costs nothing, one that ends must be restarted."""
+
+
+class KafkaWatch:
+    """The run's view of Kafka. The set of topics is fixed, unless the run looks for those that appear."""
+
+    def __init__(self, hands: Hands, known_topics: frozenset[str]) -> None:
+        self._hands = hands
+        self._names, self._looked_at, self._listed_at = known_topics, 0.0, time.monotonic()
+        self._held: dict[Key, int] = {}
+        self.view = self._first_look()
+        self._names = known_topics | self.view.topics.keys()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the view is of this moment, as far as a plan cares."""
+        return time.monotonic() - self._looked_at < FRESH_SECONDS
+
+    def look(self) -> ClusterView:
+        """Ask Kafka anew.
+
+        Raises:
+            KafkaError: No answer for two minutes.
+        """
+        self.view = self._patiently()
+        return self.view
+
+    def look_for_new(self) -> None:
+        """Have topics of the stream in the view that have appeared since; asked by cadence."""
+        if time.monotonic() - self._listed_at < APPEAR_SECONDS:
+            return
+        self._listed_at = time.monotonic()
+        try:
+            new = self._hands.stream.topics.select(self._hands.discovery.topic_names()) - self._names
+        except KafkaError:
+            return  # the look before the batch says so, and waits
+        if new:
+            self._names |= new
+            self.view = both(self._patiently(), self._patiently())
+
+    def compare(self, known: Mapping[Key, Known]) -> frozenset[Key]:
+        """Have logs compared whose leader changed since they were read; which are not known to hold what was read.
+
+        One of which no answer came counts as not readable now: it is asked about again with the next look.
+        """
+        asked = doubtful(known, self.view, self._held)
+        if not asked:
+            return frozenset()
+        answer = self._hands.discovery.compared(asked)
+        ends = self.view.ends
+        self._held |= {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
+        doubted = asked.keys() - answer.holding
+        silent = doubted - answer.cut
+        left = {key: each for key, each in ends.items() if key not in silent}
+        self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
+        return frozenset(doubted)
+
+    def confirmed(self, known: Mapping[Key, Known], *, for_ever: bool) -> tuple[Finding, ...]:
+        """What is wrong with the view, as far as every further look shows it too; as the last one shows it.
+
+        Of a log start that differs from look to look the lowest counts: no offset is passed over that one look showed.
+
+        Args:
+            known: Partitions of the subscribed topics.
+            for_ever: Whether the stream would halt by it.
+        """
+        findings, seconds = audit(known, self.view), CONFIRM_SECONDS if for_ever else MOVE_SECONDS
+        for _ in range(CONFIRM_LOOKS - 1):
+            if not findings:
+                break
+            LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
+            if self._hands.stop.wait(seconds / (CONFIRM_LOOKS - 1)):
+                return ()
+            self.view = with_lowest_starts(self.view, self._patiently())
+            self.compare(known)
+            before = {_place(finding) for finding in findings}
+            findings = tuple(finding for finding in audit(known, self.view) if _place(finding) in before)
+        return findings
+
+    def _first_look(self) -> ClusterView:
+        """What the run reads, and from where: two looks agree, and a topic is left out only if no look shows it."""
+        view = self._patiently(adding_new=True)
+        for _ in range(CONFIRM_LOOKS - 1):
+            if self._lacks(view) and self._hands.stop.wait(MOVE_SECONDS / (CONFIRM_LOOKS - 1)):
+                break
+            before, view = view, both(view, self._patiently())
+            if not self._lacks(view) and not replaced(before, view.topics):
+                break
+        return view
+
+    def _lacks(self, view: ClusterView) -> bool:
+        """Whether a topic is not there, or a partition has no leader."""
+        silent = any((t.topic_id, n) not in view.ends for t in view.topics.values() for n in range(t.partitions))
+        return silent or not self._names <= view.topics.keys()
+
+    def _patiently(self, *, adding_new: bool = False) -> ClusterView:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self._ask(adding_new=adding_new)
+            except KafkaError as error:
+                if time.monotonic() > deadline or self._hands.stop.is_set():
+                    raise
+                LOG.warning("%s; trying again", error.problem)
+                self._hands.stop.wait(RETRY_SECONDS)
+
+    def _ask(self, *, adding_new: bool) -> ClusterView:
+        discovery, topics = self._hands.discovery, self._hands.stream.topics
+        if adding_new:
+            self._names |= topics.select(discovery.topic_names())
+        self._looked_at = time.monotonic()
+        return discovery.view(self._names)
+
+
+def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
+    """The newer of two views, with the lower log start of each partition of which both show one."""
+    ends = {
+        key: msgspec.structs.replace(each, start=min(each.start, before.ends[key].start))
+        if key in before.ends
+        else each
+        for key, each in view.ends.items()
+    }
+    return msgspec.structs.replace(view, ends=ends)
+
+
+def both(before: ClusterView, view: ClusterView) -> ClusterView:
+    """What one of two views shows; the newer one of what both show, but the lower log starts."""
+    topics = before.topics | view.topics
+    ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
+    return msgspec.structs.replace(
+        view, topics=topics, ends={key: each for key, each in ends.items() if key[0] in ids}, cut=before.cut | view.cut
+    )
+
+
+def _place(finding: Finding) -> tuple[str, str, int]:
+    return finding.cause, finding.topic_id, finding.partition

@@ -1,0 +1,367 @@
+"""Heartbeat, handover and stop requests.
+
+A writer counts up in a file named after its epoch. A run counts up in a file named after the run, from its first step,
+long before it claims, to its end. Observers look for change with their own monotonic clock; no wall clock of another
+machine decides anything. Nothing here guards the table: the epoch in its log does. This only makes a change of
+writers quick and polite.
+
+The file is named after the epoch it addresses, so that it can never stop a later run. It changes nothing by
+itself: the desired state of a stream is in the head of its table.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from lockstep.table import commit
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Desired, Head
+
+COUNT_SECONDS = 0.4
+LOOK_SECONDS = 1.0
+LOOKS = 3
+"""A counter that stays the same over so many looks belongs to a writer that is gone."""
+RUN_FILE = ".run.json"
+"""How the liveness file of a run ends, after its id. All other files here end in an epoch: <what>-<epoch>.json."""
+
+
+class Phase(Enum):
+    """What a writer says of itself."""
+
+    WRITING = "writing"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """The content of a liveness file.
+
+    Attributes:
+        counter: Changes while the writer lives.
+        phase: What the writer says of itself.
+        never_ending: Whether the run goes on until somebody stops it.
+        run_id: The run that writes; Dagster's id of it where Dagster knows it.
+    """
+
+    counter: int
+    phase: Phase
+    never_ending: bool = False
+    run_id: str = ""
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process, so that an observer on the same machine can tell whether it is gone.
+
+    Attributes:
+        pid: Its process id.
+        started: When it was started, in clock ticks since the machine was; tells it from a later one of that pid.
+        place: The boot of the machine and the namespace in which the pid counts.
+    """
+
+    pid: int
+    started: int
+    place: str
+
+
+class RunPulse(msgspec.Struct, frozen=True):
+    """The content of a run's liveness file; removed when the run ends.
+
+    Attributes:
+        counter: Changes while the run lives.
+        process: The process that works it; None where the system does not tell.
+    """
+
+    counter: int
+    process: ProcessIdentity | None = None
+
+
+class Takeover(Enum):
+    """How a new writer found the old one; recorded as the cause of the restart."""
+
+    FIRST = "first start"
+    ENDED = "the run before had ended"
+    HANDOVER = "handover"
+    DEAD = "the writer before was gone"
+    SILENT = "the writer before did not answer"
+
+
+class _Counting:
+    """Calls a function with 1, 2, 3, ... every so often on a thread of its own, until closed."""
+
+    def __init__(self, name: str, write: Callable[[int], None]) -> None:
+        self._write, self._counter = write, 0
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._count, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._thread.start()
+
+    def once(self) -> None:
+        """Count once, now."""
+        with self._lock:
+            self._counter += 1
+            self._write(self._counter)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._closing.set()
+        self._thread.join()
+
+    def _count(self) -> None:
+        while not self._closing.wait(COUNT_SECONDS):
+            with suppress(OSError):  # a disk that is full for a moment: the next count says that this process lives
+                self.once()
+
+
+class Heartbeat:
+    """Counts for one epoch on a thread of its own, until closed."""
+
+    def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
+        self._path, self._epoch, self._control = _liveness(control, epoch), epoch, control
+        self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
+        self._counting = _Counting(f"liveness-{epoch}", self._write)
+
+    def __enter__(self) -> Self:
+        self._counting.once()
+        self._counting.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The last word of a writer; a successor need not look three times."""
+        self._counting.close()
+        self._phase = Phase.ENDED
+        with suppress(OSError):  # must not hide what the run ends with
+            self._counting.once()
+        _request(self._control, self._epoch).unlink(missing_ok=True)
+        stop_request(self._control, self._epoch).unlink(missing_ok=True)
+
+    def asked_to_hand_over(self) -> bool:
+        """Whether a successor asked this epoch to hand over. Answers it the first time."""
+        if not _request(self._control, self._epoch).exists():
+            return False
+        if self._phase is Phase.WRITING:
+            self._phase = Phase.DRAINING
+            self._counting.once()
+        return True
+
+    def _write(self, counter: int) -> None:
+        publish(self._path, msgspec.json.encode(Pulse(counter, self._phase, self._never_ending, self._run_id)))
+
+
+@contextmanager
+def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
+    """Count for a run while the block lasts; a run that is killed leaves its file behind."""
+    path, process = _run_liveness(control, run_id), this_process()
+    counting = _Counting(
+        f"run-{run_id[:8]}", lambda counter: publish(path, msgspec.json.encode(RunPulse(counter, process)))
+    )
+    with suppress(OSError):  # the run itself says what ails the disk
+        counting.once()
+    counting.start()
+    try:
+        yield
+    finally:
+        counting.close()
+        with suppress(OSError):
+            path.unlink()
+
+
+def run_pulses(control: Path) -> dict[str, RunPulse]:
+    """The newest signs of life of all runs that have not ended, by run id; some may be dead."""
+    found: dict[str, RunPulse] = {}
+    for path in control.glob(f"*{RUN_FILE}"):
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(path.read_bytes(), type=RunPulse)
+    return found
+
+
+def run_counts(control: Path, run_id: str) -> bool:
+    """Look until the counter of a run changes, or has stayed the same long enough. Takes a second or three."""
+    first = run_pulses(control).get(run_id)
+    for _ in range(LOOKS if first is not None else 0):
+        time.sleep(LOOK_SECONDS)
+        last = run_pulses(control).get(run_id)
+        if last != first:
+            return last is not None
+    return False
+
+
+def epoch_written_by(control: Path, run_id: str) -> int | None:
+    """The epoch that a run writes under now; None while it writes under none."""
+    for path in control.glob("liveness-*.json"):
+        epoch = int(path.stem.removeprefix("liveness-"))
+        last = pulse(control, epoch)
+        if last is not None and last.run_id == run_id and last.phase is Phase.WRITING:
+            return epoch
+    return None
+
+
+def forget_run(control: Path, run_id: str) -> None:
+    """Remove what a run that is gone left behind."""
+    _run_liveness(control, run_id).unlink(missing_ok=True)
+
+
+def reserve_start(control: Path, epoch: int, attempt: int) -> bool:
+    """Reserve a start, for whoever would start the stream; whether it was free. Reservations of older epochs go."""
+    control.mkdir(parents=True, exist_ok=True)
+    for path in control.glob("start*-*.json"):
+        if int(path.stem.rpartition("-")[2]) < epoch:
+            path.unlink(missing_ok=True)
+    try:
+        (control / f"start{attempt}-{epoch}.json").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def this_process() -> ProcessIdentity | None:
+    """This process; None where there is no /proc."""
+    pid = os.getpid()
+    started, place = _started(pid), _place()
+    return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
+
+
+def process_exists(process: ProcessIdentity | None) -> bool:
+    """Whether a process is known to be there; False also where that cannot be seen from here."""
+    return process is not None and process.place == _place() and process.started == _started(process.pid)
+
+
+def writer_lives(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
+    """Look until the counter of an epoch changes, or has stayed the same long enough."""
+    first = pulse(control, epoch)
+    if first is None or first.phase is Phase.ENDED:
+        return False
+    for _ in range(LOOKS):
+        time.sleep(LOOK_SECONDS)
+        if cancelled() or pulse(control, epoch) != first:
+            break
+    last = pulse(control, epoch)
+    return last is not None and last != first and last.phase is not Phase.ENDED
+
+
+def ask_to_hand_over(control: Path, epoch: int, timeout_seconds: float, cancelled: Callable[[], bool]) -> Takeover:
+    """Ask a living writer to hand over, and wait for its end.
+
+    The timeout runs only while there is no answer: a long last batch is waited for.
+    """
+    publish(_request(control, epoch), b"{}")
+    asked = time.monotonic()
+    while not cancelled():
+        now = pulse(control, epoch)
+        if now is None or now.phase is Phase.ENDED:
+            return Takeover.HANDOVER
+        if now.phase is Phase.WRITING and time.monotonic() - asked > timeout_seconds:
+            return Takeover.SILENT
+        if now.phase is Phase.DRAINING and not writer_lives(control, epoch, cancelled=cancelled):
+            return Takeover.HANDOVER if _ended(control, epoch) else Takeover.DEAD
+        time.sleep(COUNT_SECONDS / 2)
+    return Takeover.SILENT
+
+
+def pulse(control: Path, epoch: int) -> Pulse | None:
+    """The newest sign of life of an epoch; None when it never gave one."""
+    try:
+        return msgspec.json.decode(_liveness(control, epoch).read_bytes(), type=Pulse)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _ended(control: Path, epoch: int) -> bool:
+    now = pulse(control, epoch)
+    return now is not None and now.phase is Phase.ENDED
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started; None when there is none, or only what is left of one."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _place() -> str | None:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _run_liveness(control: Path, run_id: str) -> Path:
+    return control / f"{run_id}{RUN_FILE}"
+
+
+def _liveness(control: Path, epoch: int) -> Path:
+    return control / f"liveness-{epoch}.json"
+
+
+def _request(control: Path, epoch: int) -> Path:
+    return control / f"handover-{epoch}.json"
+
+
+def stop_request(control: Path, epoch: int) -> Path:
+    """The file by which the writer of an epoch is asked to stop for good (engine/driver/handover.py)."""
+    return control / f"stop-{epoch}.json"
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Replace a small file so that readers see the old or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+class StopRequest(msgspec.Struct, frozen=True):
+    """What an operator wants.
+
+    Attributes:
+        reason: Why, in a few words.
+        who: Who asked.
+        desired: The desired state from now on: stopped or held.
+    """
+
+    reason: str
+    who: str
+    desired: Desired = Desired.STOPPED
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.who})"
+
+
+def ask_to_stop(control: Path, epoch: int, request: StopRequest) -> None:
+    """Ask the writer of an epoch to commit the desired state, and to end."""
+    publish(stop_request(control, epoch), msgspec.json.encode(request))
+
+
+def asked_to_stop(control: Path, epoch: int) -> StopRequest | None:
+    """What the writer of an epoch was asked for; costs one failing open() while there is nothing."""
+    try:
+        return msgspec.json.decode(stop_request(control, epoch).read_bytes(), type=StopRequest)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        return StopRequest(f"a stop request that cannot be read: {error}", "unknown")
+
+
+def commit_stop(output: OutputLog, writer: commit.Writer, request: StopRequest) -> Head:
+    """Commit, as the writer, the desired state that was requested.
+
+    Raises:
+        Fenced: A newer writer holds the table; the request was not addressed to it.
+    """
+    return output.commit(commit.desire(writer, request.desired, str(request))).head

@@ -1,0 +1,399 @@
+"""The micro-batch loop: audit, plan, run, commit, report."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import NoReturn
+
+import msgspec
+
+from lockstep.declare.options import AvailableNow, Every, FileSize
+from lockstep.engine.driver.alarms import StableEnds, Stall, patience_seconds
+from lockstep.engine.driver.batch_checks import Homes, any_message, quarantine_burst
+from lockstep.engine.driver.cluster_view import KafkaWatch
+from lockstep.engine.driver.committer import Committer, Publisher, Reached
+from lockstep.engine.driver.context import Hands
+from lockstep.engine.driver.handover import Heartbeat, asked_to_stop, commit_stop
+from lockstep.engine.driver.metrics import batch_report
+from lockstep.engine.driver.planner import (
+    IDLE_SECONDS,
+    BatchPlan,
+    FileGoal,
+    PlanInput,
+    Silence,
+    Waits,
+    clock_hour,
+    hour_of,
+    plan_batch,
+)
+from lockstep.engine.driver.positions import Subscription
+from lockstep.engine.driver.spark_job import BatchOverdue, Isolation
+from lockstep.engine.driver.startup import Claimed, refuse_unfit
+from lockstep.engine.protocol import BinFacts
+from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepError
+from lockstep.integrity.base import Fault
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.audit import audit, replaced
+from lockstep.model.finding import Finding
+from lockstep.table import commit
+
+LOG = logging.getLogger("lockstep")
+
+FAILURES_MAX = 3
+"""So many jobs may fail in a row; each is planned again from the last commit."""
+
+
+class Batches:
+    """Plans and works the batches of a run, in order."""
+
+    def __init__(self, hands: Hands, claimed: Claimed, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor) -> None:
+        """Read positions and Kafka.
+
+        Args:
+            hands: What the run works with.
+            claimed: What its claim gave.
+            helper: Commits side tables; a batch waits for the one before.
+            courier: Publishes positions; nothing waits for it.
+
+        Raises:
+            LockstepError: The topics are such that the stream cannot run on them.
+        """
+        selected = hands.stream.topics.select(row.topic for row in claimed.known.values())
+        self._hands, self._writer = hands, claimed.writer
+        self._watch = KafkaWatch(hands, selected)
+        refuse_unfit(hands.stream, self._watch.view)
+        self._partitions = Subscription(claimed.known, self._watch.view, selected)
+        self._committer = Committer(hands.folders, claimed, hands.cause, helper)
+        self._publisher = Publisher(hands.group, courier)
+        self._publisher.compare(self._partitions.positions.values())
+        self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
+        self._failures, self._isolation, self._waits = 0, Isolation(), Waits()
+        self._silence, self._homes = Silence(hands.stream.event_time), Homes()
+        self._stable_ends, self._stalls = StableEnds(), tuple[Stall, ...]()
+
+    def plan(self) -> BatchPlan | None:
+        """Audit, then plan the next batch; None when there is nothing to do.
+
+        Raises:
+            IntegrityLost: The audit found what the class cannot bear; the halt is committed.
+        """
+        self._audit()
+        if self._hands.adopts_topics:
+            self._adopt()
+        plan = plan_batch(self._plan_input())
+        self._partitions.remember(plan)
+        # New partitions are committed even while empty, so that they count as subscribed; and so is what was
+        # accepted of the log, or the next run would not know of it once the log has grown past it.
+        silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
+        return plan if plan.bins or silent else None
+
+    def behind(self, plan: BatchPlan) -> bool:
+        """Whether the next batch is due at once: more waits than was planned, or a culprit is looked for."""
+        return plan.backlog > 0 or bool(self._isolation.suspects)
+
+    def done(self) -> bool:
+        """Whether all that was there at the start of the run is committed."""
+        return self._partitions.stands_at(self._stop_at)
+
+    def work(self, plan: BatchPlan) -> bool:
+        """Run the bins of a plan and commit what they reached; whether anything was committed.
+
+        1. Run the bins; a failed job is planned again, from the last commit.
+        2. Ask Kafka again: a topic replaced since the plan was read under a false name.
+        3. Commit; a batch that lost its hour to a close is planned again.
+        4. Report, and raise if this commit was the halt.
+        """
+        began = time.monotonic()
+        bins = self._run(plan)
+        if bins is None or self._replaced(plan) or not self._worth_committing(bins):
+            return False
+        burst, accepted = quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
+        if burst is not None and not accepted:
+            self._halt((burst,))
+        if moved := self._homes.moved(bins, self._hands.stream.integrity):
+            self._halt(moved)
+        findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
+        reached = Reached(
+            number=plan.number,
+            commit_hour=plan.commit_hour,
+            files=tuple(file for group in bins for file in group.files),
+            quarantine=tuple(file for group in bins for file in group.quarantine),
+            late=tuple(file for group in bins for file in group.late),
+            findings=findings,
+            batch_seconds=time.monotonic() - began,
+            full=self._partitions.is_unsaved,
+            planned_at_us=plan.planned_at_us,
+            accepts_burst=accepted and (burst is not None or not any_message(bins)),
+        )
+        try:
+            commit_seconds = self._commit(reached, bins)
+        except commit.Replan as lost:
+            self._renew_head(lost)
+            return False
+        self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
+        self._report(bins, time.monotonic() - began, commit_seconds)
+        if findings:
+            self._end_halted(findings)
+        return True
+
+    def _run(self, plan: BatchPlan) -> Sequence[BinFacts] | None:
+        """The facts of all that worked; None when nothing did."""
+        if not plan.bins:
+            return ()
+        bins: list[BinFacts] = []
+        for part in self._isolation.parts(plan):
+            bins += self._run_part(part)
+        return bins or None
+
+    def _run_part(self, plan: BatchPlan) -> Sequence[BinFacts]:
+        try:
+            bins = self._hands.runner(plan)
+        except Exception as error:  # the outermost edge of a Spark job: what failed there is retried from the ledger
+            self._note_failure(plan, error)
+            LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
+            return ()
+        is_control = self._isolation.is_control(plan)
+        self._failures, self._isolation = 0, self._isolation.worked(plan)
+        return () if is_control else bins
+
+    def _note_failure(self, plan: BatchPlan, error: Exception) -> None:
+        """Raise what another try would not mend.
+
+        What lockstep itself says of a failure is no doing of a message; of a worker that died nobody knows more.
+        """
+        if self._hands.stop.is_set():
+            raise error
+        if isinstance(error, LockstepError):
+            self._failures += 1
+            if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchOverdue)):
+                raise error
+            return
+        isolation = self._isolation.failed(plan)
+        if isolation is None:
+            raise error
+        self._isolation = isolation
+
+    def _replaced(self, plan: BatchPlan) -> bool:
+        """Whether a topic is another one since the plan, or a log that was read was cut meanwhile."""
+        before = self._watch.view
+        after = self._watch.look()
+        known = self._partitions.known
+        read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
+        cut = (known[key].topic for key in self._watch.compare(read))
+        if names := sorted({*replaced(before, after.topics), *cut}):
+            LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
+        return bool(names)
+
+    def _worth_committing(self, bins: Sequence[BinFacts]) -> bool:
+        facts = [item for group in bins for item in group.ranges]
+        moved = any(
+            item.until > item.range.position.next_offset
+            or item.finding is not None
+            or item.watermark_us != item.range.position.watermark_us
+            for item in facts
+        )
+        return moved or self._committer.first or self._partitions.is_unsaved
+
+    def _commit(self, reached: Reached, bins: Sequence[BinFacts]) -> float:
+        """Commit, move the positions; gives the seconds of the commit alone."""
+        facts, ends = [item for group in bins for item in group.ranges], self._watch.view.ends
+        _, seconds = self._committer.commit(
+            reached, lambda identity, full: self._partitions.ledger_rows(identity, facts, ends, full=full)
+        )
+        self._partitions.advance(bins)
+        self._publisher.note(self._partitions.positions.values())
+        return seconds
+
+    def end(self) -> None:
+        """Leave lag tools with the last word; the run ends in peace, not as overtaken."""
+        self._publisher.publish(self._partitions.positions.values())
+
+    def _audit(self) -> None:
+        if not self._watch.is_fresh:
+            self._watch.look()
+        known, answer = self._partitions.known, self._hands.stream.integrity.answer
+        self._watch.compare(known)
+        self._note_stalls()
+        news = [finding for finding in audit(known, self._watch.view) if self._is_news(finding)]
+        if not news:
+            return
+        halts = any(answer(Fault(each.cause)) is Judgement.VIOLATION for each in news)
+        confirmed = self._watch.confirmed(known, for_ever=halts)  # what is not was an odd answer of a broker
+        if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
+            self._halt(wrong)
+        for finding in filter(self._is_news, confirmed):
+            suspend = answer(Fault(finding.cause)) is Judgement.SUSPEND
+            self._partitions.accept(finding, self._watch.view, suspend=suspend)
+            if finding.cause == Fault.GREW.value:
+                self._homes.forget(finding.topic_id)
+
+    def _is_news(self, finding: Finding) -> bool:
+        """Whether something is to be done about what an audit found: some of it stays so, and was accepted before."""
+        verdict = self._hands.stream.integrity.answer(Fault(finding.cause))
+        suspend = verdict is Judgement.SUSPEND
+        return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
+
+    def _adopt(self) -> None:
+        """Begin topics that have appeared, as a new run would."""
+        before = self._watch.view.topics.keys()
+        self._watch.look_for_new()
+        if self._watch.view.topics.keys() != before:
+            refuse_unfit(self._hands.stream, self._watch.view)
+        self._partitions.take_up(self._watch.view)
+
+    def _note_stalls(self) -> None:
+        """Warn once of each stable end that does not move; batches report them for as long as they last."""
+        view, clock, told = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
+        self._stable_ends = self._stable_ends.looked(view, clock)
+        self._stalls = self._stable_ends.stalls(view, clock, patience_seconds(self._hands.trigger))
+        for stall in self._stalls:
+            if stall.place not in told:
+                LOG.warning("%s; find it by: kafka-transactions.sh find-hanging", stall)
+
+    def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
+        """Commit a halt that the driver found: no rows, positions as they are."""
+        plan = plan_batch(self._plan_input())
+        try:
+            self._commit(Reached(plan.number, plan.commit_hour, findings=findings), ())
+        except commit.Replan as lost:
+            self._renew_head(lost)
+            self._halt(findings)
+        self._end_halted(findings)
+
+    def _end_halted(self, findings: tuple[Finding, ...]) -> NoReturn:
+        self._committer.settle()
+        raise IntegrityLost(self._hands.stream.name, findings)
+
+    def _renew_head(self, lost: commit.Replan) -> None:
+        """The hour of the plan was closed under it: the next plan needs to know which hours are."""
+        LOG.info("%s: it is planned again", lost.problem)
+        self._committer.renew_head()
+
+    def _plan_input(self) -> PlanInput:
+        head = self._committer.head
+        now_us = time.time_ns() // 1_000  # the one moment by which this plan is judged, here and by `lockstep verify`
+        return PlanInput(
+            generation=self._writer.generation,
+            epoch=self._writer.epoch,
+            number=head.batch + 1,
+            commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
+            positions=tuple(self._partitions.positions.values()),
+            ends=self._watch.view.ends,
+            stop_at=self._stop_at if isinstance(self._hands.trigger, AvailableNow) else {},
+            messages_max=self._hands.stream.limits.batch_messages,
+            cores=self._hands.cores(),
+            learned=self._partitions.learned,
+            goal=self._goal(),
+            planned_at_us=now_us,
+            silent=self._silence.moved_on(self._partitions.positions, self._watch.view.ends, now_us),
+        )
+
+    def _goal(self) -> FileGoal | None:
+        trigger, now = self._hands.trigger, time.monotonic()
+        if not isinstance(trigger, FileSize):
+            return None
+        self._waits = self._waits.looked(self._partitions.lag_messages(self._watch.view.ends), now)
+        left = self._waits.left_seconds(trigger.at_most.total_seconds(), now)
+        return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - IDLE_SECONDS)
+
+    def _report(self, bins: Sequence[BinFacts], batch_seconds: float, commit_seconds: float) -> None:
+        report = batch_report(
+            bins,
+            batch=self._committer.head.batch,
+            epoch=self._writer.epoch,
+            topics=len(self._watch.view.topics),
+            lag_messages=self._partitions.lag_messages(self._watch.view.ends),
+            batch_seconds=batch_seconds,
+            commit_seconds=commit_seconds,
+        )
+        headroom = self._partitions.headroom_seconds(self._watch.view, time.time_ns() // 1_000_000)
+        restart = self._committer.restart
+        more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._stalls}
+        self._hands.report(msgspec.structs.replace(report, **more))
+
+
+LOG = logging.getLogger("lockstep")
+
+LOOK_SECONDS = 0.2
+"""How soon a stop or a successor's request is seen while waiting; a look costs one stat()."""
+
+
+class Outcome(Enum):
+    """How a run ended, when it did not end in an error."""
+
+    ENDED = "all that was available is committed"
+    STOPPED = "stopped"
+    STOPPED_FOR_GOOD = "stopped by an operator, until it is started again"
+    HANDED_OVER = "handed over"
+    FENCED = "fenced"
+    NOT_WANTED = "not wanted any more"
+
+
+def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
+    """Work batch after batch.
+
+    1. Audit and plan.
+    2. Run the bins, ask Kafka again, commit, report.
+    3. Look for a stop and for a successor, until the next batch is due.
+
+    Raises:
+        IntegrityLost: The promise cannot be kept; what came before and the halt are committed.
+    """
+    never_ending = not isinstance(hands.trigger, AvailableNow)
+    control, epoch = hands.folders.control, claimed.writer.epoch
+    heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=hands.run_id)
+    with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
+        try:
+            batches = Batches(hands, claimed, helper, courier)
+            outcome = _until_over(batches, hands, claimed, heartbeat)
+            batches.end()
+        except Fenced as fenced:
+            LOG.warning("%s", fenced.problem)
+            return Outcome.FENCED
+        except KafkaError:
+            if not hands.stop.is_set():
+                raise
+            return Outcome.STOPPED  # asked to stop while Kafka did not answer
+        return outcome
+
+
+def _until_over(batches: Batches, hands: Hands, claimed: Claimed, heartbeat: Heartbeat) -> Outcome:
+    while True:
+        began, bounded = time.monotonic(), isinstance(hands.trigger, AvailableNow)
+        plan = batches.plan()
+        if plan is None and bounded and batches.done():
+            return Outcome.ENDED
+        committed = plan is not None and batches.work(plan)
+        # A bounded run has nothing to wait for but what it could not read or commit: a leader, a log that settles.
+        at_once = plan is not None and ((bounded and committed) or batches.behind(plan))
+        outcome = _look(hands, claimed, heartbeat, began, at_once=at_once)
+        if outcome is not None:
+            return outcome
+
+
+def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *, at_once: bool) -> Outcome | None:
+    """Wait until the next batch is due; say how the run ends if it is to end."""
+    pace = hands.trigger.seconds if isinstance(hands.trigger, Every) else IDLE_SECONDS
+    due = began if at_once else began + pace
+    while True:
+        if hands.stop.is_set():
+            return Outcome.STOPPED
+        if (request := asked_to_stop(hands.folders.control, claimed.writer.epoch)) is not None:
+            commit_stop(claimed.output, claimed.writer, request)
+            return Outcome.STOPPED_FOR_GOOD
+        if heartbeat.asked_to_hand_over():
+            return Outcome.HANDED_OVER
+        left = due - time.monotonic()
+        if left <= 0:
+            return None
+        hands.stop.wait(min(left, LOOK_SECONDS))
+
+
+def _thread(name: str) -> ThreadPoolExecutor:
+    """A thread beside the loop, which ends with it."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)

@@ -1,0 +1,185 @@
+"""What a run reports while it works: numbers of a window of batches, for people and plots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from lockstep.engine.driver.alarms import Stall
+from lockstep.engine.protocol import BinFacts, RangeFacts
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """How a run began.
+
+    Attributes:
+        cause: How the writer before was found, and why this run was started.
+        gap_seconds: From the last batch of the run before to the first of this one, quiet time included; None
+            for a first run.
+    """
+
+    cause: str
+    gap_seconds: float | None
+
+
+class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed batch.
+
+    Attributes:
+        batch: Its number.
+        offsets: Offsets read: messages and holes.
+        accounted: Those of them that are told: a message with what became of it, or a hole with its cause.
+        messages: Messages read.
+        rows: Rows written.
+        skipped: Messages of kind SKIP.
+        dropped: Messages that the class neither applies nor keeps.
+        quarantined: Messages kept in quarantine.
+        holes: Offsets without messages.
+        topics: Topics subscribed.
+        lag_messages: Messages behind the high watermarks after the batch.
+        freshness_seconds: Age of the newest committed message; None without messages.
+        batch_seconds: Wall time from plan to commit.
+        cpu_seconds: CPU time of the tasks.
+        state_bytes: Bytes of state written.
+        epoch: Epoch of the writer.
+        commit_seconds: Wall time of the commit alone.
+        headroom_seconds: Time until retention removes a message that is not committed; None where nothing
+            limits it.
+        restart: How the run began, with its first batch.
+        stalls: Partitions that wait behind a transaction that has stayed open for too long.
+    """
+
+    batch: int
+    offsets: int
+    accounted: int
+    messages: int
+    rows: int
+    skipped: int
+    dropped: int
+    quarantined: int
+    holes: int
+    topics: int
+    lag_messages: int
+    freshness_seconds: float | None
+    batch_seconds: float
+    cpu_seconds: float
+    state_bytes: int
+    epoch: int
+    commit_seconds: float
+    headroom_seconds: float | None = None
+    restart: Restart | None = None
+    stalls: tuple[Stall, ...] = ()
+
+
+class Window(msgspec.Struct):
+    """Sums over the batches since the last report."""
+
+    reports: list[BatchReport] = []
+
+    def summary(self) -> dict[str, float | str]:
+        """The window as figures that a UI can plot, their names ending in their unit; and why a run began.
+
+        What people look for comes first: lag, freshness, completeness.
+        """
+        lag: dict[str, float | str] = {"lag_messages": float(self.reports[-1].lag_messages)}
+        first = lag | self._freshness() | self._completeness()
+        return first | self._work() | self._headroom() | self._stalls() | self._restart()
+
+    def _work(self) -> dict[str, float | str]:
+        last = self.reports[-1]
+        messages = sum(report.messages for report in self.reports)
+        seconds = [report.batch_seconds for report in self.reports]
+        figures: dict[str, float | str] = {
+            "batch": float(last.batch),
+            "batches": float(len(self.reports)),
+            "messages": float(messages),
+            "rows": float(sum(report.rows for report in self.reports)),
+            "quarantined": float(sum(report.quarantined for report in self.reports)),
+            "topics": float(last.topics),
+            "epoch": float(last.epoch),
+            "state_bytes": float(sum(report.state_bytes for report in self.reports)),
+            "batch_seconds_mean": sum(seconds) / len(seconds),
+            "batch_seconds_max": max(seconds),
+            "commit_seconds_mean": sum(report.commit_seconds for report in self.reports) / len(seconds),
+        }
+        if messages:
+            cpu = sum(report.cpu_seconds for report in self.reports)
+            figures["cpu_seconds_per_million_messages"] = cpu / messages * 1e6
+        return figures
+
+    def _completeness(self) -> dict[str, float]:
+        offsets = sum(report.offsets for report in self.reports)
+        accounted = sum(report.accounted for report in self.reports)
+        return {"completeness_percent": completeness_percent(accounted, offsets)} if offsets else {}
+
+    def _freshness(self) -> dict[str, float]:
+        fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
+        if not fresh:
+            return {}
+        p99 = fresh[min(len(fresh) - 1, len(fresh) * 99 // 100)]
+        return {"freshness_p50_seconds": fresh[len(fresh) // 2], "freshness_p99_seconds": p99}
+
+    def _headroom(self) -> dict[str, float]:
+        left = [report.headroom_seconds for report in self.reports if report.headroom_seconds is not None]
+        return {"headroom_hours": min(left) / 3600} if left else {}
+
+    def _stalls(self) -> dict[str, float | str]:
+        stalls = self.reports[-1].stalls
+        if not stalls:
+            return {}
+        worst = max(stalls, key=lambda stall: stall.seconds)
+        return {"stalled_partitions": float(len(stalls)), "stalled_seconds": worst.seconds, "stalled_worst": str(worst)}
+
+    def _restart(self) -> dict[str, float | str]:
+        began = next((report.restart for report in self.reports if report.restart is not None), None)
+        if began is None:
+            return {}
+        gap = {} if began.gap_seconds is None else {"restart_gap_seconds": began.gap_seconds}
+        return {"restart_cause": began.cause, **gap}
+
+
+def completeness_percent(accounted: int, offsets: int) -> float:
+    """The part of the offsets read that is accounted for. Cut, not rounded: 100 means all of them."""
+    return accounted * 100_000 // offsets / 1000
+
+
+def batch_report(
+    bins: Sequence[BinFacts],
+    *,
+    batch: int,
+    epoch: int,
+    topics: int,
+    lag_messages: int,
+    batch_seconds: float,
+    commit_seconds: float,
+) -> BatchReport:
+    """The report of a committed batch: what its bins did, and where the run stands after it."""
+    facts = [item for group in bins for item in group.ranges]
+    holes = sum(hole.until - hole.start for item in facts for hole in item.holes)
+    return BatchReport(
+        batch=batch,
+        offsets=sum(item.until - item.range.position.next_offset for item in facts),
+        accounted=holes + sum(item.counts.accounted for item in facts),
+        messages=sum(item.counts.messages for item in facts),
+        rows=sum(item.rows for item in facts),
+        skipped=sum(item.counts.skipped for item in facts),
+        dropped=sum(item.counts.dropped for item in facts),
+        quarantined=sum(item.counts.quarantined for item in facts),
+        holes=holes,
+        topics=topics,
+        lag_messages=lag_messages,
+        freshness_seconds=freshness_seconds(facts),
+        batch_seconds=batch_seconds,
+        cpu_seconds=sum(item.cpu_seconds for item in facts),
+        state_bytes=sum(item.state_bytes for item in facts),
+        epoch=epoch,
+        commit_seconds=commit_seconds,
+    )
+
+
+def freshness_seconds(facts: Sequence[RangeFacts]) -> float | None:
+    """Age of the newest message of a batch, by Kafka's timestamp; None when none has one."""
+    newest = max((item.newest_timestamp_ms or 0 for item in facts), default=0)
+    return max(0.0, time.time() - newest / 1000) if newest > 0 else None

@@ -1,0 +1,351 @@
+"""Plan_batch, bin packing, commit hour, file-size trigger, idle partitions; pure.
+
+`clock_hour` is the one place of the engine where a clock decides anything, and only a name of a folder.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast
+
+import msgspec
+
+from lockstep.declare.options import EventTime
+from lockstep.engine.protocol import Learned, PlannedRange, Position
+from lockstep.integrity.base import microseconds
+from lockstep.kafka.admin import Ends
+from lockstep.model.finding import Key
+
+T = TypeVar("T")
+
+MOVE_FOR_SECONDS_RATIO = 0.25
+"""A partition leaves its bin only when that bin would take this much longer than the average:
+its hot state lies where it was last worked."""
+UNEVEN_FILE_RATIO = 0.15
+"""Several files at once are planned only when each is so close to the target: it leaves room for what
+the sizes of the batches before do not tell."""
+
+
+def pack(
+    items: Sequence[T], key: Callable[[T], Key], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]
+) -> tuple[tuple[T, ...], ...]:
+    """Put items, in order of their keys, into at most `count` bins, each of which keeps that order."""
+    if not items:
+        return ()
+    target = sum(costs) / count
+    bins: list[list[T]] = [[] for _ in range(count)]
+    load = [0.0] * count
+    for cost, item in sorted(zip(costs, items, strict=True), key=lambda each: (-each[0], key(each[1]))):
+        lightest = load.index(min(load))
+        before = bins_before.get(key(item), lightest)
+        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
+        chosen = before if stays else lightest
+        bins[chosen].append(item)
+        load[chosen] += cost
+    return tuple(tuple(sorted(group, key=key)) for group in bins if group)
+
+
+def even(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
+    """Whether each bin comes close to the size that a file is to have."""
+    loads = [sum(sizes[item] for item in group) for group in bins]
+    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
+
+
+SMALL_BATCH_MESSAGES = 20_000
+"""Below this one bin does it all: each further file and task costs more than it saves."""
+TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
+"""A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
+fetches far beyond its end): some 2,000 messages each keep that at half a microsecond a message."""
+DEFAULT_SECONDS_A_MESSAGE = 5e-6
+
+
+class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch begins when its rows fill files, or when a message has waited long enough.
+
+    Attributes:
+        target_bytes: Wanted size of a file.
+        left_seconds: Time until the batch of the oldest waiting message must begin.
+    """
+
+    target_bytes: int
+    left_seconds: float
+
+
+class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a plan depends on.
+
+    Attributes:
+        generation: Generation of the writer.
+        epoch: Epoch of the writer.
+        number: Number of the batch.
+        commit_hour: Hour fixed for the batch.
+        positions: Positions of the subscribed partitions, in any order.
+        ends: Offsets of the partitions that can be read now.
+        stop_at: Ends that are not passed, for `AvailableNow`; empty for no such bound.
+        messages_max: Most messages in the batch.
+        cores: Bins at most.
+        learned: What the batches before have shown.
+        goal: When and how large, where the trigger is the size of files.
+        planned_at_us: The time of the plan, microseconds since 1970 (UTC); event times are judged by it.
+        silent: Watermarks to which partitions without messages move on.
+    """
+
+    generation: int
+    epoch: int
+    number: int
+    commit_hour: str
+    positions: tuple[Position, ...]
+    ends: Mapping[Key, Ends]
+    stop_at: Mapping[Key, int] = {}
+    messages_max: int
+    cores: int
+    learned: Learned = Learned()
+    goal: FileGoal | None = None
+    planned_at_us: int = 0
+    silent: Mapping[Key, int] = {}
+
+
+Bins = tuple[tuple[PlannedRange, ...], ...]
+"""The ranges of each task."""
+
+
+class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A planned batch.
+
+    Attributes:
+        generation: Generation of the writer.
+        epoch: Epoch of the writer.
+        number: Number of the batch.
+        commit_hour: Hour fixed for the batch.
+        bins: The ranges of each task; none is empty.
+        unavailable: Partitions without a leader, left out of this batch.
+        backlog: Messages that are there and not in the plan.
+        planned_at_us: The time of the plan, microseconds since 1970 (UTC).
+    """
+
+    generation: int
+    epoch: int
+    number: int
+    commit_hour: str
+    bins: Bins
+    unavailable: tuple[Key, ...]
+    backlog: int
+    planned_at_us: int = 0
+
+    @property
+    def messages(self) -> int:
+        """Offsets in all ranges."""
+        return sum(item.messages for group in self.bins for item in group)
+
+
+def plan_batch(given: PlanInput) -> BatchPlan:
+    """Plan a batch.
+
+    1. What each partition has waiting, up to its stable end.
+    2. A share of the batch for each, with a floor, so that a small topic never starves.
+    3. Ranges into bins of about equal cost; a partition stays where it was unless balance demands.
+    """
+    waiting = {position.key: _waiting(position, given) for position in given.positions}
+    lagging = {key: lag for key, lag in waiting.items() if lag > 0}
+    bins = _filling(lagging, given) if given.goal is not None else _shared(lagging, given)
+    left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
+    bins = _with_silent(bins, lagging, given)
+    return BatchPlan(
+        generation=given.generation,
+        epoch=given.epoch,
+        number=given.number,
+        commit_hour=given.commit_hour,
+        bins=bins,
+        unavailable=tuple(sorted(p.key for p in given.positions if p.key not in given.ends)),
+        backlog=left if given.goal is None or bins else 0,
+        planned_at_us=given.planned_at_us,
+    )
+
+
+def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """The bins with the partitions whose time goes on without messages: each costs next to nothing."""
+    silent = [
+        PlannedRange(position, position.next_offset, given.silent[position.key])
+        for position in given.positions
+        if position.key in given.silent and position.key in given.ends and position.key not in lagging
+    ]
+    if not silent:
+        return bins
+    first, *rest = bins or ((),)
+    return (tuple(sorted((*first, *silent), key=lambda item: item.position.key)), *rest)
+
+
+def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
+    """Share `most` messages in proportion to what waits, at least a tenth of an equal share each."""
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(waiting)
+    floor = _floor(waiting, most)
+    return {key: min(lag, max(floor, lag * most // total)) for key, lag in waiting.items()}
+
+
+def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """A batch of at most so many messages, over the cores."""
+    ranges = _ranges(admit(_in_turn(lagging, given), given.messages_max), given)
+    messages = sum(item.messages for item in ranges)
+    count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
+    return pack(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+
+
+def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
+    """Who takes part in a batch: all, unless so many are far behind that each would get only a few messages.
+
+    Then those take turns, by the number of the batch; who needs no more than its floor always takes part.
+    """
+    far = sorted(key for key, lag in lagging.items() if lag > _floor(lagging, given.messages_max))
+    turn = max(TURN_PARTITIONS_MIN, given.messages_max // TURN_MESSAGES)
+    if sum(lagging.values()) <= given.messages_max or len(far) <= turn:
+        return lagging
+    first = given.number * turn % len(far)
+    waits = set(far) - set((far + far)[first : first + turn])
+    return {key: lag for key, lag in lagging.items() if key not in waits}
+
+
+def _floor(waiting: Mapping[Key, int], most: int) -> int:
+    """What each may have at least: a tenth of an equal share."""
+    return max(1, most // (10 * len(waiting)))
+
+
+def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+    """As many full files as there are rows and cores for; less than one when a message has waited enough.
+
+    While nothing is known of sizes, a usual batch shows them. Partitions are not split, so several
+    files are even only while no partition is much larger than the others: otherwise one file takes
+    its share of all of them.
+    """
+    goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
+    usual = sum(each.values()) / len(each) if each else 0.0
+    waiting_bytes = sum(lag * each.get(key, usual) for key, lag in lagging.items())
+    full = min(given.cores, int(waiting_bytes // goal.target_bytes))
+    for count in range(full, 0, -1):
+        most = int(sum(lagging.values()) * count * goal.target_bytes / waiting_bytes)
+        ranges = _ranges(admit(lagging, most), given)
+        sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
+        bins = pack(ranges, _key, sizes, count, given.learned.bins_before)
+        if count == 1 or even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
+            return bins
+    ranges = _ranges(lagging if each else admit(lagging, given.messages_max), given)
+    enough_to_learn = not each and sum(lagging.values()) >= given.messages_max
+    due = goal.left_seconds <= sum(_seconds(item, given) for item in ranges)
+    return (tuple(ranges),) if ranges and (due or enough_to_learn) else ()
+
+
+def _key(item: PlannedRange) -> Key:
+    return item.position.key
+
+
+def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
+    """Ranges in the order of rows."""
+    taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
+    return [PlannedRange(p, p.next_offset + admitted[p.key], leader_epoch=ends[p.key].leader_epoch) for p in taken]
+
+
+def _waiting(position: Position, given: PlanInput) -> int:
+    ends = given.ends.get(position.key)
+    if ends is None:
+        return 0
+    end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))
+    return max(0, end - position.next_offset)
+
+
+def _seconds(item: PlannedRange, given: PlanInput) -> float:
+    """CPU seconds that a range will take. A clock may tick too slowly to see a few messages: nothing is free."""
+    rate = given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
+    return item.messages * max(rate, 1e-9)
+
+
+def hour_of(clock_hour: str, head_hour: str, closed_hour: str) -> str:
+    """The hour of the next batch: the log closes hours, not the clock.
+
+    Args:
+        clock_hour: Hour of the clock, "YYYY-MM-DDTHH" UTC.
+        head_hour: Hour of the last batch; empty before the first.
+        closed_hour: Newest closed hour; empty while none is.
+    """
+    after_closed = next_hour(closed_hour) if closed_hour else ""
+    return max(clock_hour, head_hour, after_closed)
+
+
+def clock_hour() -> str:
+    """The hour of this machine's clock, "YYYY-MM-DDTHH" UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H")
+
+
+def next_hour(hour: str) -> str:
+    """The hour after one, "YYYY-MM-DDTHH" UTC."""
+    moment = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
+    return moment.strftime("%Y-%m-%dT%H")
+
+
+IDLE_SECONDS = 1.0
+"""Pause of a run that waits for anything but time: files to fill, a leader to come back. A bounded run that has just
+committed does not pause. A look at Kafka costs some 10 ms of CPU."""
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """Since when something waits.
+
+    Attributes:
+        since: Seconds of the process's monotonic clock; infinity when nothing waits. A run knows
+            nothing of the time before its start, so it begins with "for ever".
+    """
+
+    since: float = -math.inf
+
+    def looked(self, lag_messages: int, now: float) -> Waits:
+        """After a look at Kafka."""
+        if lag_messages == 0:
+            return Waits(math.inf)
+        return Waits(min(self.since, now))
+
+    def planned(self, share: float, now: float) -> Waits:
+        """After a batch took a share, from 0 to 1, of what waited: the oldest of each partition went first."""
+        if math.isinf(self.since) or share >= 1:
+            return Waits(now)
+        return Waits(self.since + share * (now - self.since))
+
+    def left_seconds(self, at_most: float, now: float) -> float:
+        """Time until the oldest message has waited long enough."""
+        return self.since + at_most - now
+
+
+class Silence:
+    """How long each partition has been silent, by this machine's monotonic clock."""
+
+    def __init__(self, event_time: EventTime) -> None:
+        advance = event_time.idle_advance
+        self._advance_us = None if advance is None else microseconds(advance)
+        self._since: dict[Key, tuple[int, float]] = {}
+
+    def moved_on(
+        self, positions: Mapping[Key, Position], ends: Mapping[Key, Ends], now_us: int, clock: float | None = None
+    ) -> dict[Key, int]:
+        """The watermarks of silent partitions; each moves on once in the time that makes it silent.
+
+        Args:
+            positions: Where each partition stands.
+            ends: Where Kafka ends.
+            now_us: The time, microseconds since 1970 (UTC).
+            clock: Seconds of a monotonic clock; by default this machine's.
+        """
+        if self._advance_us is None:
+            return {}
+        clock, moved = time.monotonic() if clock is None else clock, {}
+        for key, position in positions.items():
+            offset, since = self._since.get(key, (-1, clock))
+            drained = key in ends and ends[key].high_watermark <= position.next_offset
+            if not drained or offset != position.next_offset:
+                self._since[key] = (position.next_offset, clock)
+            elif (clock - since) * 1_000_000 >= self._advance_us:
+                self._since[key] = (position.next_offset, clock)
+                if position.watermark_us is not None and now_us - self._advance_us > position.watermark_us:
+                    moved[key] = now_us - self._advance_us
+        return moved

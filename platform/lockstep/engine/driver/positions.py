@@ -1,0 +1,420 @@
+"""Partitions of a run; results to ledger rows to positions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from lockstep.engine.driver.alarms import headroom_seconds
+from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.protocol import BinFacts, Learned, Position, RangeFacts, event_time
+from lockstep.integrity.base import EPOCH, microseconds
+from lockstep.kafka.admin import ClusterView, Ends, Topic
+from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED, Known
+from lockstep.model.finding import Finding, Hole, Key
+from lockstep.state.changelog import SectionRef
+from lockstep.table.ledger import Accepted, LedgerRow
+
+_NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
+        *("dropped", "quarantined", "state_bytes"),
+    ),
+    0,
+)
+NO_ENDS = Ends(start=-1, stable_end=-1, high_watermark=-1)
+
+
+class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What all ledger rows of a batch share."""
+
+    generation: int
+    batch: int
+    epoch: int
+    committed_at: datetime
+    batch_seconds: float
+    restart_cause: str | None
+    planned_at_us: int | None = None
+
+
+def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) -> LedgerRow:
+    """The row of a partition that was worked on."""
+    quiet = quiet_row(identity, msgspec.structs.replace(facts.range.position, state=facts.state), ends)
+    counts = facts.counts
+    return msgspec.structs.replace(
+        quiet,
+        until=facts.until,
+        messages=counts.messages,
+        rows=facts.rows,
+        accepted_without_row=counts.without_rows,
+        skipped=counts.skipped,
+        repeats=counts.repeats,
+        gaps=counts.gaps,
+        dropped=counts.dropped,
+        quarantined=counts.quarantined,
+        with_rows=counts.with_rows,
+        buffered=counts.buffered,
+        released=counts.released,
+        late=counts.late,
+        timer_rows=counts.timer_rows,
+        watermark=event_time(facts.watermark_us),
+        rows_emitted=facts.rows_emitted,
+        accepted=_accepted(facts),
+        suspended_from=facts.suspended_from,
+        suspended_sessions=list(facts.suspended_sessions),
+        catching_up=quiet.catching_up and facts.until == quiet.start,
+        holes=list(facts.holes),
+        leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
+        first_event_time=event_time(facts.first_event_time_us),
+        last_event_time=event_time(facts.last_event_time_us),
+        newest_timestamp=event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
+        cpu_seconds=facts.cpu_seconds,
+        state_bytes=facts.state_bytes,
+    )
+
+
+def ledger_rows(
+    identity: BatchIdentity, facts: Iterable[RangeFacts], quiet: Iterable[Position], ends: Mapping[Key, Ends]
+) -> list[LedgerRow]:
+    """The rows of the partitions that were worked on, and of those that stay where they are."""
+    worked = [ledger_row(identity, item, ends.get(item.range.position.key)) for item in facts]
+    return worked + [quiet_row(identity, position, ends.get(position.key)) for position in quiet]
+
+
+def carried(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
+    """The row that carries the position of a partition that is not subscribed any more."""
+    quiet = quiet_row(identity, position_of(row), None)
+    return msgspec.structs.replace(quiet, retired=row.retired)
+
+
+def with_lost(row: LedgerRow, lost: Hole | None) -> LedgerRow:
+    """The row with offsets in front of it that were gone before they were read."""
+    return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
+
+
+def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) -> LedgerRow:
+    """The row of a partition that stays where it is: part of a full set of positions."""
+    seen = ends or NO_ENDS
+    return LedgerRow(
+        generation=identity.generation,
+        batch=identity.batch,
+        epoch=identity.epoch,
+        committed_at=identity.committed_at,
+        topic_id=position.topic_id,
+        topic=position.topic,
+        partition=position.partition,
+        start=position.next_offset,
+        until=position.next_offset,
+        stable_end=seen.stable_end,
+        high_watermark=seen.high_watermark,
+        **_NOTHING_READ,
+        suspended_from=position.suspended_from,
+        watermark=event_time(position.watermark_us),
+        rows_emitted=position.rows_emitted,
+        planned_at=event_time(identity.planned_at_us),
+        suspended_sessions=list(position.suspended_sessions),
+        catching_up=position.catching_up,
+        holes=[],
+        leader_epoch=position.leader_epoch,
+        first_event_time=None,
+        last_event_time=None,
+        newest_timestamp=None,
+        batch_seconds=identity.batch_seconds,
+        cpu_seconds=0.0,
+        restart_cause=identity.restart_cause,
+        state_file=position.state.file if position.state else None,
+        state_start=position.state.start if position.state else None,
+        state_length=position.state.length if position.state else None,
+    )
+
+
+def advanced(position: Position, facts: RangeFacts) -> Position:
+    """The position after a batch."""
+    return msgspec.structs.replace(
+        position,
+        next_offset=facts.until,
+        state=facts.state,
+        leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
+        suspended_from=facts.suspended_from,
+        watermark_us=facts.watermark_us,
+        rows_emitted=facts.rows_emitted,
+        suspended_sessions=facts.suspended_sessions,
+        catching_up=position.catching_up and facts.until == position.next_offset,
+    )
+
+
+def position_of(row: LedgerRow) -> Position:
+    """The position that a ledger row leaves."""
+    section = None
+    if row.state_file is not None and row.state_start is not None and row.state_length is not None:
+        section = SectionRef(file=row.state_file, start=row.state_start, length=row.state_length)
+    return Position(
+        topic=row.topic,
+        topic_id=row.topic_id,
+        partition=row.partition,
+        next_offset=row.until,
+        leader_epoch=row.leader_epoch,
+        state=section,
+        suspended_from=row.suspended_from,
+        watermark_us=None if row.watermark is None else microseconds(row.watermark - EPOCH),
+        rows_emitted=row.rows_emitted,
+        suspended_sessions=tuple(row.suspended_sessions),
+        catching_up=row.catching_up,
+    )
+
+
+def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, Position]:
+    """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
+
+    A new topic is taken whole or, while one of its partitions has no leader and so no first
+    offset, by a later run: taken in part, it would look grown as soon as the leader is back. A
+    topic that did grow is not taken further here: the audit finds it, and the class decides.
+    """
+    found: dict[Key, Position] = {}
+    begun = {topic_id for topic_id, _ in known}
+    for topic in view.topics.values():
+        keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+        whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
+        for key in keys:
+            if key in known:
+                position = position_of(known[key])
+                found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
+            elif whole:
+                found[key] = first_position(topic, key, view.ends[key])
+    return found
+
+
+def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
+    """Where a partition is read from that was never read: its first offset."""
+    topic_id, partition = key
+    return Position(
+        topic=topic.name,
+        topic_id=topic_id,
+        partition=partition,
+        next_offset=ends.start,
+        is_only=topic.partitions == 1,
+    )
+
+
+def _accepted(facts: RangeFacts) -> list[Accepted]:
+    """The losses that the declaration accepts, as the ledger tells them."""
+    who, why = "the declaration", "Suspend(accept_loss=True)"
+    return [
+        Accepted(
+            kind="accept-loss",
+            cause="suspended",
+            start=each.start,
+            until=each.until,
+            session=each.session,
+            who=who,
+            why=why,
+        )
+        for each in facts.accepted
+    ]
+
+
+def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:
+    """Offsets between the positions and the high watermarks."""
+    return sum(max(0, ends[p.key].high_watermark - p.next_offset) for p in positions if p.key in ends)
+
+
+LOG = logging.getLogger("lockstep")
+
+FORGET_RATIO = 0.3
+"""Weight of the newest batch in what is learned: the third batch after a change of load decides."""
+
+BEGUN_ELSEWHERE = -1
+"""Suspends a partition from before offset 0: none of its own sessions, but such as began in another partition."""
+
+TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
+"""Below these, what a message costs and what it comes to is mostly the cost of a task and a file's own frame."""
+
+
+class Subscription:
+    """The partitions that a run reads, and those that only keep their place in the ledger.
+
+    Attributes:
+        positions: Where each partition that is read stands.
+        is_new: There are partitions that the ledger does not know yet.
+        is_unsaved: What was accepted concerns partitions that the next batch may not read: all are to be committed.
+    """
+
+    def __init__(self, known: Mapping[Key, LedgerRow], view: ClusterView, selected: frozenset[str]) -> None:
+        """Take up where the ledger stands.
+
+        Args:
+            known: Newest ledger row of every partition ever read.
+            view: Kafka's topics of the stream now.
+            selected: Names of topics in the ledger that the stream's pattern still selects.
+        """
+        self.positions = subscribed(known, view)
+        self.is_unsaved = False
+        self.is_new = not self.positions.keys() <= known.keys()
+        self._others = {key: row for key, row in known.items() if key not in self.positions}
+        self._gone = {
+            key: Known(row.topic, row.until)
+            for key, row in self._others.items()
+            if row.topic in selected and not row.retired
+        }
+        self._bins: dict[Key, int] = {}
+        self._seconds: dict[Key, float] = {}
+        self._bytes: dict[Key, float] = {}
+        self._lost: dict[Key, Hole] = {}
+        self._told: set[Key] = set()
+        self._newest_ms = {
+            key: int(row.newest_timestamp.timestamp() * 1000)
+            for key, row in known.items()
+            if row.newest_timestamp is not None
+        }
+
+    @property
+    def known(self) -> dict[Key, Known]:
+        """What an audit compares with Kafka: partitions that are read, and those that are gone."""
+        return self._gone | {k: _known(p) for k, p in self.positions.items()}
+
+    @property
+    def learned(self) -> Learned:
+        """What the batches of this run have shown of each partition."""
+        return Learned(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
+
+    def stands_at(self, ends: Mapping[Key, int]) -> bool:
+        """Whether all partitions have reached these offsets."""
+        return all(p.next_offset >= ends.get(key, p.next_offset) for key, p in self.positions.items())
+
+    def lag_messages(self, ends: Mapping[Key, Ends]) -> int:
+        """Offsets between the positions and the high watermarks."""
+        return lag_messages(self.positions.values(), ends)
+
+    def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
+        """Time until retention removes a message that is not committed; see `headroom`."""
+        places = {key: position.next_offset for key, position in self.positions.items()}
+        return headroom_seconds(places, self._newest_ms, view, now_ms)
+
+    def remember(self, plan: BatchPlan) -> None:
+        """Keep the bins of a plan, so that the next one leaves partitions where their hot state lies."""
+        self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
+
+    def take_up(self, view: ClusterView) -> None:
+        """Read topics that were never read from their first offsets on; each once all its partitions have a leader."""
+        known = {position.topic for position in self.positions.values()} | {row.topic for row in self._others.values()}
+        for topic in (topic for name, topic in sorted(view.topics.items()) if name not in known):
+            keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+            if all(key in view.ends for key in keys):
+                LOG.info("new topic %s: read from its first offset", topic.name)
+                self.positions |= {key: first_position(topic, key, view.ends[key]) for key in keys}
+                self.is_unsaved = True
+
+    def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
+        """Go on after what the class bears: expired offsets are passed over, new lives and partitions taken up.
+
+        Args:
+            finding: What the audit found.
+            view: Kafka's topics of the stream now.
+            suspend: The sessions that may have suffered wait for their next snapshot.
+        """
+        key = (finding.topic_id, finding.partition)
+        if finding.cause == EXPIRED and key in self.positions:
+            self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
+            self._move(key, finding.until, suspend=suspend)
+        elif finding.cause == TRUNCATED and key in self.positions:
+            self._cut(key, finding.offset, suspend=suspend)
+        elif finding.cause == GREW and key in view.ends:
+            self.positions[key] = first_position(view.topics[finding.topic], key, view.ends[key])
+            for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
+                self._move(sibling, self.positions[sibling].next_offset, suspend=True)
+        elif finding.cause == RECREATED and self._begun_anew(finding, view):
+            self._gone.pop(key, None)
+            self.positions.pop(key, None)
+        elif key in self._told:
+            return
+        self._told.add(key)
+        LOG.warning("%s", finding)
+
+    def is_news(self, finding: Finding, *, suspend: bool) -> bool:
+        """Whether `accept` would change anything, or tell of anything.
+
+        What is appended to a cut log at offsets already read is passed over, until the log has caught up.
+        """
+        key = (finding.topic_id, finding.partition)
+        if finding.cause == TRUNCATED and key in self.positions:
+            before = self.positions[key]
+            return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
+        return finding.cause != GONE or key not in self._told
+
+    def _cut(self, key: Key, offset: int, *, suspend: bool) -> None:
+        """Go on in a log that holds other records than were read."""
+        before = self.positions[key]
+        self.positions[key] = msgspec.structs.replace(before, leader_epoch=None)
+        if suspend and before.suspended_from != offset:
+            self._move(key, offset, suspend=True)
+
+    def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
+        position = self.positions[key]
+        epoch = (
+            position.leader_epoch if offset == position.next_offset else None
+        )  # nothing is known of what is left out
+        position = msgspec.structs.replace(position, next_offset=offset, leader_epoch=epoch)
+        suspended_from = (offset or BEGUN_ELSEWHERE) if suspend else position.suspended_from
+        self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
+        self.is_unsaved = True
+
+    def _begun_anew(self, finding: Finding, view: ClusterView) -> bool:
+        """Take up a topic's new life from its first offsets, once all its partitions have a leader."""
+        topic = view.topics[finding.topic]
+        keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+        if not all(key in view.ends for key in keys):
+            return False
+        for key in keys:
+            if key not in self.positions:
+                self.positions[key] = first_position(topic, key, view.ends[key])
+        return True
+
+    def ledger_rows(
+        self, identity: BatchIdentity, facts: Sequence[RangeFacts], ends: Mapping[Key, Ends], *, full: bool
+    ) -> list[LedgerRow]:
+        """The ledger rows of a batch; of all partitions ever read, when it is to be a full set."""
+        worked = {item.range.position.key for item in facts}
+        quiet = [position for key, position in self.positions.items() if full and key not in worked]
+        rows = ledger_rows(identity, facts, quiet, ends)
+        rows += [carried(identity, row) for row in self._others.values() if full]
+        return [with_lost(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
+
+    def advance(self, bins: Iterable[BinFacts]) -> None:
+        """Move the positions to where a committed batch ended, and learn from it."""
+        if self.is_unsaved:
+            self._lost.clear()  # such a batch has a row of every partition
+        self.is_unsaved = False
+        for group in bins:
+            for item in group.ranges:
+                self._advance(item)
+            self._learn(group)
+
+    def _advance(self, facts: RangeFacts) -> None:
+        key = facts.range.position.key
+        self._lost.pop(key, None)
+        self.positions[key] = advanced(facts.range.position, facts)
+        if facts.trouble is not None:
+            LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
+
+    def _learn(self, group: BinFacts) -> None:
+        """What a bin shows of its partitions; a small one shows little more than its fixed costs."""
+        size, rows = sum(file.size for file in group.files), sum(file.rows for file in group.files)
+        large = sum(item.counts.messages for item in group.ranges) >= TELLING_MESSAGES
+        for item in group.ranges:
+            key, messages = item.range.position.key, item.counts.messages
+            if messages and large:
+                _learn(self._seconds, key, item.cpu_seconds / messages)
+            if messages and size >= TELLING_BYTES:
+                _learn(self._bytes, key, item.rows * size / rows / messages)
+
+
+def _known(position: Position) -> Known:
+    return Known(position.topic, position.next_offset, position.catching_up, position.leader_epoch)
+
+
+def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:
+    learned[key] = (1 - FORGET_RATIO) * learned.get(key, newest) + FORGET_RATIO * newest

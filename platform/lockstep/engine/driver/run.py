@@ -1,0 +1,167 @@
+"""Run_stream: from settings to an outcome."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.declare.decoders.schema_registry import HttpRegistry, refuse_without_registry
+from lockstep.declare.options import AvailableNow, FileSize, Trigger
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.committer import refuse_lost_table
+from lockstep.engine.driver.context import Hands
+from lockstep.engine.driver.handover import run_heartbeat
+from lockstep.engine.driver.loop import Outcome, run_batches
+from lockstep.engine.driver.metrics import BatchReport
+from lockstep.engine.driver.spark_job import spark_runner, warm_up
+from lockstep.engine.driver.startup import BY_HAND, Approach, Launch, NotWanted
+from lockstep.engine.protocol import Job
+from lockstep.errors import Fenced
+from lockstep.kafka.admin import Discovery
+from lockstep.kafka.client import admin_client, reader_configuration
+from lockstep.kafka.consumer_group import Group
+from lockstep.settings import RegistrySettings, Settings
+from lockstep.spark.session import await_executor
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def registry_for(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
+    """The registry of the installation; None where it has none.
+
+    Raises:
+        SettingsError: The stream's decoder needs one, and nobody names any.
+    """
+    registry = registry_of(settings)
+    refuse_without_registry(stream.decoder.connected(registry))
+    return registry
+
+
+def registry_of(settings: RegistrySettings) -> HttpRegistry | None:
+    """The registry that the settings name."""
+    if not settings.url:
+        return None
+    return HttpRegistry(
+        url=settings.url,
+        user=settings.user,
+        password_from=settings.secrets.get("password", ""),
+        ca_file=settings.ca_file,
+        timeout_seconds=settings.timeout_seconds,
+    )
+
+
+LOG = logging.getLogger("lockstep")
+
+
+def run_stream(
+    stream: AnyStream,
+    settings: Settings,
+    *,
+    spark: Callable[[], SparkContext],
+    stop: threading.Event,
+    trigger: Trigger | None = None,
+    report: Callable[[BatchReport], None] = lambda _: None,
+    launch: Launch = BY_HAND,
+) -> Outcome:
+    """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
+
+    The run counts in a liveness file of its own from here to its end, so that observers see it before it claims.
+
+    1. Ask Kafka for the cluster's id; open or create the tables; refuse a lost table and a halted stream.
+    2. Start Spark and have an executor, while the writer before is looked for; a handover then costs one batch.
+    3. Claim, and work batch after batch.
+
+    Args:
+        stream: The declaration.
+        settings: Where Kafka and the tables are.
+        spark: Starts Spark, or gives the one that runs.
+        stop: Set it from any thread to end the run at the next batch boundary.
+        trigger: Instead of the stream's own.
+        report: Called after each committed batch, on the run's thread.
+        launch: Who launched the run, and why.
+
+    Raises:
+        StreamHalted: The stream waits for an operator.
+        StreamHeld: An operator holds the stream.
+        IntegrityLost: Integrity was lost; what came before and the halt are committed.
+        KafkaError: Kafka does not answer.
+        EnvironmentProblem: The cluster has no executor to spare.
+        RegistryUnreachable: The schema registry does not answer.
+        TableError: The table is not as its head says.
+    """
+    trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
+    with run_heartbeat(folders.control, launch.run_id):
+        discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        job, group = job_of(stream, settings, folders), Group(settings.kafka, stream.name)
+        refuse_lost_table(stream, folders, discovery, group)
+        never_ending = not isinstance(trigger, AvailableNow)
+        try:
+            approach = Approach(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+            context = _warm_context(spark, job, stop)
+            claimed = approach.claim(cancelled=stop.is_set)
+        except Fenced:
+            return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
+        except NotWanted as changed:
+            LOG.warning("%s: this run was asked for before that, and ends", changed)
+            return Outcome.NOT_WANTED
+        hands = Hands(
+            stream=stream,
+            trigger=trigger,
+            folders=folders,
+            discovery=discovery,
+            group=group,
+            runner=spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
+            cores=lambda: context.defaultParallelism,
+            stop=stop,
+            report=report,
+            cause=launch.cause,
+            adopts_topics=launch.adopts_topics,
+            run_id=launch.run_id,
+        )
+        return run_batches(hands, claimed)
+
+
+def _warm_context(spark: Callable[[], SparkContext], job: Job, stop: threading.Event) -> SparkContext:
+    """Spark with an executor that has loaded the stream."""
+    context = spark()
+    await_executor(context, cancelled=stop.is_set)
+    warm_up(context, job.stream)
+    return context
+
+
+def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
+    """Seconds that a batch may take; a batch that fills files takes as long as they need."""
+    return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
+
+
+def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job:
+    """What the tasks of a run share.
+
+    Raises:
+        SettingsError: The stream's decoder needs a schema registry, and none is set.
+    """
+    return Job(
+        stream=stream.shipped(),
+        kafka=reader_configuration(settings.kafka),
+        table=folders.table,
+        quarantine=folders.quarantine,
+        late=folders.late,
+        state=folders.state,
+        hot=settings.local_root / "state",
+        registry=registry_for(stream, settings.registry),
+    )
+
+
+def import_roots(stream: AnyStream) -> tuple[Path, ...]:
+    """Folders that executors need on their import path to load the stream's module."""
+    module = sys.modules[type(stream.transform).__module__]
+    if module.__file__ is None:
+        return ()
+    levels = len(module.__name__.split("."))
+    return (Path(module.__file__).absolute().parents[levels - 1],)

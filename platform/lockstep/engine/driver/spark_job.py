@@ -1,0 +1,269 @@
+"""Runs bins as a Spark job: deadline, retry, poison-message search.
+
+Spark gives up an executor that is silent. It waits for ever for one that lives while its Python does not
+answer, stopped or hung in a file system. What a cancelled task still writes is named by no commit.
+
+A worker that dies says nothing of where it was. Its batch is planned again as it was, once: most deaths come
+from outside. From the second failure on each partition of the batch is worked by itself, so that the others
+commit, and what fails is halved until it is one message. Then jobs without it and with it alternate: what fails
+without it too is no message's fault and is raised, and what works with it was bad luck that has passed. Only a message
+with which a job fails each time, while it works without it each time in between, is left out. Nothing of this outlives
+the run.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import msgspec
+
+from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.executor.task import run_bin, run_bins
+from lockstep.engine.protocol import BinFacts, BinTask, Failed, Job, PlannedRange
+from lockstep.errors import LockstepError
+from lockstep.model.finding import Key
+from lockstep.spark.session import is_local
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+T = TypeVar("T")
+
+AGAIN_SECONDS = 0.5
+
+
+class BatchOverdue(LockstepError):
+    """A batch was not worked by its deadline; nothing of it is committed.
+
+    Attributes:
+        seconds: The deadline.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the batch was not worked within {seconds:g} s and was cancelled; nothing of it is committed",
+            next_step="look for an executor that hangs; where the fold is that slow, declare "
+            "Limits(batch_messages=...) lower or Limits(batch_seconds=...) higher",
+        )
+        self.seconds = seconds
+
+
+def worked_within(context: SparkContext, seconds: float | None, work: Callable[[], T]) -> T:
+    """What `work` gives; it runs Spark jobs on this thread, which are cancelled past the deadline.
+
+    Args:
+        context: Runs the jobs.
+        seconds: The deadline; None for none.
+        work: Raises when its jobs are cancelled.
+
+    Raises:
+        BatchOverdue: The deadline passed.
+    """
+    if seconds is None:
+        return work()
+    tag, over, overdue = f"lockstep-{uuid.uuid4().hex}", threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if over.wait(seconds):
+            return
+        overdue.set()
+        while not over.is_set():  # again: a job that is only now being submitted is not there to be cancelled
+            context.cancelJobsWithTag(tag)
+            over.wait(AGAIN_SECONDS)
+
+    context.addJobTag(tag)
+    threading.Thread(target=watch, name="deadline", daemon=True).start()
+    try:
+        return work()
+    except Exception as error:
+        if overdue.is_set():
+            raise BatchOverdue(seconds) from error
+        raise
+    finally:
+        over.set()
+        context.removeJobTag(tag)
+
+
+Runner = Callable[[BatchPlan], Sequence[BinFacts]]
+"""Runs all bins of a plan and gives their facts, in the order of the bins."""
+
+
+def spark_runner(context: SparkContext, job: Job, *, seconds_max: float | None = None) -> Runner:
+    """Bins as tasks of a Spark job, which retries them and spreads them over executors.
+
+    Args:
+        context: Runs the jobs; each on the thread that calls the runner.
+        job: What the tasks share.
+        seconds_max: Hard deadline of a batch, past which the runner raises `BatchOverdue`; None for none.
+    """
+    work = partial(run_bins if is_local(str(context.master)) else run_bins_elsewhere, job)
+
+    def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        tasks = [msgspec.msgpack.encode(task) for task in bin_tasks(plan)]
+        bins = context.parallelize(tasks, len(tasks)).mapPartitions(work)
+        facts = worked_within(context, seconds_max, bins.collect)
+        return [_facts(encoded) for encoded in facts]
+
+    return run
+
+
+def warm_up(context: SparkContext, stream: bytes) -> None:
+    """Start one Python worker and load the stream's module in it, while the writer before still writes.
+
+    One is enough for the first batch of most streams; on many cores, one each would cost more than it saves.
+    """
+    context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+
+
+def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
+    """On a worker; that this module was loaded there is most of the work."""
+    for stream in streams:
+        yield str(pickle.loads(stream).name)  # noqa: S301  # our own driver's
+
+
+def run_bins_elsewhere(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
+    """As `run_bins`, on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT goes first."""
+    root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
+    return run_bins(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
+
+
+def local_runner(job: Job) -> Runner:
+    """Bins one after another in this process, for tools that need no Spark."""
+
+    def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        return [run_bin(job, task) for task in bin_tasks(plan)]
+
+    return run
+
+
+def _facts(encoded: bytes) -> BinFacts:
+    outcome = _OUTCOMES.decode(encoded)
+    if isinstance(outcome, Failed):
+        raise cast("LockstepError", pickle.loads(outcome.error))  # noqa: S301  # our own task's
+    return outcome
+
+
+_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | Failed] = msgspec.msgpack.Decoder(BinFacts | Failed)
+
+
+def bin_tasks(plan: BatchPlan) -> list[BinTask]:
+    """The tasks of a plan."""
+    return [
+        BinTask(
+            generation=plan.generation,
+            epoch=plan.epoch,
+            number=plan.number,
+            commit_hour=plan.commit_hour,
+            planned_at_us=plan.planned_at_us,
+            ranges=ranges,
+        )
+        for ranges in plan.bins
+    ]
+
+
+WHOLE_FAILURES_MAX = 2
+"""So many failures of a whole batch are taken for bad luck."""
+CONTROLS = 3
+"""So often a job must work without a message, each time after one that failed with it, before the message is blamed.
+Once is not enough: an outage may end in between. Each costs two jobs of one message."""
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """A partition whose range was part of what failed.
+
+    Attributes:
+        until: End of the range that failed; past it the partition is cleared.
+        messages: How many to try next.
+        killing: The offset that the next job leaves out: with it alone the last one failed.
+        controls: Jobs that worked without it, each after one that failed with it.
+    """
+
+    until: int
+    messages: int
+    killing: int | None = None
+    controls: int = 0
+
+
+class Isolation(msgspec.Struct, frozen=True):
+    """What the failures so far have shown.
+
+    Attributes:
+        failures: Whole batches that failed in a row.
+        suspects: Partitions that are worked alone, by key.
+    """
+
+    failures: int = 0
+    suspects: Mapping[Key, Suspect] = {}
+
+    def parts(self, plan: BatchPlan) -> tuple[BatchPlan, ...]:
+        """The jobs of a plan: all of it in one, but each suspect alone, cut to what is to be tried of it."""
+        alone = [self._tried(item) for group in plan.bins for item in group if item.position.key in self.suspects]
+        rest = [tuple(item for item in group if item.position.key not in self.suspects) for group in plan.bins]
+        whole = msgspec.structs.replace(plan, bins=tuple(group for group in rest if group))
+        parts = [msgspec.structs.replace(plan, bins=((item,),)) for item in alone]
+        return ((whole, *parts) if whole.bins else tuple(parts)) or (plan,)
+
+    def is_control(self, part: BatchPlan) -> bool:
+        """Whether a job only shows that it works without a message: what it did does not count yet."""
+        return any(item.killing and not self._is_proven(item) for item in _ranges(part))
+
+    def worked(self, part: BatchPlan) -> Isolation:
+        """After a job that did not fail: a suspect's next one takes all that is left of what failed.
+
+        After a control it is the message again.
+        """
+        suspects = dict(self.suspects)
+        for item in _ranges(part):
+            suspect = suspects.pop(item.position.key, None)
+            if suspect is not None and item.killing and not self._is_proven(item):
+                suspects[item.position.key] = Suspect(suspect.until, 1, controls=suspect.controls + 1)
+            elif suspect is not None and item.until < suspect.until:
+                suspects[item.position.key] = Suspect(suspect.until, suspect.until - item.until)
+        return Isolation(0, suspects)
+
+    def failed(self, part: BatchPlan) -> Isolation | None:
+        """After a job that failed; None when it failed without the message that was blamed: none is to blame."""
+        ranges = _ranges(part)
+        known = [item for item in ranges if item.position.key in self.suspects]
+        if known:
+            (item,) = known
+            nobody = item.killing or not item.messages
+            blamed = _blamed(item, self.suspects[item.position.key].controls)
+            return None if nobody else Isolation(self.failures, {**self.suspects, **blamed})
+        if self.failures + 1 < WHOLE_FAILURES_MAX:
+            return msgspec.structs.replace(self, failures=self.failures + 1)
+        halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}
+        return Isolation(0, {**self.suspects, **halved})
+
+    def _is_proven(self, item: PlannedRange) -> bool:
+        suspect = self.suspects.get(item.position.key)
+        return suspect is not None and suspect.controls + 1 >= CONTROLS
+
+    def _tried(self, item: PlannedRange) -> PlannedRange:
+        suspect = self.suspects[item.position.key]
+        until = min(item.until, item.position.next_offset + suspect.messages)
+        killing = () if suspect.killing is None else (suspect.killing,)
+        return msgspec.structs.replace(item, until=until, killing=killing, single_batches=True)
+
+
+def _blamed(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
+    """What failed by itself: one message is tried without next, or half of it is tried."""
+    if item.messages == 1:
+        return {item.position.key: Suspect(item.until, 1, item.position.next_offset, controls)}
+    return {item.position.key: Suspect(item.until, _half(item))}
+
+
+def _half(item: PlannedRange) -> int:
+    return max(1, item.messages // 2)
+
+
+def _ranges(part: BatchPlan) -> list[PlannedRange]:
+    return [item for group in part.bins for item in group]

@@ -1,0 +1,291 @@
+"""Becoming the writer: checks, claim, side tables, positions.
+
+Refusing before the claim leaves the run of the older release at work. A task checks again whatever it opens.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from lockstep.declare.stream import AnyStream
+from lockstep.declare.transform import migration_of
+from lockstep.engine.driver.handover import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
+from lockstep.engine.driver.positions import position_of
+from lockstep.errors import Fenced, LockstepError, StreamHeld, TableError
+from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.audit import compacted
+from lockstep.model.finding import Key
+from lockstep.model.state_types import Shape
+from lockstep.model.table_schema import table_schema
+from lockstep.state.changelog import StateDamaged, read_header
+from lockstep.state.codec import StateSchema
+from lockstep.state.values import versions_of
+from lockstep.table import commit, side_tables
+from lockstep.table.commit import Landed, OutputLog
+from lockstep.table.create import grow_tables, open_tables
+from lockstep.table.delta_log import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.parquet import named_files, some, wrong_files
+from lockstep.table.schema_evolution import defaulted_columns
+
+
+def refuse_changed_state(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
+    """Compare the declared state type with the types of all that is stored.
+
+    Args:
+        stream: The declaration.
+        folders: Where its tables lie.
+        rows: The newest ledger row of every partition.
+
+    Returns:
+        The differences that `migrate` is asked for, each once; empty where the declared type reads all.
+
+    Raises:
+        StateTypeChanged: Something is stored that today's type cannot read, and there is no `migrate`.
+    """
+    schema: StateSchema[object] = StateSchema(stream.types.state, migration_of(stream.transform))
+    migrated: dict[str, None] = {}
+    for shapes, where in _stored(folders, rows):
+        schema.accept(shapes, where)
+        for name, shape in shapes.items():
+            migrated |= dict.fromkeys(map(str, schema.differing(name, shape)))
+    return tuple(migrated)
+
+
+def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, Shape], str]]:
+    """The shapes of each partition's state. What cannot be read is left to the task that needs it, to say so."""
+    for row in rows:
+        section = position_of(row).state
+        if section is None:
+            continue
+        try:
+            header = read_header(folders.state, section)
+        except StateDamaged:
+            continue
+        yield versions_of(header).shapes, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+
+
+LOG = logging.getLogger("lockstep")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """Who launched a run, and what that means for the desired state.
+
+    Attributes:
+        cause: Why the run was started; kept in the ledger.
+        run_id: Dagster's id of the run, or one drawn here.
+        automatic: A sensor asked for the run, not a person: it writes only while the desired state allows it, and
+            leaves that state as it is.
+        adopts_topics: The run reads topics that appear from its next batch on; else a sensor starts a new run for them.
+        wished_version: `Head.wished_version` when the run was asked for: a newer stop is kept, and the run ends. None
+            takes that of its first look at the table.
+    """
+
+    cause: str = "started by hand"
+    run_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+    automatic: bool = False
+    adopts_topics: bool = False
+    wished_version: int | None = None
+
+    def desires(self, *, never_ending: bool) -> Desired | None:
+        """What the claim of the run sets; None leaves the desired state as it is."""
+        return Desired.RUNNING if never_ending and not self.automatic else None
+
+
+BY_HAND = Launch()
+
+
+class NotWanted(Exception):  # not an error: the desired state changed between the request for a run and its claim
+    """A run that somebody stopped before it claimed, or an automatic one that the desired state does not allow."""
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim gives to the loop.
+
+    Attributes:
+        writer: Identity of the writer.
+        head: The head after the claim.
+        output: Handle on the output table.
+        known: Newest ledger row of every partition ever read.
+        takeover: How the writer before was found.
+        side_forwarded: The ledger had to be brought forward: the run before died in between.
+    """
+
+    writer: commit.Writer
+    head: Head
+    output: OutputLog
+    known: dict[Key, LedgerRow]
+    takeover: Takeover
+    side_forwarded: bool
+
+
+class Approach:
+    """Looks for a living writer while the Spark session starts, so that a restart waits only once."""
+
+    def __init__(
+        self,
+        stream: AnyStream,
+        folders: StreamFolders,
+        cluster_id: str,
+        *,
+        launch: Launch = BY_HAND,
+        never_ending: bool = False,
+    ) -> None:
+        """Look at the table.
+
+        Raises:
+            StreamHalted: The stream waits for an operator.
+            StreamHeld: The stream is held by an operator.
+            NotWanted: The run is automatic, and the desired state does not allow it; or it was stopped already.
+            TableError: The table is not as its head says.
+        """
+        self._launch, self._never_ending = launch, never_ending
+        self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
+        self._schema, self._defaulted = table_schema(stream.types.row), defaulted_columns(stream.types.row)
+        keeps_late = stream.integrity.keeps_late
+        self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
+        self.head = self.output.base().head
+        self._refuse(self.head)
+        refuse_changed_state(stream, folders, positions(folders, self.head).values())
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="approach")
+        self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
+        self._whole = self._pool.submit(refuse_torn, folders)
+
+    def claim(self, cancelled: Callable[[], bool]) -> Claimed:
+        """Become the writer.
+
+        1. A living writer is asked to hand over; a dead one is not waited for.
+        2. Claim: compare-and-swap of the epoch that was seen.
+        3. Bring the ledger forward, if the run before died between the two commits.
+        4. Add the columns that the declared types have more than the tables; read the positions.
+
+        Raises:
+            Fenced: Another run claimed in the same moment.
+            StreamHalted, StreamHeld, NotWanted: Meanwhile; as above.
+            TableError: The ledger is not as the head says, or files that the table names are missing.
+        """
+        self._whole.result()
+        takeover = self._approach(cancelled)
+        landed = self._claim()
+        writer = commit.Writer(epoch=landed.head.epoch, generation=landed.head.generation)
+        forwarded = self._forward(landed.head, writer)
+        self._grow(writer)
+        return Claimed(
+            writer=writer,
+            head=landed.head,
+            output=self.output,
+            known=positions(self._folders, landed.head),
+            takeover=takeover,
+            side_forwarded=forwarded,
+        )
+
+    def _approach(self, cancelled: Callable[[], bool]) -> Takeover:
+        lives = self._lives.result()
+        self._pool.shutdown()
+        if self.head.epoch == 0:
+            return Takeover.FIRST
+        if lives:
+            return ask_to_hand_over(self._folders.control, self.head.epoch, self._timeout, cancelled)
+        last = pulse(self._folders.control, self.head.epoch)
+        return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
+
+    def _forward(self, head: Head, writer: commit.Writer) -> bool:
+        try:
+            return side_tables.SideLogs(self._folders).forward(head)
+        except TableError:
+            refuse_overtaken(self.output, writer)
+            raise
+
+    def _grow(self, writer: commit.Writer) -> None:
+        if changed := grow_tables(self.output, self._folders, writer, self._schema, self._defaulted):
+            LOG.info("table of %s: %s", self._folders.stream, changed)
+
+    def _claim(self) -> Landed:
+        desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
+        claim = commit.claim(epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause)
+        return self.output.commit(claim)
+
+    def _refuse(self, head: Head) -> None:
+        refuse_halted(head)
+        if head.desired is Desired.HELD:
+            raise StreamHeld(head.stream, head.reason)
+        allowed = not self._launch.automatic or _allowed(head.desired, never_ending=self._never_ending)
+        if (head.epoch and not allowed) or self._stopped_meanwhile(head):
+            raise NotWanted(f"{head.stream} is {head.desired.value} ({head.reason})")
+
+    def _stopped_meanwhile(self, head: Head) -> bool:
+        """Whether a stop is newer than the wish to run; told by versions of the table, not by clocks."""
+        asked = self._launch.wished_version
+        wished = self.head.wished_version if asked is None else asked
+        return head.desired is Desired.STOPPED and head.wished_version > wished
+
+
+def _allowed(desired: Desired, *, never_ending: bool) -> bool:
+    """Whether an automatic run may write under a desired state."""
+    return desired is Desired.RUNNING or (desired is Desired.BOUNDED and not never_ending)
+
+
+def refuse_halted(head: Head) -> None:
+    """A halted stream goes on only after an operator resumed it.
+
+    Raises:
+        StreamHalted: With the evidence that was committed with the halt.
+    """
+    if head.desired is Desired.HALTED:
+        raise StreamHalted(head.stream, head.findings)
+
+
+def refuse_torn(folders: StreamFolders) -> None:
+    """A root that was copied while it was written may name what the copy does not hold.
+
+    Raises:
+        TableError: Files of the table are missing, or of another size.
+    """
+    if wrong := wrong_files(named_files(folders.table)):
+        raise TableError(
+            f"{folders.table} names {len(wrong)} files that are missing or of another size: {some(wrong)}",
+            next_step=f"lockstep repair {folders.stream}; restore them from a copy: readers fail until then",
+        )
+
+
+def refuse_overtaken(output: OutputLog, writer: commit.Writer) -> None:
+    """Side tables that are ahead of a writer belong to a newer one.
+
+    Raises:
+        Fenced: There is a newer one.
+    """
+    holder = output.base().head.epoch
+    if holder != writer.epoch:
+        raise Fenced(writer.epoch, holder)
+
+
+def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:
+    """Refuse topics that the stream's class or limits cannot bear.
+
+    Raises:
+        LockstepError: Names the topics and what to change.
+    """
+    if len(view.topics) > stream.limits.topics:
+        raise LockstepError(
+            f"pattern {stream.topics.pattern!r} matches {len(view.topics)} topics, the limit is {stream.limits.topics}",
+            next_step="correct the pattern, or raise Limits(topics=...) if all of them are meant",
+        )
+    unfit = compacted(view)
+    if unfit and _needs_every_message(stream.integrity):
+        raise LockstepError(
+            f"topics {', '.join(unfit)} are compacted: messages in the middle may be gone, which the class cannot bear",
+            next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
+        )
+
+
+def _needs_every_message(integrity: IntegrityClass) -> bool:
+    return integrity.answer(Fault.HOLE) is Judgement.VIOLATION

@@ -1,0 +1,1 @@
+"""What runs in a Python worker of an executor."""

@@ -1,0 +1,112 @@
+"""A declared stream made ready to run in a worker: bound functions, looked up once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import cast
+
+import msgspec
+
+from lockstep.declare.decoders.base import Registry
+from lockstep.declare.options import EventTime
+from lockstep.declare.stream import Stream
+from lockstep.declare.transform import Transform, migration_of, overrides
+from lockstep.integrity.base import IntegrityClass
+from lockstep.integrity.verdict import Gate
+from lockstep.model.record import Place, Record
+from lockstep.state.codec import StateSchema
+from lockstep.table.row_encoder import RowsBuilder
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What a transform does beside opening and applying; None for what it does not.
+
+    Attributes:
+        watermark: See `Transform.watermark`, and so on.
+    """
+
+    watermark: Callable[[object, Record], int | None] | None = None
+    deadline: Callable[[object], int | None] | None = None
+    on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None = None
+    on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None = None
+    on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
+
+
+def hooks_of(transform: Transform[object, object, msgspec.Struct]) -> Hooks:
+    """The hooks that a transform overrides."""
+    names = [name for name in Hooks.__struct_fields__ if overrides(type(transform), name)]
+    return Hooks(**{name: getattr(transform, name) for name in names})
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What the fold calls.
+
+    Attributes:
+        decode: A record's value to a typed message.
+        place: The message's place.
+        open: A new state from a snapshot.
+        apply: A state and an update to rows.
+        gate_for: The gate of a partition; see `IntegrityClass.gate_for`.
+        hooks: What the transform does beside, where it does.
+        event_time: How event time is treated.
+        integrity: The class, for its verdicts on what the gate never sees.
+        state: How states are encoded.
+        rows: How rows become Arrow.
+        row_type: What the transform must emit.
+        message_bytes_max: Larger messages are undecodable.
+        holes_max: A range with more holes ends early.
+    """
+
+    decode: Callable[[bytes], object]
+    place: Callable[[object, Record], Place]
+    open: Callable[[object, Record], object]
+    apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
+    gate_for: Callable[..., Gate]
+    hooks: Hooks
+    event_time: EventTime
+    integrity: IntegrityClass
+    state: StateSchema[object]
+    rows: RowsBuilder
+    row_type: type[msgspec.Struct]
+    message_bytes_max: int
+    holes_max: int
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether every message may move the watermark past something: else it is enough to see it by the chunk."""
+        return self.integrity.is_timed or self.arms_timers or self.hooks.watermark is not None
+
+    @property
+    def arms_timers(self) -> bool:
+        """Whether something may become due for a session."""
+        idle = self.event_time.session_idle is not None
+        return self.integrity.holds_back or self.hooks.deadline is not None or idle
+
+
+@lru_cache(maxsize=8)
+def shipped_program(stream: bytes, registry: Registry | None = None) -> Program:
+    """The program of a pickled declaration; kept in the worker, because building costs milliseconds."""
+    declared = cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream))  # noqa: S301  # our own driver's
+    return program(declared, registry)
+
+
+def program(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> Program:
+    """The program of a declaration, in an installation with this schema registry."""
+    transform, types = stream.transform, stream.types
+    return Program(
+        decode=stream.decoder.connected(registry).build(types.message),
+        place=transform.place,
+        open=transform.open,
+        apply=transform.apply,
+        gate_for=stream.integrity.gate_for,
+        hooks=hooks_of(transform),
+        event_time=stream.event_time,
+        integrity=stream.integrity,
+        state=StateSchema(types.state, migration_of(transform)),
+        rows=RowsBuilder(types.row),
+        row_type=types.row,
+        message_bytes_max=stream.limits.message_bytes,
+        holes_max=stream.limits.holes,
+    )

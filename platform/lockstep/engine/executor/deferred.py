@@ -1,0 +1,339 @@
+"""Buffered messages, timers, session end; event-time timers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from lockstep.declare.transform import Opened
+from lockstep.engine.executor.compiled_stream import Program
+from lockstep.engine.executor.rejects import Judging, Without
+from lockstep.engine.executor.row_buffer import Emission
+from lockstep.engine.executor.sessions import Sessions
+from lockstep.engine.protocol import Position
+from lockstep.integrity.base import Fault, PartitionTime, microseconds, time_of
+from lockstep.integrity.verdict import Gate, GateState, Judgement
+from lockstep.model.record import Kind, Place, Record
+from lockstep.state.store import Entry, PartitionState
+from lockstep.state.timers import CLOCK, NEVER, Agenda
+
+
+class Clock(msgspec.Struct, array_like=True):
+    """What is known of a session's time.
+
+    Attributes:
+        armed_us: The first deadline under which the session stands in the agenda.
+        seen_us: Event time of its newest message.
+        offset: Its last message that was applied.
+    """
+
+    armed_us: int = NEVER
+    seen_us: int = 0
+    offset: int = 0
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_CLOCKS = msgspec.msgpack.Decoder(Clock)
+
+
+class Timing:
+    """See the module.
+
+    Attributes:
+        time: The partition's watermark.
+    """
+
+    def __init__(self, program: Program, time: PartitionTime, state: PartitionState[object]) -> None:
+        self.time = time
+        self._watermark, self._deadline = program.hooks.watermark, program.hooks.deadline
+        idle = program.event_time.session_idle
+        self._idle_us = None if idle is None else microseconds(idle)
+        self._arms = program.arms_timers
+        self._reserved = state.reserved
+        self._agenda = Agenda(state.reserved) if self._arms else None
+        self._clocks: dict[str, Clock] = {}
+
+    def see(self, message: object, place: Place, record: Record) -> bool:
+        """Move the watermark up to what a message says; whether something is due now."""
+        if self._watermark is None:
+            self.time.see(time_of(place, record))
+        elif (said := self._watermark(message, record)) is not None:
+            self.time.see(said)
+        return self.is_due
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the watermark has passed something."""
+        return self._agenda is not None and self._agenda.next_us <= self.time.watermark_us
+
+    def take(self) -> list[tuple[int, str]]:
+        """What is due first: (deadline, session), all of one deadline; empty when nothing is."""
+        return [] if self._agenda is None else self._agenda.take(self.time.watermark_us)
+
+    def touch(self, session: str, entry: Entry[object], gate: Gate, place: Place, record: Record) -> None:
+        """Note a message of a session, and when something is due for it."""
+        if self._arms:
+            clock, happened_us = self.clock(session), time_of(place, record)
+            if not self.time.is_absurd(happened_us):
+                clock.seen_us = max(clock.seen_us, happened_us)
+            clock.offset = record.offset
+            self._arm(session, clock, self.due_us(session, entry, gate))
+
+    def rearm(self, session: str, entry: Entry[object], gate: Gate) -> None:
+        """Note what is due for a session after something was."""
+        self.disarm(session)
+        self._arm(session, self.clock(session), self.due_us(session, entry, gate))
+
+    def disarm(self, session: str) -> None:
+        """Nothing is due for a session until its next message."""
+        self.clock(session).armed_us = NEVER
+
+    def due_us(self, session: str, entry: Entry[object], gate: Gate) -> int:
+        """The watermark at which something is due for a session; `NEVER` without anything."""
+        released = gate.due_us(cast("GateState", entry.gate))
+        return min(NEVER if released is None else released, self.timer_us(entry), self.silent_us(session))
+
+    def timer_us(self, entry: Entry[object]) -> int:
+        """When the session's own timer is due; `NEVER` without one."""
+        if self._deadline is None or entry.state is None:
+            return NEVER
+        deadline = self._deadline(entry.state)
+        return NEVER if deadline is None else deadline
+
+    def silent_us(self, session: str) -> int:
+        """When the session has been silent for too long; `NEVER` where it may be."""
+        return NEVER if self._idle_us is None else self.clock(session).seen_us + self._idle_us
+
+    def clock(self, session: str) -> Clock:
+        """What is known of a session's time."""
+        clock = self._clocks.get(session)
+        if clock is None:
+            stored = self._reserved.get(_key(session))
+            clock = self._clocks[session] = Clock() if stored is None else _CLOCKS.decode(stored)
+        return clock
+
+    def forget(self, session: str) -> None:
+        """A session has ended."""
+        if self._arms:
+            self._clocks.pop(session, None)
+            self._reserved.remove(_key(session))
+
+    def save(self) -> None:
+        """Keep what is known of sessions with the state. Call once, at the end of the range."""
+        for session, clock in self._clocks.items():
+            self._reserved.put(_key(session), _ENCODER.encode(clock))
+
+    def _arm(self, session: str, clock: Clock, due_us: int) -> None:
+        if self._agenda is not None and due_us < clock.armed_us:
+            self._agenda.add(due_us, session)
+            clock.armed_us = due_us
+
+
+def _key(session: str) -> bytes:
+    return CLOCK + session.encode("utf-8", "surrogatepass")
+
+
+class Applying:
+    """What is applied at one offset, beside or instead of the message there.
+
+    Attributes:
+        program: The stream.
+        subject: The message held back that is being applied; None while it is none.
+        timer_of: The session whose timer runs; None while none does.
+    """
+
+    def __init__(
+        self, program: Program, position: Position, sessions: Sessions, judge: Judging, emission: Emission
+    ) -> None:
+        self.program = program
+        self._position, self._sessions = position, sessions
+        self._judge, self._emission = judge, emission
+        self._held = sessions.held
+        self.timing: Timing | None = None
+        self.without = Without()
+        self.subject: Record | None = None
+        self.timer_of: str | None = None
+
+    @property
+    def first_offset(self) -> int:
+        """Where the range begins."""
+        return self._position.next_offset
+
+    def set_state(self, entry: Entry[object], body: object, place: Place, record: Record) -> None:
+        """Snapshots, first updates under a class that lets them pass, and ends."""
+        if place.kind is Kind.END:
+            self._end(place.session, entry)
+            return
+        opened = self.program.open(body, record)
+        if isinstance(opened, Opened):
+            self._emission.rows.extend(opened.rows)
+            opened = opened.state
+        entry.state = opened
+        self._sessions.keep(place.session, entry)
+
+    def held_back(self, session: str, offsets: Sequence[int], at: int) -> None:
+        """Apply messages that were held back, in order, while the message at an offset is worked on.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        for number, offset in enumerate(offsets):
+            entry = self._sessions.find(session)
+            if entry is None or offset in self.without.held_refused:
+                self._give_up(session, entry, offsets[number:])
+                return
+            self._apply(entry, self._taken(session, offset), at)
+
+    def completed(self, entry: Entry[object], place: Place, body: object, record: Record, parts: Sequence[int]) -> bool:
+        """Apply a snapshot that is complete: its parts, in order, and the message that completes it.
+
+        Returns:
+            Whether it was applied; not, when the transform refused a part of it.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        session = place.session
+        if any(offset in self.without.held_refused for offset in parts):
+            self._give_up(session, entry, parts)
+            self._judge.judged(
+                Judgement.QUARANTINE, record, self._judge.finding("suspended", record.offset, session=session)
+            )
+            return False
+        for number, offset in enumerate(parts):
+            self._apply(entry, self._taken(session, offset), record.offset, opens=number == 0)
+        self._prove(record, place, record.offset, self._emit(self.program.apply(entry.state, body, record)))
+        return True
+
+    def free(self, session: str, offsets: Sequence[int]) -> None:
+        """Send messages that were held back to quarantine.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        for offset in offsets:
+            self._judge.freed(self._taken(session, offset), session)
+
+    def drop(self, session: str, offsets: Sequence[int]) -> None:
+        """Drop messages that were held back, because a snapshot covers them."""
+        for offset in offsets:
+            self._held.take(session, offset)
+            self._judge.dropped_late()
+
+    def fire(self, at: int) -> None:
+        """Do all that is due by the watermark, in the order of (deadline, session).
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        timing = cast("Timing", self.timing)
+        while due := timing.take():
+            for deadline_us, session in due:
+                entry = self._sessions.find(session)
+                if entry is None:
+                    timing.forget(session)
+                    continue
+                self._wake(session, entry, deadline_us, at)
+                if self._emission.is_full:
+                    self._emission.flush()
+
+    def _wake(self, session: str, entry: Entry[object], deadline_us: int, at: int) -> None:
+        """Whatever of a session is due at one deadline; it may be nothing: deadlines move on."""
+        timing, gate = cast("Timing", self.timing), self._sessions.gate
+        if self._sessions.is_suspended(session, entry):
+            timing.disarm(session)
+            return
+        released = gate.due_us(cast("GateState", entry.gate))
+        if released is not None and released <= deadline_us:
+            self._release(session, entry, at)
+        if self._sessions.find(session) is None:
+            return
+        if self._sessions.is_suspended(session, entry):  # what was released could not be applied
+            timing.disarm(session)
+            return
+        if timing.timer_us(entry) <= deadline_us:
+            self._run_timer(session, entry, timing.timer_us(entry), at)
+        if timing.silent_us(session) <= deadline_us:
+            self._fall_silent(session, entry, timing.silent_us(session), at)
+        else:
+            timing.rearm(session, entry, gate)
+
+    def _release(self, session: str, entry: Entry[object], at: int) -> None:
+        entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate))
+        self._judge.counts.gaps += verdict.cause == "gap"
+        self.held_back(session, verdict.after, at)
+
+    def _run_timer(self, session: str, entry: Entry[object], due_us: int, at: int) -> None:
+        self.timer_of = session
+        timing, on_timer = cast("Timing", self.timing), self.program.hooks.on_timer
+        if on_timer is not None:
+            self._beside(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
+        if timing.timer_us(entry) <= due_us:
+            raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
+        self.timer_of = None
+
+    def _fall_silent(self, session: str, entry: Entry[object], due_us: int, at: int) -> None:
+        self.timer_of = session
+        before, clock = len(self._emission.rows), cast("Timing", self.timing).clock(session)
+        self._end(session, entry)
+        rows = len(self._emission.rows) - before
+        if rows:
+            self._emission.beside((clock.offset, rows, session, None, due_us, at))
+        self.timer_of = None
+
+    def _beside(self, session: str, rows: int, due_us: int, at: int) -> None:
+        if rows:
+            offset = cast("Timing", self.timing).clock(session).offset
+            self._emission.beside((offset, rows, session, None, due_us, at))
+
+    def _end(self, session: str, entry: Entry[object]) -> None:
+        on_end = self.program.hooks.on_end
+        if on_end is not None and entry.gate is not None and entry.state is not None:  # None: a snapshot on its way
+            self._emit(on_end(entry.state))
+        held = self._sessions.gate.held(cast("GateState", entry.gate))
+        self._sessions.remove(session)
+        self.free(session, held)
+        if self.timing is not None:
+            self.timing.forget(session)
+
+    def _apply(self, entry: Entry[object], record: Record, at: int, *, opens: bool = False) -> None:
+        """Apply one message that was held back."""
+        self.subject = record
+        body = self.program.decode(record.value or b"")
+        place, before = self.program.place(body, record), len(self._emission.rows)
+        if opens or place.kind in {Kind.SNAPSHOT, Kind.END}:
+            self.set_state(entry, body, place, record)
+        else:
+            self._emit(self.program.apply(entry.state, body, record))
+        self._judge.counts.released += 1
+        self._prove(record, place, at, len(self._emission.rows) - before)
+        self.subject = None
+
+    def _give_up(self, session: str, entry: Entry[object] | None, offsets: Sequence[int]) -> None:
+        """Messages held back that cannot be applied: one that was refused, and those that follow it."""
+        waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
+        for offset in offsets:
+            if (refused := self.without.held_refused.get(offset)) is None:
+                self.free(session, (offset,))
+                continue
+            self._judge.counts.released += 1
+            self._judge.counts.refused += 1
+            record = self._taken(session, offset)
+            self._judge.judged(self._judge.answer(Fault.RAISED, offset), record, refused)
+        self.free(session, [offset for offset in waiting if offset not in offsets])
+
+    def _taken(self, session: str, offset: int) -> Record:
+        where, message = self._position, self._held.take(session, offset)
+        return Record(where.topic, where.topic_id, where.partition, offset, message)
+
+    def _emit(self, rows: object) -> int:
+        """Put rows among those of the range; gives how many."""
+        before = len(self._emission.rows)
+        self._emission.rows.extend(cast("Sequence[msgspec.Struct]", rows))
+        return len(self._emission.rows) - before
+
+    def _prove(self, record: Record, place: Place, at: int, rows: int) -> None:
+        proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, at)
+        self._emission.proofs.append(proof)

@@ -1,0 +1,357 @@
+"""The hot loop: decode, envelope, gate, apply; error attribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import dropwhile
+from pathlib import Path
+from traceback import TracebackException
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import replace
+
+import lockstep
+from lockstep.declare.decoders.base import Cause, Undecodable
+from lockstep.engine.executor.compiled_stream import Program
+from lockstep.engine.executor.deferred import Applying, Timing
+from lockstep.engine.executor.rejects import KILLS_ITS_WORKER, Ended, Judging, Message, Without, key_text
+from lockstep.engine.executor.row_buffer import CHUNK_ROWS, Emission
+from lockstep.engine.executor.sessions import Sessions, is_on_its_way
+from lockstep.engine.protocol import Counts, Position
+from lockstep.errors import EnvironmentProblem, StateError, Violation
+from lockstep.integrity.base import Fault, PartitionTime
+from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
+from lockstep.model.finding import Finding
+from lockstep.model.record import Kind, Place, Record
+from lockstep.state.store import Entry, PartitionState
+from lockstep.table.row_encoder import RowRefused
+
+TRACEBACK_MAX = 4_000
+"""Characters of a traceback in the commit that halts the stream."""
+_LOCKSTEP = str(Path(lockstep.__file__).parent)
+
+
+class Blame(msgspec.Struct, frozen=True):
+    """Who is to blame for an error.
+
+    Attributes:
+        offset: Offset of the message that raised, or gave the row.
+        at: The offset that was being worked on.
+        session: Its session, where that can be told.
+        of_timer: It was a timer: there is no message that could be put aside.
+        held: The message was held back before.
+    """
+
+    offset: int
+    at: int
+    session: str | None
+    of_timer: bool = False
+    held: bool = False
+
+
+def note_error(error: Exception, worked: Record | None, applying: Applying, emission: Emission, judge: Judging) -> None:
+    """Note an error of the user's code: a violation, or a message to be left out when the range is folded again."""
+    blame = _of_row(error, emission) if isinstance(error, RowRefused) else _of_message(worked, applying)
+    found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
+    found = replace(found, session=blame.session)
+    if blame.of_timer or judge.answer(Fault.RAISED, blame.offset) is Judgement.VIOLATION:
+        source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
+        judge.stopped = replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source)
+    else:
+        judge.refused, judge.refused_held = found, blame.held
+
+
+def session_of(program: Program, record: Record) -> str | None:
+    """The session of a message, as far as it can be told."""
+    try:
+        return program.place(program.decode(record.value or b""), record).session
+    except Exception:  # noqa: BLE001  # the user's `place` is what raised
+        return key_text(record)
+
+
+def _of_row(error: RowRefused, emission: Emission) -> Blame:
+    (offset, _, session, _, _, at), of_timer = emission.proof_at(error.origin.position)
+    return Blame(offset, at, session, of_timer, held=offset != at)
+
+
+def _of_message(worked: Record | None, applying: Applying) -> Blame:
+    at = applying.first_offset if worked is None else worked.offset
+    subject = applying.subject or worked
+    if applying.timer_of is not None or subject is None:
+        return Blame(at, at, applying.timer_of, of_timer=True)
+    session = session_of(applying.program, subject)
+    return Blame(subject.offset, at, session, held=applying.subject is not None)
+
+
+def _told(error: Exception, found: Finding) -> Finding:
+    if isinstance(error, Violation):
+        return replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
+    return replace(found, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
+
+
+def _traceback(error: Exception) -> str:
+    """Where the stream's own code raised: without the frames of lockstep that called it; of what is long the end."""
+    told = TracebackException.from_exception(error)
+    of_stream = list(dropwhile(lambda frame: frame.filename.startswith(_LOCKSTEP), told.stack))
+    if not of_stream:
+        return ""  # lockstep's own code raised, on a row or a place that it cannot take
+    told.stack[:] = of_stream
+    text = "".join(told.format()).rstrip("\n")
+    return text if len(text) <= TRACEBACK_MAX else f"...{text[-TRACEBACK_MAX:]}"
+
+
+SKIP, UPDATE, END, PART = Kind.SKIP, Kind.UPDATE, Kind.END, Kind.PART
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""What decoders raise on bad input; TypeError is a null value."""
+NO_END_US = 2**63 - 1
+
+
+class RangeFold:
+    """The fold of one range of one partition.
+
+    Attributes:
+        judge: Counts, what is kept aside, and the violation that ended the fold.
+        emission: The rows.
+        sessions: The sessions, and from where they are suspended.
+        time: The watermark.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        position: Position,
+        state: PartitionState[object],
+        without: Without | None = None,
+        latest_us: int = NO_END_US,
+    ) -> None:
+        self._program, self._position, self._state = program, position, state
+        self._without = without or Without()
+        self.time = PartitionTime(position.watermark_us, latest_us)
+        self.sessions = Sessions(program, position, state, self.time)
+        self.judge = Judging(program.integrity, position)
+        seen_by_chunk = None if program.is_timed else self.time
+        self.emission = Emission(program.rows, position, self.judge.counts, seen_by_chunk)
+        self._timing = Timing(program, self.time, state) if program.is_timed else None
+        self._applying = Applying(program, position, self.sessions, self.judge, self.emission)
+        self._applying.timing, self._applying.without = self._timing, self._without
+        self._record: Record | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """Messages by what became of them."""
+        return self.judge.counts
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows so far."""
+        return self.emission.batches
+
+    def fold(self, messages: Sequence[Message]) -> None:
+        """Fold messages in offset order, until the first violation."""
+        for piece in self._without.pieces(messages):
+            if not self.judge.is_over:
+                self._fold_piece(piece)
+
+    def advance(self, watermark_us: int) -> None:
+        """Move the watermark on where nothing has come, and do what is due then."""
+        self.time.see(watermark_us)
+        if self._timing is not None and self._timing.is_due and not self.judge.is_over:
+            self._guarded(lambda: self._applying.fire(self._position.next_offset))
+
+    def finish(self, reached: int) -> None:
+        """Turn the last rows into Arrow. Call once, after the last message, with the offset that the range reached."""
+        self._suspend_up_to(reached)
+        self._guarded(self.emission.flush)
+        if self._timing is not None:
+            self._timing.save()
+
+    def _fold_piece(self, messages: Sequence[Message]) -> None:
+        first = _offset(messages[0])
+        self._suspend_up_to(first)
+        if first in self._without.killing:
+            self._guarded(lambda: self._undecodable(self._record_of(messages[0]), KILLS_ITS_WORKER))
+        elif first in self._without.refused:
+            self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
+        else:
+            self._guarded(lambda: self._fold(messages))
+
+    def _suspend_up_to(self, offset: int) -> None:
+        """Suspend what began before a hole that lies before an offset."""
+        if (suspended := self._without.suspended_before(offset)) > max(0, self.sessions.suspended_from):
+            self.sessions.suspend_before(suspended)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do a part of the fold; an error of the user's code is a verdict, not a crash."""
+        try:
+            work()
+        except Ended:
+            return
+        except (EnvironmentProblem, StateError, MemoryError):
+            raise  # of this machine, the registry or the state: says nothing of the message
+        except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
+            self.emission.forget_unproven()  # what the message had emitted before it raised
+            note_error(error, self._record, self._applying, self.emission, self.judge)
+
+    def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
+        # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
+        program, where, sessions, timing = self._program, self._position, self.sessions, self._timing
+        entries, load = self._state.entries, sessions.load
+        topic, topic_id, partition = where.topic, where.topic_id, where.partition
+        decode, place_of, apply, bytes_max = program.decode, program.place, program.apply, program.message_bytes_max
+        rows, proofs = self.emission.rows, self.emission.proofs
+        take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
+        offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
+        for offset, value, message in zip(offsets, values, messages, strict=True):
+            self._record = record = Record(topic, topic_id, partition, offset, message)  # type: ignore[arg-type]  # set
+            try:
+                body = decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
+            except DECODE_ERRORS as error:
+                self._undecodable(record, error)
+                continue
+            place = place_of(body, record)
+            kind, session = place.kind, place.session
+            if kind is not UPDATE and self._is_skipped(kind):
+                continue
+            if timing is not None and timing.see(body, place, record):
+                self._applying.fire(record.offset)
+            entry = entries.get(session) or load(session) or Entry(None, None)
+            gate, verdict = sessions.check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much
+            if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, place, record):
+                continue
+            before = len(rows)
+            if kind is UPDATE and entry.gate is not None:
+                take(apply(entry.state, body, record))
+            else:
+                self._applying.set_state(entry, body, place, record)
+            entry.gate = gate
+            prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us, record.offset))
+            if timing is not None or verdict is not ACCEPT:
+                self._follow(verdict, entry, place, record)
+            if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
+                self.emission.flush()
+
+    def _is_skipped(self, kind: Kind) -> bool:
+        """Whether a message is not wanted; where it is part of a snapshot, the gate is made ready for that."""
+        if kind is PART:
+            self.sessions.bear_parts()
+        self.counts.skipped += kind is SKIP
+        return kind is SKIP
+
+    def _applies(
+        self, verdict: Verdict, gate: GateState, entry: Entry[object], body: object, place: Place, record: Record
+    ) -> bool:
+        """Whether a message that was remarked on is applied in the usual way; if not, what becomes of it.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        session, judgement = place.session, verdict.judgement
+        if verdict.freed:
+            self._applying.free(session, verdict.freed)
+            entry.gate = gate
+        if verdict.stale:
+            self._applying.drop(session, verdict.stale)
+        applied = self.judge.remarked(verdict, record, session)
+        if judgement is Judgement.BUFFER:
+            self._hold_back(gate, entry, place, record)
+        elif judgement is Judgement.SUSPEND:
+            entry.gate = gate
+        elif judgement is Judgement.LATE:
+            self._late(entry, body, place, record)
+        elif verdict.begins:
+            entry.gate = None  # its state is that of an unknown session: `open` makes a new one
+        return applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record))
+
+    def _preceded(
+        self,
+        before: Sequence[int],
+        gate: GateState,
+        entry: Entry[object],
+        body: object,
+        place: Place,
+        record: Record,
+    ) -> bool:
+        """Apply what goes before a message; whether the message itself is still to be applied.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        if not is_on_its_way(cast("GateState", entry.gate)):
+            entry.gate = gate  # what is released waits no longer, even where it ends the session
+            self._applying.held_back(place.session, before, record.offset)
+            return True
+        if self._applying.completed(entry, place, body, record, before):
+            entry.gate = gate
+            self._touch(entry, place, record)
+        return False
+
+    def _hold_back(self, gate: GateState, entry: Entry[object], place: Place, record: Record) -> None:
+        self.sessions.held.put(place.session, record)
+        entry.gate = gate
+        self.sessions.keep(place.session, entry)
+        self._touch(entry, place, record)
+
+    def _late(self, entry: Entry[object], body: object, place: Place, record: Record) -> None:
+        on_late = self._program.hooks.on_late
+        if on_late is not None and self._program.integrity.keeps_late:
+            before = len(self.emission.rows)
+            self.emission.rows.extend(on_late(entry.state, body, record))
+            if rows := len(self.emission.rows) - before:
+                proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, record.offset)
+                self.emission.beside(proof)
+
+    def _follow(self, verdict: Verdict, entry: Entry[object], place: Place, record: Record) -> None:
+        """What a message lets go: those that waited for it, and its session's next deadline."""
+        if verdict.after:
+            self._applying.held_back(place.session, verdict.after, record.offset)
+        if place.kind is not END:
+            self._touch(entry, place, record)
+
+    def _touch(self, entry: Entry[object], place: Place, record: Record) -> None:
+        if self._timing is not None and self.sessions.find(place.session) is not None:
+            self._timing.touch(place.session, entry, self.sessions.gate, place, record)
+
+    def _record_of(self, message: Message) -> Record:
+        where = self._position
+        self._record = Record(where.topic, where.topic_id, where.partition, _offset(message), message)
+        return self._record
+
+    def _undecodable(self, record: Record, error: Exception) -> None:
+        if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # whose message it was is not known
+            self.sessions.suspend_before(record.offset + 1)
+
+    def _leave_out(self, message: Message, found: Finding) -> None:
+        """Judge a message that an earlier fold of this range could not apply."""
+        record = self._record_of(message)
+        answer = self.judge.answer(Fault.RAISED, record.offset)
+        self.counts.refused += 1
+        self.judge.judged(answer, record, found)
+        try:
+            session = self._program.place(self._program.decode(record.value or b""), record).session
+        except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
+            if answer is Judgement.SUSPEND:
+                self.sessions.suspend_before(record.offset + 1)
+            return
+        entry = self.sessions.find(session)
+        if entry is not None and (answer is Judgement.SUSPEND or is_on_its_way(cast("GateState", entry.gate))):
+            self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
+
+
+def decoded(value: bytes | None, program: Program) -> object:
+    """Decode a value as the fold does, which has these lines in its loop.
+
+    Raises:
+        Undecodable: It is larger than the stream takes; whatever else is in `DECODE_ERRORS` where it is no message.
+    """
+    bytes_max = program.message_bytes_max
+    return program.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
+
+
+def _offset(message: Message) -> int:
+    return message.offset()  # type: ignore[return-value]  # always set on a consumed message
+
+
+def _too_large(value: bytes, bytes_max: int) -> object:
+    raise Undecodable(Cause.TOO_LARGE, f"{len(value)} bytes, more than the limit of {bytes_max}")

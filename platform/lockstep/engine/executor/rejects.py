@@ -1,0 +1,248 @@
+"""Verdict handling and the quarantine buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from lockstep.declare.decoders.base import Cause, Undecodable, cause_of
+from lockstep.engine.protocol import AcceptedLoss, Counts, Position, event_time
+from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.suspension import LOSS_ACCEPTED
+from lockstep.integrity.verdict import Judgement, Verdict
+from lockstep.model.finding import Finding
+from lockstep.model.record import KafkaMessage, Record
+from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
+
+KEPT_BYTES_MAX = 64_000_000
+"""A range with more in quarantine ends early, so that garbage cannot fill a worker's memory."""
+
+KILLS_ITS_WORKER = Undecodable(Cause.KILLS_ITS_WORKER, "each worker that was given it died")
+"""What the fold says of a message that the driver found to end its worker."""
+
+
+class Message(KafkaMessage, Protocol):
+    """A message with its offset, as client libraries give it."""
+
+    def offset(self) -> int | None:
+        """The offset; set on every consumed message."""
+        ...
+
+
+T = TypeVar("T", bound=Message)
+
+
+class Without(msgspec.Struct, frozen=True):
+    """What an earlier fold of the same range found out.
+
+    Attributes:
+        refused: Messages that the transform cannot take, by offset.
+        held_refused: Those of them that it could not take when they were released from being held back.
+        suspend_at: Offsets before which all sessions are suspended, rising: ends of holes.
+        killing: Offsets of messages that end their worker; not even decoded.
+    """
+
+    refused: Mapping[int, Finding] = {}
+    held_refused: Mapping[int, Finding] = {}
+    suspend_at: tuple[int, ...] = ()
+    killing: tuple[int, ...] = ()
+
+    def pieces(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Messages in order, cut so that each refused one stands alone and nothing spans a suspension."""
+        if not messages:
+            return
+        if not self.refused and not self.suspend_at and not self.killing:
+            yield messages
+            return
+        for _, piece in groupby(messages, key=self._piece):
+            yield list(piece)
+
+    def suspended_before(self, offset: int) -> int:
+        """The newest suspension up to an offset; 0 without one."""
+        return max((at for at in self.suspend_at if at <= offset), default=0)
+
+    def _piece(self, message: T) -> tuple[int, int]:
+        offset, alone = message.offset() or 0, {*self.refused, *self.killing}
+        before = sum(1 for at in alone if at < offset)
+        return 2 * before + (offset in alone), self.suspended_before(offset)
+
+
+class Kept:
+    """What goes to quarantine from one range.
+
+    Attributes:
+        rows: The rows; generation and batch are set when they are written.
+        full: No more can be kept in this range; it ends here.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[QuarantineRow] = []
+        self.full = False
+        self._bytes = 0
+
+    def add(self, record: Record, found: Finding) -> None:
+        """Keep a message as it came, with the reason."""
+        value = record.value
+        row = QuarantineRow(
+            generation=0,
+            batch=0,
+            topic_id=record.topic_id,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            session=found.session,
+            cause=found.cause,
+            expected=found.expected,
+            found=found.found or found.detail or None,
+            timestamp=event_time(record.timestamp_ms * 1000),
+            key=record.key,
+            value=value[:VALUE_BYTES_MAX] if value is not None else None,
+            value_bytes=len(value or b""),
+            headers=[Header(name, content) for name, content in record.headers],
+        )
+        self.rows.append(row)
+        self._bytes += 500 + len(row.value or b"") + sum(len(header.value or b"") for header in row.headers)
+        self.full = self._bytes > KEPT_BYTES_MAX
+
+
+_REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
+_NOT_KEPT = (Judgement.GAP, Judgement.DUPLICATE, Judgement.LATE)
+
+
+class Ended(Exception):
+    """The fold of the range goes no further; why is noted."""
+
+
+class Judging:
+    """The verdicts of one range that are more than "accept".
+
+    Attributes:
+        counts: Messages by what became of them.
+        kept: What goes to quarantine.
+        late: What goes to the late table.
+        accepted: Losses that the declaration accepts.
+        stopped: The violation that ended the fold.
+        refused: A message that the transform cannot take; the range is to be folded again without it.
+        refused_held: It was held back, and is to be refused when it is released.
+    """
+
+    def __init__(self, integrity: IntegrityClass, position: Position) -> None:
+        self._integrity, self._position = integrity, position
+        self.counts = Counts()
+        self.kept, self.late = Kept(), Kept()
+        self.accepted: list[AcceptedLoss] = []
+        self.stopped: Finding | None = None
+        self.refused: Finding | None = None
+        self.refused_held = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fold goes no further."""
+        return self.stopped is not None or self.refused is not None or self.kept.full or self.late.full
+
+    @property
+    def fullest(self) -> Kept:
+        """What is kept aside, of the kind that can take no more; else the quarantine."""
+        return self.late if self.late.full else self.kept
+
+    def answer(self, fault: Fault, offset: int) -> Judgement:
+        """The class's verdict; what an operator has given up is kept in quarantine, whatever it is."""
+        given_up = offset < self._position.suspended_from
+        return Judgement.QUARANTINE if given_up else self._integrity.answer(fault)
+
+    def remarked(self, verdict: Verdict, record: Record, session: str) -> bool:
+        """Count a message that was remarked on; whether it is applied all the same.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        judgement = verdict.judgement
+        if judgement is Judgement.BUFFER:
+            self.counts.buffered += 1
+            return False
+        if verdict.cause == "gap":
+            self.counts.gaps += 1
+        elif verdict.cause == LOSS_ACCEPTED:
+            self.accepted.append(AcceptedLoss(session, int(verdict.expected or 0), record.offset))
+        elif verdict.cause and judgement in _REPEATED and not self._keeps(judgement):
+            self.counts.repeats += 1
+        if judgement is not Judgement.ACCEPT:
+            self.judged(judgement, record, self._found(verdict, record, session))
+        return judgement is Judgement.ACCEPT
+
+    def judged(self, judgement: Judgement, record: Record, found: Finding) -> None:
+        """A message that is not applied: the end of the fold, kept aside, or just counted.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        if judgement is Judgement.VIOLATION:
+            self.stopped = found
+            raise Ended
+        if self._keeps(judgement):
+            self.counts.late += 1
+            self.late.add(record, found)
+        elif judgement in _NOT_KEPT:
+            self.counts.dropped += 1
+        else:
+            self.counts.quarantined += 1
+            self.kept.add(record, found)
+        if self.kept.full or self.late.full:
+            raise Ended
+
+    def undecodable(self, record: Record, error: Exception) -> Judgement:
+        """Judge a message that cannot be decoded.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        problem = "no value (null)" if record.value is None else str(error)
+        cause = Cause.NO_VALUE if record.value is None else cause_of(error)
+        answer = self.answer(Fault.UNDECODABLE, record.offset)
+        given_up = record.offset < self._position.suspended_from
+        # A class that only counts them fills no quarantine, and what an operator has given up is no burst.
+        self.counts.refused += answer is not Judgement.GAP and not given_up
+        found = self.finding("undecodable", record.offset, session=key_text(record))
+        self.judged(
+            answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))
+        )
+        return answer
+
+    def freed(self, record: Record, session: str) -> None:
+        """A message that was held back, and whose session is suspended now.
+
+        Raises:
+            Ended: The fold goes no further.
+        """
+        found = self.finding("suspended", record.offset, session=session)
+        self.counts.released += 1
+        told = replace(found, expected="a snapshot of the session", found="a message held back")
+        self.judged(Judgement.QUARANTINE, record, told)
+
+    def dropped_late(self) -> None:
+        """A message that was held back, and of which nothing is wanted any more."""
+        self.counts.released += 1
+        self.counts.repeats += 1
+        self.counts.dropped += 1
+
+    def finding(self, cause: str, offset: int, *, session: str | None = None) -> Finding:
+        """A finding about one message of this partition."""
+        where = self._position
+        return Finding(cause, where.topic, where.topic_id, where.partition, offset, offset + 1, session)
+
+    def _keeps(self, judgement: Judgement) -> bool:
+        """Whether a message goes to the late table."""
+        return judgement is Judgement.LATE and self._integrity.keeps_late
+
+    def _found(self, verdict: Verdict, record: Record, session: str) -> Finding:
+        found = self.finding(verdict.cause, record.offset, session=session)
+        return replace(found, expected=verdict.expected, found=verdict.found)
+
+
+def key_text(record: Record) -> str | None:
+    """The key of a record, for people."""
+    return record.key.decode(errors="replace") if record.key is not None else None

@@ -1,0 +1,124 @@
+"""The sessions of one range: their stored state, and the gate that judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import cast
+
+from lockstep.engine.executor.compiled_stream import Program
+from lockstep.engine.protocol import Position
+from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.multipart import Parts, is_spread
+from lockstep.integrity.suspension import Opened, suspended_state
+from lockstep.integrity.verdict import Gate, GateState, Verdict
+from lockstep.model.record import Place, Record
+from lockstep.state.store import Entry, PartitionState
+from lockstep.state.timers import Held
+
+DIGEST_BYTES = 8
+
+
+class Sessions:
+    """See the module.
+
+    Attributes:
+        gate: The gate of the partition as of now.
+        check: What it judges by; read anew for each message, because any message may change it.
+        suspended_from: Sessions that began before this offset are suspended.
+        opened: Sessions that began in this range and did not end.
+        closed: Sessions that ended in it.
+        held: The messages that are held back.
+    """
+
+    gate: Gate
+    check: Callable[[GateState, Place, Record], tuple[GateState, Verdict]]
+    suspended_from: int
+
+    def __init__(
+        self, program: Program, position: Position, state: PartitionState[object], time: PartitionTime
+    ) -> None:
+        self._program, self._state, self._time = program, state, time
+        self._skipped = position.suspended_sessions
+        self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
+        self._spread = False
+        self.opened: set[str] = set()
+        self.closed: set[str] = set()
+        self.held = Held(state.reserved)
+        self.suspend_before(position.suspended_from)
+
+    def suspend_before(self, offset: int) -> None:
+        """Suspend all sessions that began before an offset."""
+        self.suspended_from = offset
+        self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread)
+        self.check = self.gate.check
+        self._adapted = self._program.integrity.adapter(offset, self._skipped)
+
+    def bear_parts(self) -> None:
+        """From now on snapshots may lie over several messages; the others do not pay for it."""
+        if not self._spread:
+            self._spread = True
+            self.suspend_before(self.suspended_from)
+
+    def load(self, session: str) -> Entry[object] | None:
+        """The session's stored state, as the declaration of today keeps it."""
+        entry = self._state.load(session)
+        if entry is not None:
+            gate = self._adapted(cast("GateState", entry.gate))
+            entry.gate = gate
+            if is_on_its_way(gate):
+                self.bear_parts()
+        return entry
+
+    def find(self, session: str) -> Entry[object] | None:
+        """The session's state, if it has one."""
+        return self._state.entries.get(session) or self.load(session)
+
+    def keep(self, session: str, entry: Entry[object]) -> None:
+        """Put a session that may be new among those that are saved."""
+        if session not in self._state.entries:
+            self._state.entries[session] = entry
+            self.opened.add(session)
+            self.closed.discard(session)
+
+    def remove(self, session: str) -> None:
+        """A session has ended."""
+        self._state.remove(session)
+        self.opened.discard(session)
+        self.closed.add(session)
+
+    def suspend(self, session: str, entry: Entry[object], since: int) -> tuple[int, ...]:
+        """Suspend one session; gives the offsets of its messages that were held back.
+
+        A class that suspends nothing gives up the snapshot that is on its way: the session is as it was before.
+        """
+        gate = cast("GateState", entry.gate)
+        held = self.gate.held(gate)
+        if self._program.integrity.may_suspend(self.suspended_from, self._skipped):
+            entry.gate = suspended_state(gate, since)
+        elif entry.state is None:
+            self.remove(session)
+        elif is_spread(gate):
+            entry.gate = cast("Parts", gate)["g"]
+        return held
+
+    def is_suspended(self, session: str, entry: Entry[object]) -> bool:
+        """Whether a session waits for its next snapshot."""
+        gate, before = entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0))
+        return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < before)
+
+
+def digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
+    """What tells the driver of sessions in two partitions, without their names."""
+    return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in sessions))
+
+
+def is_on_its_way(gate: GateState) -> bool:
+    """Whether a snapshot of the session is on its way, in several messages."""
+    if not isinstance(gate, dict):
+        return False
+    return is_spread(gate) or ("o" in gate and is_spread(cast("Opened", gate)["g"]))
+
+
+def _text(session: str) -> bytes:
+    return session.encode("utf-8", "surrogatepass")

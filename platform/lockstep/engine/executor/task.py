@@ -1,0 +1,540 @@
+"""Run_task: six steps from planned ranges to result.
+
+A halt that names one message at a time would have an operator resume once a message. The finding names the range
+from the first to the last undecodable message that was seen, and says how far it was looked.
+
+A task is deterministic: no clock, no random number, no order of a set reaches a row, so that a
+retried task writes the same rows. Only names of files differ.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.declare.decoders.base import Cause
+from lockstep.engine.executor.compiled_stream import Program, shipped_program
+from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decoded
+from lockstep.engine.executor.rejects import Kept, Message, Without
+from lockstep.engine.executor.row_buffer import Spill
+from lockstep.engine.executor.sessions import digests
+from lockstep.engine.protocol import BinFacts, BinTask, Failed, Job, PlannedRange, Position, RangeFacts
+from lockstep.errors import LockstepError
+from lockstep.integrity.base import Fault, microseconds
+from lockstep.integrity.resume_options import UNDECODABLE
+from lockstep.integrity.suspension import SuspendedSession, still_skipped
+from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.client import Configuration, RangeConsumer, consumer
+from lockstep.kafka.reader import ONE_BATCH, Range, Run, Unreadable, explain, read, readable_again
+from lockstep.model.finding import Finding, Hole
+from lockstep.state.changelog import SectionRef, StateAddress, StateFileWriter
+from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.store import PartitionState
+from lockstep.table.delta_log import SideFile
+from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.quarantine import write_quarantine
+from lockstep.table.written_by import WrittenBy
+
+
+class Work(msgspec.Struct):
+    """A range while it is worked on."""
+
+    planned: PlannedRange
+    state: PartitionState[object]
+    fold: RangeFold
+    reached: int
+    gaps: list[tuple[int, int]]
+    holes: list[Hole]
+    leader_epoch: int | None = None
+    newest_timestamp_ms: int | None = None
+    finding: Finding | None = None
+    trouble: str | None = None
+    cpu_seconds: float = 0.0
+    is_corrupt: bool = False
+    passes_to: int | None = None
+
+
+@lru_cache(maxsize=1)
+def _kept_consumer(configuration: bytes) -> RangeConsumer:
+    """The worker's consumer, kept between tasks: connecting anew costs a round trip to each broker."""
+    return consumer(msgspec.msgpack.decode(configuration))
+
+
+class Log(Protocol):
+    """Where the messages of ranges are."""
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+        """Read all ranges at once, each in offset order."""
+        ...
+
+    def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
+        """Read a range that is only looked at: nothing of it is folded."""
+        ...
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        """The first offset of a range that begins corrupt which can be read; None where that cannot be told."""
+        ...
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
+        """Offsets that held no message, each with its cause; or why that cannot be found out now."""
+        ...
+
+
+@dataclass(frozen=True)
+class KafkaLog:
+    """The log of a cluster, read with the worker's consumer."""
+
+    configuration: Configuration
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+        """See `Log.read`."""
+        single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
+        return read(_kept_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
+
+    def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
+        """See `Log.ahead`."""
+        return self.read([beyond])
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        """See `Log.readable_again`."""
+        return readable_again(self.configuration, corrupt)
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
+        """See `Log.explain`."""
+        return explain(self.configuration, position.topic, position.partition, gaps)
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens the state and the fold of a range; closed with the task. `latest_us`: later event times are absurd."""
+
+    job: Job
+    log: Log
+    generation: int
+    program: Program
+    hot: HotFolder
+    stack: ExitStack
+    latest_us: int
+
+    def open(self, planned: PlannedRange, without: Without | None = None) -> Work:
+        """A range, ready to fold; a second time with what the first fold found out."""
+        position = planned.position
+        address = StateAddress(
+            generation=self.generation,
+            topic_id=position.topic_id,
+            partition=position.partition,
+            next_offset=position.next_offset,
+            section=position.state,
+        )
+        opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
+        state = self.stack.enter_context(opened)
+        without = without or Without(killing=planned.killing)
+        fold = RangeFold(self.program, position, state, without, self.latest_us)
+        return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
+
+
+def read_and_fold(opener: Opener, works: list[Work]) -> None:
+    """Read all ranges at once and fold what comes, range by range in offset order."""
+    spill = Spill(opener.job.hot)
+    moving = [work for work in works if work.planned.messages]
+    for run in opener.log.read([_range(work) for work in moving]):
+        work = moving[run.index]
+        if isinstance(run, Run):
+            _fold_run(work, run, spill)
+        else:
+            work.trouble, work.is_corrupt = run.reason, run.is_corrupt
+    for work in works:
+        if work.passes_to is not None and work.reached == work.planned.until:
+            work.reached = work.passes_to
+        if work.planned.watermark_us is not None:
+            work.fold.advance(work.planned.watermark_us)
+        work.fold.finish(work.reached)
+
+
+def _fold_run(work: Work, run: Run, spill: Spill) -> None:
+    started, batches = time.process_time(), len(work.fold.batches)
+    work.fold.fold(run.messages)
+    spill.note(work.fold.batches, batches)
+    work.gaps += run.gaps
+    work.reached = run.reached
+    work.fold.counts.messages += len(run.messages)
+    if run.messages:
+        work.newest_timestamp_ms = run.messages[-1].timestamp()[1]
+    work.leader_epoch = _leader_epoch(work, run)
+    work.cpu_seconds += time.process_time() - started
+
+
+def _leader_epoch(work: Work, run: Run) -> int | None:
+    """An epoch that reaches to the end of what was read, so that what is shorter later was cut.
+
+    A marker at the end may be of a newer leader than the last message; of none newer than the plan knew.
+    """
+    ends_in_gap = bool(run.gaps) and run.gaps[-1][1] == run.reached
+    of_message = run.messages[-1].leader_epoch() if run.messages else work.leader_epoch
+    epochs = (of_message, work.planned.leader_epoch if ends_in_gap else None)
+    return max((epoch for epoch in epochs if epoch is not None and epoch >= 0), default=None)
+
+
+def _range(work: Work) -> Range:
+    position = work.planned.position
+    return Range(
+        position.topic,
+        position.partition,
+        position.next_offset,
+        work.planned.until,
+        position.leader_epoch,
+        work.planned.single_batches,
+    )
+
+
+AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
+"""A halt waits for this look: at some microseconds a message it costs less than the look at Kafka that follows."""
+
+
+class Garbage(msgspec.Struct):
+    """What was seen of a run of garbage.
+
+    Attributes:
+        until: First offset after the last undecodable message.
+        looked: First offset that was not looked at.
+        messages: Messages looked at, the first one included.
+        undecodable: Those that cannot be decoded.
+    """
+
+    until: int
+    looked: int
+    messages: int = 1
+    undecodable: int = 1
+
+
+def with_range(finding: Finding | None, work: Work, opener: Opener) -> Finding | None:
+    """A finding of an undecodable message with the range of all that follow as planned; others as they are."""
+    if finding is None or finding.cause != UNDECODABLE or finding.detail == Cause.KILLS_ITS_WORKER:
+        return finding
+    seen = Garbage(until=finding.until, looked=finding.until)
+    for message in _following(finding, work, opener):
+        decodes = _decodes(message, opener.program)
+        if decodes is None:
+            break
+        offset = message.offset() or 0
+        seen.messages, seen.looked = seen.messages + 1, offset + 1
+        if not decodes:
+            seen.undecodable, seen.until = seen.undecodable + 1, offset + 1
+    if seen.undecodable == 1:
+        return finding
+    told = (
+        f"{seen.undecodable} of {seen.messages} messages cannot be decoded; looked as far as offset {seen.looked - 1}"
+    )
+    return msgspec.structs.replace(finding, until=seen.until, detail=f"{finding.detail}; {told}")
+
+
+def _following(finding: Finding, work: Work, opener: Opener) -> Iterator[Message]:
+    """The messages after the first one, as far as one look goes."""
+    position, size = work.planned.position, 0
+    until = min(work.planned.until, finding.until + AHEAD_MESSAGES_MAX)
+    for run in opener.log.ahead(Range(position.topic, position.partition, finding.until, until)):
+        if not isinstance(run, Run):
+            return
+        for message in run.messages:
+            size += len(message.value() or b"")
+            if size > AHEAD_BYTES_MAX:
+                return
+            yield message
+
+
+def _decodes(message: Message, program: Program) -> bool | None:
+    """Whether a message can be decoded; None where that cannot be told now."""
+    try:
+        decoded(message.value(), program)
+    except LockstepError:
+        return None  # the registry does not answer: it says nothing of the message
+    except DECODE_ERRORS:
+        return False
+    except Exception:  # noqa: BLE001  # the user's decoder: what it raises is no verdict, and no reason not to halt
+        return None
+    return True
+
+
+REFUSED_MAX = 8
+"""Each message that the transform cannot take costs another fold of the range; then the range ends early."""
+
+
+class _Bounds(msgspec.Struct, frozen=True):
+    """What the next fold of a range is to leave out, and where it is to end.
+
+    Attributes:
+        without: What it leaves out.
+        until: Where it ends.
+        finding: The violation at its end.
+        trouble: Why it ends there without a violation.
+        passes_to: The first offset after what lies corrupt there, where that is passed over.
+    """
+
+    without: Without
+    until: int
+    finding: Finding | None = None
+    trouble: str | None = None
+    passes_to: int | None = None
+
+
+def settle(work: Work, opener: Opener) -> Work:
+    """Fold a range again until nothing in it is left to be found out.
+
+    1. Prove the holes; before what follows an unproven one, a class that suspends suspends. Where Kafka cannot be
+       asked, the range ends before the first.
+    2. A message that the transform refuses is left out of the next fold, and judged there.
+    3. A violation, or more than can be kept in quarantine, ends the range; the next fold stops there.
+    4. Of garbage that ends it, look how far it goes.
+    5. What lies corrupt on the broker is judged as one undecodable range.
+
+    A fold is deterministic, so each fold finds all that the one before it found, and at most one thing more.
+    """
+    planned, program = work.planned, opener.program
+    explained = opener.log.explain(planned.position, work.gaps)
+    if isinstance(explained, Unreadable):
+        holes, bounds = [], _before_gaps(work, explained)
+    else:
+        holes = explained
+        bounds = _Bounds(Without(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
+    if bounds.without.suspend_at or bounds.trouble:
+        work = _fold_again(work, opener, bounds)
+    while (narrower := _narrower(work, holes, bounds, program)) is not None:
+        bounds = narrower
+        work = _fold_again(work, opener, bounds)
+    work.holes = [hole for hole in holes if hole.until <= bounds.until]
+    work.planned, work.trouble = planned, work.trouble or bounds.trouble
+    work.finding = with_range(bounds.finding, work, opener)
+    return _without_corrupt(work, opener, bounds) if work.is_corrupt else work
+
+
+def _without_corrupt(work: Work, opener: Opener, bounds: _Bounds) -> Work:
+    """Judge record batches that nobody can read: the end of the range, or passed over, as if they were one message.
+
+    Where they can be read after all, or Kafka does not say, the range ends before them and a later batch reads on.
+    """
+    position, planned, start = work.planned.position, work.planned, work.reached
+    end = opener.log.readable_again(Range(position.topic, position.partition, start, planned.until))
+    if end is None or end <= start:
+        return work
+    problem, answer = work.trouble or "", work.fold.judge.answer(Fault.UNDECODABLE, start)
+    if start < position.suspended_from:
+        end = min(end, position.suspended_from)  # no more than was given up
+    if answer is Judgement.VIOLATION:
+        found = work.fold.judge.finding(UNDECODABLE, start)
+        told = {"until": end, "expected": "record batches as they were written", "found": "corrupt ones on the broker"}
+        work.finding, work.trouble = msgspec.structs.replace(found, **told, detail=problem), None
+        return work
+    suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
+    without = msgspec.structs.replace(bounds.without, suspend_at=suspend_at)
+    holes = [*work.holes, Hole(start=start, until=end, cause="corrupt")]
+    again = _fold_again(work, opener, _Bounds(without, start, passes_to=end))
+    again.planned, again.holes = planned, holes
+    again.trouble = f"offsets {start} to {end - 1} are corrupt on the broker and passed over: {problem}"
+    return again
+
+
+def _before_gaps(work: Work, unread: Unreadable) -> _Bounds:
+    """Not to be able to ask is no evidence: the range ends before what is in question, and a later batch asks again."""
+    first = work.gaps[0][0]
+    problem = f"why offset {first} holds no message could not be read from Kafka: {unread.reason}"
+    return _Bounds(Without(killing=work.planned.killing), first, trouble=problem)
+
+
+def _narrower(work: Work, holes: list[Hole], bounds: _Bounds, program: Program) -> _Bounds | None:
+    """The bounds of the next fold; None when the last one found nothing new."""
+    stop, judge = _first_stop(work, holes, bounds.until, program), work.fold.judge
+    refused, kept = judge.refused, judge.fullest
+    if refused is not None and (stop is None or refused.offset < stop.offset):
+        return _leaving_out(bounds, refused, held=judge.refused_held)
+    if stop is not None:
+        if stop.offset >= bounds.until:
+            raise AssertionError(f"the fold is not deterministic: {stop}")
+        return msgspec.structs.replace(bounds, until=stop.offset, finding=stop, trouble=None)
+    if kept.full and bounds.until > kept.rows[-1].offset + 1:
+        problem = "quarantine or late table hold as much as one range may"
+        return msgspec.structs.replace(bounds, until=kept.rows[-1].offset + 1, trouble=problem)
+    return None
+
+
+def _leaving_out(bounds: _Bounds, refused: Finding, *, held: bool) -> _Bounds:
+    field = "held_refused" if held else "refused"
+    known: Mapping[int, Finding] = getattr(bounds.without, field)
+    if refused.offset in known or refused.offset >= bounds.until:
+        raise AssertionError(f"the fold is not deterministic: {refused}")
+    if len(known) < REFUSED_MAX:
+        without = msgspec.structs.replace(bounds.without, **{field: {**known, refused.offset: refused}})
+        return msgspec.structs.replace(bounds, without=without)
+    problem = f"{REFUSED_MAX} messages that the transform cannot take"
+    return msgspec.structs.replace(bounds, until=refused.offset, finding=None, trouble=problem)
+
+
+def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
+    work.state.close()
+    again = opener.open(msgspec.structs.replace(work.planned, until=bounds.until), bounds.without)
+    again.passes_to = bounds.passes_to
+    read_and_fold(opener, [again])
+    return again
+
+
+def _first_stop(work: Work, holes: list[Hole], until: int, program: Program) -> Finding | None:
+    """The earlier of the fold's stop and the first hole that nothing explains."""
+    stopped = work.fold.judge.stopped
+    if program.integrity.answer(Fault.HOLE) is not Judgement.VIOLATION:
+        return stopped
+    for hole in holes:
+        if hole.cause == "unproven" and hole.start < until and (stopped is None or hole.start < stopped.offset):
+            return _hole_finding(work, hole)
+    return stopped
+
+
+def _suspensions(holes: list[Hole], program: Program) -> tuple[int, ...]:
+    if program.integrity.answer(Fault.HOLE) is not Judgement.SUSPEND:
+        return ()
+    return tuple(hole.until for hole in holes if hole.cause == "unproven")
+
+
+def _hole_finding(work: Work, hole: Hole) -> Finding:
+    position = work.planned.position
+    return Finding(
+        cause="hole",
+        topic=position.topic,
+        topic_id=position.topic_id,
+        partition=position.partition,
+        offset=hole.start,
+        until=hole.until,
+        expected=f"messages at offsets {hole.start} to {hole.until - 1}",
+        found="none, and no transaction that explains it",
+    )
+
+
+def run_bins(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
+    """What Spark runs on each partition of its small job: encoded tasks in, encoded facts out."""
+    for encoded in tasks:
+        yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=BinTask)))
+
+
+def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | Failed:
+    """What has a name comes back as a value: an error would reach the driver as Spark's, as if a worker had died."""
+    try:
+        return run_bin(job, task)
+    except LockstepError as error:
+        return Failed(pickle.dumps(error))
+
+
+def run_bin(job: Job, task: BinTask) -> BinFacts:
+    """Do the work of one bin, as a worker does: the declaration that was shipped, over Kafka."""
+    return work_bin(job, task, shipped_program(job.stream, job.registry), KafkaLog(job.kafka))
+
+
+def work_bin(job: Job, task: BinTask, program: Program, log: Log) -> BinFacts:
+    """Do the work of one bin.
+
+    1. Open the state of each range.
+    2. Read all ranges at once and fold what comes, range by range in offset order.
+    3. Prove the holes.
+    4. Fold a range again where something stopped it: no half-applied message is left.
+    5. Write the rows, in order of topic id, partition and offset, what goes to quarantine, and the changed state.
+    6. Say what was done.
+    """
+    started = time.process_time()
+    gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
+    gc.disable()  # would walk over all state again and again
+    try:
+        with ExitStack() as stack:
+            latest_us = task.planned_at_us + microseconds(program.event_time.max_skew)
+            opener = Opener(job, log, task.generation, program, HotFolder(job.hot, job.state), stack, latest_us)
+            works = [opener.open(planned) for planned in task.ranges]
+            read_and_fold(opener, works)
+            works = [settle(work, opener) for work in works]
+            files = _write_rows(job, task, works, program)
+            quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
+            late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
+            facts = _save_states(job, task, works)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    cpu_seconds = time.process_time() - started
+    return BinFacts(ranges=facts, files=files, cpu_seconds=cpu_seconds, quarantine=quarantine, late=late)
+
+
+def _write_rows(job: Job, task: BinTask, works: list[Work], program: Program) -> tuple[DataFile, ...]:
+    """One file for the bin; none without rows."""
+    batches = [batch for work in works for batch in work.fold.batches]
+    if not batches:
+        return ()
+    with DataFileWriter(
+        job.table, program.rows.schema, commit_hour=task.commit_hour, prefix=f"rows-{_label(task)}"
+    ) as writer:
+        writer.write(pa.Table.from_batches(batches, program.rows.schema))
+        return (writer.finish(),)
+
+
+def _write_aside(folder: Path, task: BinTask, kept: list[Kept]) -> tuple[SideFile, ...]:
+    """One file of a side table for the bin; none when nothing was kept aside."""
+    identity = {"generation": task.generation, "batch": task.number}
+    rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
+    return (write_quarantine(folder, rows),) if rows else ()
+
+
+def _save_states(job: Job, task: BinTask, works: list[Work]) -> tuple[RangeFacts, ...]:
+    """All changed states in one durable file, synced; then the hot copies take the changes."""
+    facts = []
+    with StateFileWriter.open(job.state, _label(task)) as writer:
+        for work in works:
+            started = time.process_time()
+            saved = work.state.write(writer, work.reached)
+            work.cpu_seconds += time.process_time() - started
+            facts.append(_facts(work, saved.section))
+    for work in works:
+        work.state.keep()
+    return tuple(facts)
+
+
+def _label(task: BinTask) -> str:
+    """By which clean-up tells what is in flight."""
+    return WrittenBy(task.generation, task.epoch, task.number).label
+
+
+def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
+    fold, changed = work.fold, section != work.planned.position.state
+    low, high = fold.emission.event_time_us or (None, None)
+    return RangeFacts(
+        range=work.planned,
+        until=work.reached,
+        counts=fold.counts,
+        rows=fold.emission.rows_written,
+        holes=tuple(work.holes),
+        leader_epoch=work.leader_epoch,
+        first_event_time_us=low,
+        last_event_time_us=high,
+        newest_timestamp_ms=work.newest_timestamp_ms,
+        state=section,
+        state_bytes=section.length if section is not None and changed else 0,
+        cpu_seconds=work.cpu_seconds,
+        suspended_from=fold.sessions.suspended_from,
+        watermark_us=fold.time.known,
+        rows_emitted=fold.emission.emitted_at(work.reached),
+        opened=() if work.planned.position.is_only else digests(fold.sessions.opened),
+        closed=() if work.planned.position.is_only else digests(fold.sessions.closed),
+        accepted=tuple(fold.judge.accepted),
+        suspended_sessions=_still_skipped(work),
+        finding=work.finding,
+        trouble=work.trouble,
+    )
+
+
+def _still_skipped(work: Work) -> tuple[SuspendedSession, ...]:
+    """A session that was not touched in this range has not begun anew in it."""
+    entries = work.state.entries
+    skipped = work.planned.position.suspended_sessions
+    return still_skipped(skipped, lambda session: entries[session].gate if session in entries else None)

@@ -1,0 +1,85 @@
+"""NoIntegrity: best effort, and a count of everything it noticed.
+
+Promises: delivery to the table exactly once; nothing about the producer.
+Refuses: nothing; messages on which the transform raises go to quarantine.
+Costs: one comparison a message where the producer numbers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
+from lockstep.integrity.sequence_numbers import check_wrap, out_of_range, unwrapped
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
+from lockstep.model.record import Kind, Place, Record
+
+
+class _Counting(Gate):
+    """Accepts everything; compares numbers where there are any that the producer can have sent.
+
+    The state is the newest number of the session, True while none came. A snapshot begins anew:
+    what follows is compared with its number, also where that goes back.
+    """
+
+    def __init__(self, wraps_at: int | None) -> None:
+        self._wraps_at = wraps_at
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
+        if number is None or out_of_range(number, self._wraps_at) is not None:
+            return (True if state is None else state), ACCEPT
+        last = state if isinstance(state, int) and state is not True else None
+        if last is not None and not (snapshot and place.resets):
+            number = unwrapped(number, last, self._wraps_at)
+        if last is None or number == last + 1 or (snapshot and (place.resets or number == last)):
+            return number, ACCEPT
+        if number > last:
+            return number, noticed("gap", last + 1, number)
+        cause = "repeat" if number == last else "sequence goes back"
+        return (number if snapshot else last), noticed(cause, last + 1, number)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`: any session that another class knew is known."""
+        return state if isinstance(state, int) else True
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoIntegrity(IntegrityClass):
+    """Best effort: undecodable messages and holes are counted, unknown sessions pass.
+
+    Attributes:
+        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers that do
+            not wrap. One beyond them is not compared. A loss of half of them or more in a row is counted as numbers
+            that go back.
+    """
+
+    wraps_at: int | None = None
+
+    answers: ClassVar[Mapping[Fault, Judgement]] = {
+        **dict.fromkeys(Fault, Judgement.GAP),
+        Fault.RAISED: Judgement.QUARANTINE,
+    }
+    passes_unknown_sessions: ClassVar[bool] = True
+    bears_all: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse a wrap-around that is none."""
+        check_wrap("NoIntegrity.wraps_at", self.wraps_at)
+
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`: where they do not, that was noticed and is taken off."""
+        return self.wraps_at is None
+
+    def gate(self, time: PartitionTime) -> Gate:
+        """See `IntegrityClass.gate`."""
+        del time
+        return _Counting(self.wraps_at)
+
+    def promise(self) -> str:
+        """See `IntegrityClass.promise`."""
+        return "none: best effort, everything noticed is counted"

@@ -1,0 +1,284 @@
+"""FuzzyWindow, with and without reordering.
+
+By number, where the producer numbers its messages: the next number passes, a later one waits until what is
+missing has come, or until the watermark is `lateness` beyond its own time; then it is released, and the gap is
+counted. By event time otherwise: each message waits until the watermark is `lateness` beyond it.
+
+Promises: every message of a session that is not later than the bound is applied, none twice as far back as
+the bound; with `reorder` in the producer's order, without it as they come. Time is the message's own, else
+Kafka's timestamp, and lateness is measured against the watermark of the message's partition.
+Refuses: updates of unknown sessions, one number with two contents; times that no clock shows go to quarantine
+and move no watermark.
+Costs: number and digest of each message within the bound, in the state of its session; with `reorder` also
+the messages that wait, and rows that come up to `lateness` later.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import ClassVar, NotRequired, TypedDict, cast
+
+from lockstep.errors import DeclarationError
+from lockstep.integrity.base import (
+    MAY_SKIP,
+    Fault,
+    IntegrityClass,
+    OnGrowth,
+    PartitionTime,
+    Policy,
+    Suspend,
+    absurd,
+    late,
+    microseconds,
+    time_of,
+)
+from lockstep.integrity.sequence_numbers import digest, out_of_range
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, unknown_session, violation
+from lockstep.model.record import Kind, Place, Record
+
+Recent = dict[int, list[bytes | int]]
+"""By number: [digest of the content, event time in microseconds], oldest first."""
+
+
+def met_before(recent: Recent, number: int | None, record: Record) -> Verdict | None:
+    """The verdict on a number that came before; None for a new one, or where there is no number."""
+    known = recent.get(number) if number is not None else None
+    if known is None:
+        return None
+    if known[0] == digest(record):
+        return Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
+    return violation("same number, other content", "the content it had before", number)
+
+
+def remember(recent: Recent, number: int | None, record: Record, happened_us: int, floor_us: int) -> Recent:
+    """Remember one message more, and forget what is older than the bound."""
+    if number is not None:
+        recent[number] = [digest(record), happened_us]
+    while recent:
+        oldest = next(iter(recent))
+        if recent[oldest][1] >= floor_us:  # type: ignore[operator]  # the second part is an int
+            break
+        del recent[oldest]
+    return recent
+
+
+HELD_MAX = 10_000
+"""Messages of one session that wait at once; more are taken for a bound that never passes. Each costs some 30
+bytes in the state of its session, which is written again with every batch that touches it."""
+
+Waiting = list[int]
+"""[number or event time, offset, watermark from which it is not held any longer]."""
+
+
+class Order(TypedDict):
+    """What is remembered of a session: the last number ("n") or time ("t") released, what waits, what was met."""
+
+    h: list[Waiting]
+    w: Recent
+    n: NotRequired[int]
+    t: NotRequired[int]
+
+
+class Reordering(Gate):
+    """See the module."""
+
+    def __init__(self, lateness_us: int, time: PartitionTime) -> None:
+        self._lateness_us, self._time = lateness_us, time
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        happened_us, number = time_of(place, record), place.sequence
+        if self._time.is_absurd(happened_us):
+            return state, absurd(happened_us)
+        if number is not None and (refused := out_of_range(number)) is not None:
+            return state, refused
+        if state is None:
+            return self._opened(place, record, happened_us)
+        order = cast("Order", state)
+        if ("n" in order) is (number is None):
+            return state, violation("no evidence", "messages of a session all numbered, or none", f"sequence={number}")
+        if number is None:
+            return self._by_time(order, record, happened_us)
+        return self._by_number(order, place, record, happened_us)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        return state if isinstance(state, dict) and "h" in state else None
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """See `Gate.held`."""
+        return () if state is None else _offsets(cast("Order", state)["h"])
+
+    def due_us(self, state: GateState) -> int | None:
+        """See `Gate.due_us`."""
+        return None if state is None else min((each[2] for each in cast("Order", state)["h"]), default=None)
+
+    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+        """See `Gate.due`: all up to the last one that is due, whatever is missing between them."""
+        order = cast("Order", state)
+        last_due = max((at for at, each in enumerate(order["h"]) if each[2] <= self._time.watermark_us), default=-1)
+        if last_due < 0:
+            return state, ACCEPT
+        ready = last_due + 1
+        if "n" in order:
+            ready += _in_a_row(order["h"][ready:], order["h"][last_due][0])
+        return _released(order, ready)
+
+    def _opened(self, place: Place, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+        if place.kind is not Kind.SNAPSHOT:
+            return None, unknown_session(place, Judgement.SUSPEND)
+        recent = self._remember({}, place.sequence, record, happened_us)
+        if place.sequence is None:
+            return _state(Order(h=[], w=recent, t=happened_us)), ACCEPT
+        return _state(Order(h=[], w=recent, n=place.sequence)), ACCEPT
+
+    def _by_number(self, order: Order, place: Place, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+        number, last, held = cast("int", place.sequence), order.get("n", 0), order["h"]
+        if place.kind is Kind.SNAPSHOT and place.resets:
+            recent = self._remember({}, number, record, happened_us)
+            return _state(Order(h=[], w=recent, n=number)), Verdict(Judgement.ACCEPT, before=_offsets(held))
+        if place.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
+            return _state(order), ACCEPT
+        if (met := met_before(order["w"], number, record)) is not None:
+            return _state(order), met
+        if number <= last:
+            return _state(order), Verdict(Judgement.LATE, "late", f"number {last + 1} or later", str(number))
+        recent = self._remember(order["w"], number, record, happened_us)
+        if number > last + 1:
+            return self._waiting(Order(h=held, w=recent, n=last), number, record, happened_us)
+        ready = 0 if place.kind is Kind.END else _in_a_row(held, number)  # what waits behind an end ends with it
+        after = Order(h=held[ready:], w=recent, n=number + ready)
+        return _state(after), Verdict(Judgement.ACCEPT, after=_offsets(held[:ready])) if ready else ACCEPT
+
+    def _by_time(self, order: Order, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+        floor_us = max(order.get("t", 0), self._time.watermark_us - self._lateness_us)
+        if happened_us < floor_us:
+            return _state(order), late(happened_us, floor_us)
+        return self._waiting(order, happened_us, record, happened_us)
+
+    def _waiting(self, order: Order, rank: int, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+        if len(order["h"]) >= HELD_MAX:
+            return _state(order), violation("too many held back", f"at most {HELD_MAX} of a session", HELD_MAX + 1)
+        held = list(order["h"])
+        insort(held, [rank, record.offset, happened_us + self._lateness_us])
+        after = cast("Order", {**order, "h": held})
+        return _state(after), Verdict(Judgement.BUFFER, "held back", str(order.get("n", rank - 1) + 1), str(rank))
+
+    def _remember(self, recent: Recent, number: int | None, record: Record, happened_us: int) -> Recent:
+        return remember(recent, number, record, happened_us, self._time.watermark_us - self._lateness_us)
+
+
+def _released(order: Order, ready: int) -> tuple[GateState, Verdict]:
+    """The first so many of what waits; a gap in their numbers is noticed."""
+    released, rest = order["h"][:ready], order["h"][ready:]
+    last, offsets = released[-1][0], _offsets(released)
+    if "n" not in order:
+        return _state(Order(h=rest, w=order["w"], t=last)), Verdict(Judgement.ACCEPT, after=offsets)
+    missing = last - order["n"] - len(released)
+    after = _state(Order(h=rest, w=order["w"], n=last))
+    found = f"{missing} numbers missing up to {last}"
+    return after, Verdict(Judgement.ACCEPT, "gap" if missing else "", str(order["n"] + 1), found, after=offsets)
+
+
+def _in_a_row(held: list[Waiting], number: int) -> int:
+    """How many of what waits follow a number without a gap."""
+    return next((at for at, each in enumerate(held) if each[0] != number + at + 1), len(held))
+
+
+def _offsets(held: list[Waiting]) -> tuple[int, ...]:
+    return tuple(each[1] for each in held)
+
+
+def _state(order: Order) -> GateState:
+    return cast("GateState", order)
+
+
+class _Window(TypedDict):
+    """What is remembered of a session: the messages within the bound, by number."""
+
+    w: Recent
+
+
+class _AnyOrder(Gate):
+    """Accepts any order within the bound."""
+
+    def __init__(self, lateness_us: int, time: PartitionTime) -> None:
+        self._lateness_us, self._time = lateness_us, time
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        happened_us, floor_us = time_of(place, record), self._time.watermark_us - self._lateness_us
+        if self._time.is_absurd(happened_us):
+            return state, absurd(happened_us)
+        if place.sequence is not None and (refused := out_of_range(place.sequence)) is not None:
+            return state, refused
+        if state is None and place.kind is not Kind.SNAPSHOT:
+            return None, unknown_session(place, Judgement.SUSPEND)
+        anew = state is None or (place.resets and place.kind is Kind.SNAPSHOT)  # the numbers before say nothing of it
+        recent = {} if anew else cast("_Window", state)["w"]
+        met = met_before(recent, place.sequence, record)
+        if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
+            return state, met  # real feeds send a snapshot with the number of the last update
+        if happened_us < floor_us and state is not None:
+            return state, late(happened_us, floor_us)
+        return cast("GateState", _Window(w=remember(recent, place.sequence, record, happened_us, floor_us))), ACCEPT
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`: any session that another class knew is known."""
+        return state if isinstance(state, dict) and "w" in state else cast("GateState", _Window(w={}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuzzyWindow(IntegrityClass):
+    """Any order within the bound; what is later goes to the late table.
+
+    Attributes:
+        lateness: The bound, in event time.
+        reorder: Hold messages back and release them in order: by number where the producer numbers them, else
+            by event time.
+        on_violation: What happens on what this class cannot bear.
+        on_growth: What the growth of a topic by partitions does.
+    """
+
+    lateness: timedelta
+    reorder: bool = False
+    on_violation: Policy = field(default_factory=Suspend)
+    on_growth: OnGrowth = OnGrowth.VIOLATION
+
+    answers: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
+    keeps_late: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that bounds nothing."""
+        bound = cast("object", self.lateness)  # users need no checker
+        if not isinstance(bound, timedelta) or bound <= timedelta(0):
+            problem = "is not a duration above zero"
+            raise DeclarationError("FuzzyWindow.lateness", bound, problem, "for example timedelta(seconds=10)")
+
+    @property
+    def is_timed(self) -> bool:
+        """See `IntegrityClass.is_timed`."""
+        return True
+
+    @property
+    def holds_back(self) -> bool:
+        """See `IntegrityClass.holds_back`."""
+        return self.reorder
+
+    @property
+    def in_order(self) -> bool:
+        """See `IntegrityClass.in_order`."""
+        return self.reorder
+
+    def gate(self, time: PartitionTime) -> Gate:
+        """See `IntegrityClass.gate`."""
+        bound_us = microseconds(self.lateness)
+        return Reordering(bound_us, time) if self.reorder else _AnyOrder(bound_us, time)
+
+    def promise(self) -> str:
+        """See `IntegrityClass.promise`."""
+        order = "put in order" if self.reorder else "in any order"
+        return f"fuzzy window: messages within {self.lateness} {order}; later ones in the late table"

@@ -1,0 +1,112 @@
+"""Snapshots that lie over several messages: nothing of them is seen before they are complete. Pure.
+
+A gate around the gate of a class. Every message of a session between the first part of its snapshot and
+the message that completes it is held back; the completing one releases them, in order.
+
+While a snapshot is on its way the state is {"p": offsets held back, "g": what the gate inside remembers};
+before and after it is the state of the gate inside.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict, cast
+
+import msgspec
+
+from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict, violation
+from lockstep.model.record import Kind, Place, Record
+
+PARTS_MAX = 10_000
+"""A snapshot of more messages is taken for one that never ends."""
+
+
+class Parts(TypedDict):
+    """A snapshot on its way."""
+
+    p: list[int]
+    g: GateState
+
+
+class Spread(Gate):
+    """See the module."""
+
+    def __init__(self, inner: Gate, *, bears_all: bool = False) -> None:
+        """Go around a gate.
+
+        Args:
+            inner: The gate of the class.
+            bears_all: A snapshot that does not come to its end is given up, and no violation.
+        """
+        self._inner, self._bears_all = inner, bears_all
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        if is_spread(state):
+            return self._goes_on(cast("Parts", state), place, record)
+        if place.kind is Kind.PART:
+            return self._goes_on(Parts(p=[], g=state), place, record)
+        return self._inner.check(state, place, record)
+
+    def _goes_on(self, parts: Parts, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """A message of a session whose snapshot is on its way, or begins with it."""
+        before = cast("GateState", parts) if parts["p"] else parts["g"]
+        inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
+        freed: tuple[int, ...] = ()
+        if (refused := _refused(parts, place, verdict)) is not None:
+            if not self._bears_all:
+                return before, refused
+            freed, parts = tuple(parts["p"]), Parts(p=[], g=parts["g"])
+            verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
+        if place.kind is Kind.END or (freed and place.kind is Kind.UPDATE):
+            return inner, verdict
+        if place.kind is Kind.SNAPSHOT:
+            return inner, msgspec.structs.replace(verdict, before=tuple(parts["p"]))
+        held = Parts(p=[*parts["p"], record.offset], g=inner)
+        return cast("GateState", held), msgspec.structs.replace(verdict, judgement=Judgement.BUFFER)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        if not is_spread(state):
+            return self._inner.adapt(state)
+        parts = cast("Parts", state)
+        inner = self._inner.adapt(parts["g"])
+        return None if inner is None else cast("GateState", Parts(p=parts["p"], g=inner))
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """See `Gate.held`: what the gate inside held back before the snapshot began waits, too."""
+        if not is_spread(state):
+            return self._inner.held(state)
+        parts = cast("Parts", state)
+        return (*parts["p"], *self._inner.held(parts["g"]))
+
+    def due_us(self, state: GateState) -> int | None:
+        """See `Gate.due_us`: a snapshot is waited for as long as it takes."""
+        return None if is_spread(state) else self._inner.due_us(state)
+
+    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+        """See `Gate.due`."""
+        return self._inner.due(state)
+
+
+def is_spread(state: GateState) -> bool:
+    """Whether a snapshot is on its way."""
+    return isinstance(state, dict) and "p" in state
+
+
+def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
+    """Why a message cannot be part of the snapshot on its way; None when it can."""
+    if parts["p"] and place.resets:  # the producer begins again: the state before it is what counts
+        return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
+    if parts["p"] and place.kind is Kind.END:
+        return violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
+    if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before or verdict.stale:
+        return violation("snapshot out of order", "its messages one after the other", verdict.found)
+    if verdict.judgement is not Judgement.ACCEPT:
+        return verdict
+    if len(parts["p"]) >= PARTS_MAX:
+        return violation("snapshot too long", f"at most {PARTS_MAX} messages", len(parts["p"]) + 1)
+    return None
+
+
+def _as_snapshot(place: Place) -> Place:
+    return msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.PART else place

@@ -1,0 +1,344 @@
+"""What an operator may accept after a halt, and which option a finding suggests.
+
+Nothing is accepted in passing: each finding of a halt needs a kind that covers it, and each kind is kept in the ledger.
+The option that is proposed for a finding does what the policy `Suspend` would have done: it gives up no more than what
+may be wrong, and goes on at the next snapshot. What the producer only repeated is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Protocol, Self
+
+import msgspec
+
+from lockstep.errors import LockstepError
+from lockstep.model.finding import Finding
+
+
+class StreamHalted(LockstepError):
+    """A halted stream was asked to run.
+
+    Attributes:
+        stream: The stream's name.
+        findings: The evidence that halted it.
+    """
+
+    def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
+        shown = "\n".join(f"  {finding}{_indented(finding.traceback)}" for finding in findings)
+        super().__init__(f"stream {stream} is halted:\n{shown}", next_step=resume_command(stream, findings))
+        self.stream = stream
+        self.findings = findings
+
+
+class IntegrityLost(StreamHalted):
+    """Integrity was lost outside of lockstep; what came before is committed, and so is the halt."""
+
+
+def _indented(traceback: str) -> str:
+    return "".join(f"\n    {line}" for line in traceback.splitlines())
+
+
+def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
+    """The command that resumes a stream after its cause was understood."""
+    given_up = options(proposed(finding) for finding in findings)
+    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --mended, where it was mended)"
+
+
+BURST, EXPIRED, GONE, GREW = "quarantine burst", "expired unread", "topic gone", "partitions grew"
+HOLE, RECREATED, TRUNCATED, UNDECODABLE = "hole", "topic re-created", "log truncated", "undecodable"
+REPEATS = ("repeat", "sequence goes back", "same number, other content", "same id, other content", "ids missing")
+"""The session is whole without the message that shows it: passing over that one is enough."""
+NOTHING_THERE = (EXPIRED, HOLE)
+"""Offsets without a message: there is nothing to read again, nor to keep in quarantine."""
+OF_A_TOPIC = (BURST, GONE, GREW, RECREATED, TRUNCATED)
+"""Not about messages at an offset: each has a kind of its own."""
+SESSION_LENGTH_MAX = 200
+
+TOPIC, PLACE = r"(?P<topic>[A-Za-z0-9._-]+)", r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)"
+
+
+class Acceptance(Protocol):
+    """One thing that is accepted.
+
+    Attributes:
+        OPTION: Its option of `lockstep resume`, without dashes.
+    """
+
+    OPTION: ClassVar[str]
+
+    @property
+    def argument(self) -> str:
+        """What stands behind the option; empty for nothing."""
+        ...
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether the stream may go on after this finding."""
+        ...
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """Whether it is about this partition."""
+        ...
+
+
+class _OfPartition(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        return f"{self.topic}/{self.partition}"
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """See `Acceptance`."""
+        return (self.topic, self.partition) == (topic, partition)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From TOPIC/PARTITION. Raises ValueError with the right form."""
+        found = _matched(PLACE, text, "TOPIC/PARTITION, for example books.eth/0")
+        return cls(found["topic"], int(found["partition"]))
+
+
+class _OfTopic(msgspec.Struct, frozen=True):
+    topic: str
+    ANSWERS: ClassVar[str] = ""
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        return self.topic
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`."""
+        return finding.cause == self.ANSWERS and finding.topic == self.topic
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """See `Acceptance`."""
+        return self.topic == topic
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From TOPIC. Raises ValueError with the right form."""
+        return cls(_matched(TOPIC, text, "TOPIC, for example books.eth")["topic"])
+
+
+class Loss(_OfPartition, frozen=True):
+    """Offsets [start, until) of a partition are passed over; all sessions go on."""
+
+    start: int
+    until: int
+    OPTION: ClassVar[str] = "accept-loss"
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        return f"{self.topic}/{self.partition}@{self.start}-{self.until}"
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`."""
+        here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
+        until = finding.offset + 1 if finding.cause == UNDECODABLE else finding.until  # of a run, as much as is wished
+        return here and self.start <= finding.offset and until <= self.until
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From TOPIC/PARTITION@FROM-UNTIL. Raises ValueError with the right form."""
+        return cls(*_range(text, "TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0@120-121"))
+
+
+class SkipSession(_OfPartition, frozen=True):
+    """A session's messages go to quarantine until its next snapshot; the rest of the partition goes on."""
+
+    session: str
+    OPTION: ClassVar[str] = "skip-session"
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        return f"{self.topic}/{self.partition}/{self.session}"
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`. Whose message it was is not known of one that cannot be decoded."""
+        here = self.concerns(finding.topic, finding.partition) and finding.session == self.session
+        return here and finding.cause not in {UNDECODABLE, *NOTHING_THERE, *OF_A_TOPIC}
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From TOPIC/PARTITION/SESSION. Raises ValueError with the right form."""
+        found = _matched(rf"{PLACE}/(?P<session>.*)", text, "TOPIC/PARTITION/SESSION, for example books.eth/0/eth")
+        return cls(found["topic"], int(found["partition"]), found["session"])
+
+
+class FromSnapshot(_OfPartition, frozen=True):
+    """All sessions of a partition wait for their next snapshot.
+
+    Attributes:
+        start: First offset of what is given up; None for where the stream stands.
+        until: First offset after it; None for the end of what the finding names. What lies before it goes to
+            quarantine, and only snapshots from there on count.
+    """
+
+    start: int | None = None
+    until: int | None = None
+    OPTION: ClassVar[str] = "from-snapshot"
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        place = f"{self.topic}/{self.partition}"
+        return place if self.until is None else f"{place}@{self.start}-{self.until}"
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`."""
+        here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
+        return here and (self.until is None or (self.start or 0) <= finding.offset < self.until)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From TOPIC/PARTITION, or TOPIC/PARTITION@FROM-UNTIL. Raises ValueError with the right form."""
+        form = "TOPIC/PARTITION or TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0 or books.eth/0@120-170"
+        if "@" in text:
+            return cls(*_range(text, form))
+        found = _matched(PLACE, text, form)
+        return cls(found["topic"], int(found["partition"]))
+
+
+class Truncated(_OfPartition, frozen=True):
+    """A log ends before the position: what is appended below it is passed over, and all sessions wait."""
+
+    OPTION: ClassVar[str] = "accept-truncated"
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`."""
+        return self.concerns(finding.topic, finding.partition) and finding.cause == TRUNCATED
+
+
+class Recreated(_OfTopic, frozen=True):
+    """A topic was made anew: its new life is read from its start, where all sessions begin anew."""
+
+    OPTION: ClassVar[str] = "accept-recreated"
+    ANSWERS: ClassVar[str] = RECREATED
+
+
+class Gone(_OfTopic, frozen=True):
+    """A topic is gone: it is dropped from the subscription."""
+
+    OPTION: ClassVar[str] = "accept-gone"
+    ANSWERS: ClassVar[str] = GONE
+
+
+class Grown(_OfTopic, frozen=True):
+    """A topic has new partitions, which are read from their start."""
+
+    OPTION: ClassVar[str] = "accept-growth"
+    ANSWERS: ClassVar[str] = GREW
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """One burst goes to quarantine: the stream goes on until it is over."""
+
+    OPTION: ClassVar[str] = "accept-quarantine"
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        return ""
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`."""
+        return finding.cause == BURST
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """See `Acceptance`."""
+        return True
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """What caused the halt was mended: the stream goes on at the very place, and halts again if it was not."""
+
+    OPTION: ClassVar[str] = "mended"
+
+    @property
+    def argument(self) -> str:
+        """See `Acceptance`."""
+        return ""
+
+    def covers(self, finding: Finding) -> bool:
+        """See `Acceptance`."""
+        return True
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """See `Acceptance`."""
+        return True
+
+
+KINDS: tuple[type[Acceptance], ...] = (
+    Loss,
+    SkipSession,
+    FromSnapshot,
+    Truncated,
+    Recreated,
+    Gone,
+    Grown,
+    Quarantined,
+    Mended,
+)
+
+
+def uncovered(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Finding, ...]:
+    """The findings that nothing of what is accepted covers."""
+    return tuple(finding for finding in findings if not any(each.covers(finding) for each in accepted))
+
+
+def proposed(finding: Finding) -> Acceptance:
+    """What gives up the least after a finding that cannot be mended."""
+    topic, partition = finding.topic, finding.partition
+    of_cause: dict[str, Acceptance] = {
+        BURST: Quarantined(),
+        GONE: Gone(topic),
+        GREW: Grown(topic),
+        RECREATED: Recreated(topic),
+        TRUNCATED: Truncated(topic, partition),
+        **dict.fromkeys(REPEATS, Loss(topic, partition, finding.offset, finding.until)),
+    }
+    session = SkipSession(topic, partition, finding.session or "")
+    by_session = session.covers(finding) and _can_be_typed(session.session)
+    return of_cause.get(finding.cause) or (session if by_session else _from_snapshot(finding))
+
+
+def _from_snapshot(finding: Finding) -> FromSnapshot:
+    """With the range where a run of messages is given up, so that it is seen how much that is."""
+    if finding.cause == UNDECODABLE and finding.until > finding.offset + 1:
+        return FromSnapshot(finding.topic, finding.partition, finding.offset, finding.until)
+    return FromSnapshot(finding.topic, finding.partition)
+
+
+def options(accepted: Iterable[Acceptance]) -> str:
+    """The options of `lockstep resume` as a shell takes them; each once."""
+    return " ".join(
+        dict.fromkeys(f"--{each.OPTION} {shlex.quote(each.argument)}".removesuffix(" ''") for each in accepted)
+    )
+
+
+def _can_be_typed(session: str) -> bool:
+    return session.isprintable() and len(session) <= SESSION_LENGTH_MAX
+
+
+def _range(text: str, form: str) -> tuple[str, int, int, int]:
+    """Topic, partition, first offset and first offset after."""
+    found = _matched(rf"{PLACE}@(?P<start>\d+)-(?P<until>\d+)", text, form)
+    start, until = int(found["start"]), int(found["until"])
+    if start > until:
+        raise ValueError(form)
+    return found["topic"], int(found["partition"]), start, until
+
+
+def _matched(form: str, text: str, wanted: str) -> re.Match[str]:
+    found = re.fullmatch(form, text, re.DOTALL)
+    if found is None:
+        raise ValueError(wanted)
+    return found

@@ -1,0 +1,254 @@
+"""Suspends sessions instead of stopping the stream: a gate around the gate of a class. Pure.
+
+A suspended session's messages go to quarantine until its next snapshot, which begins it anew. A whole
+partition is suspended where it cannot be told which sessions suffer: then each session comes back at
+its own snapshot. Where sessions begin at their first message, the next message is that snapshot.
+
+A suspension is an offset: sessions that began before it are suspended. There is one for the partition, and one for
+each session that an operator skips. An operator may set it past messages that are not read yet: those go to
+quarantine, whatever they are.
+
+The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
+remembers}; "g" False means suspended, since the offset "s". Where a snapshot was on its way over several messages
+("b"), what is left of it is no snapshot: the one that completes it goes to quarantine, too, and the next one begins
+the session anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NotRequired, TypedDict, cast
+
+import msgspec
+
+from lockstep.integrity.multipart import is_spread
+from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.model.record import Kind, Place, Record
+
+LOSS_ACCEPTED = "loss accepted"
+"""The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected was the first offset
+that was lost."""
+
+_BEGINS = (Kind.SNAPSHOT, Kind.PART)
+_KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
+_DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE)
+
+
+class SuspendedSession(msgspec.Struct, frozen=True):
+    """A session that an operator skips until its next snapshot.
+
+    Attributes:
+        session: The session.
+        before: It is suspended where it began before this offset.
+    """
+
+    session: str
+    before: int
+
+
+class Opened(TypedDict):
+    """What is remembered of a session."""
+
+    o: int
+    g: GateState
+    s: NotRequired[int]
+    b: NotRequired[bool]
+
+
+class Suspending(Gate):
+    """See the module.
+
+    Attributes:
+        suspended_from: Sessions that began before this offset are suspended.
+    """
+
+    def __init__(
+        self,
+        inner: Gate,
+        suspended_from: int,
+        skipped: Iterable[SuspendedSession] = (),
+        *,
+        bears_violations: bool,
+        accepts_loss: bool = False,
+        opens_at_first: bool = False,
+    ) -> None:
+        self._inner, self.suspended_from = inner, suspended_from
+        self._skipped = {each.session: each.before for each in skipped}
+        self._bears_violations, self._accepts_loss = bears_violations, accepts_loss
+        self._opens_at_first = opens_at_first
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
+        known = cast("Opened | None", state)  # adapted when it was loaded
+        before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
+        suspended = known is not None and (known["g"] is False or known["o"] < before)
+        at_first = self._opens_at_first and place.kind is Kind.UPDATE and (known is None or suspended)
+        if (at_first or place.kind in _BEGINS) and record.offset >= before:
+            return self._snapshot(known, place, record, suspended=suspended)
+        if suspended or record.offset < before or (known is None and place.session in self._skipped):
+            return self._waiting(known, place, before, suspended=suspended)
+        inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
+        if verdict.judgement in _KEPT:
+            return _opened(record.offset if known is None else known["o"], inner), verdict
+        if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
+            # It may have begun before: it waits like the others.
+            return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
+        return self._refused(known, verdict, place, record)
+
+    def adapt(self, state: GateState) -> GateState:
+        """See `Gate.adapt`."""
+        return adapted(state, self.suspended_from, suspends=True, inner=self._inner)
+
+    def held(self, state: GateState) -> tuple[int, ...]:
+        """See `Gate.held`."""
+        known = cast("Opened | None", state)
+        return () if known is None or known["g"] is False else self._inner.held(known["g"])
+
+    def due_us(self, state: GateState) -> int | None:
+        """See `Gate.due_us`; asked of sessions that are not suspended."""
+        known = cast("Opened | None", state)
+        return None if known is None or known["g"] is False else self._inner.due_us(known["g"])
+
+    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+        """See `Gate.due`."""
+        known = cast("Opened", state)
+        inner, verdict = self._inner.due(known["g"])
+        return _opened(known["o"], inner), verdict
+
+    def _waiting(
+        self, known: Opened | None, place: Place, before: int, *, suspended: bool
+    ) -> tuple[GateState, Verdict]:
+        """A message of a suspended session; what the session held back is freed with the first."""
+        gate = cast("GateState", known)
+        told = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+        if known is None or not suspended:
+            return gate, told
+        broken = _is_broken(known)
+        if known["g"] is False and broken is _stays_broken(place, broken=broken):
+            return gate, told
+        told = msgspec.structs.replace(told, judgement=Judgement.SUSPEND, freed=self.held(gate))
+        return suspended_state(gate, before, broken=_stays_broken(place, broken=broken)), told
+
+    def _snapshot(
+        self, known: Opened | None, place: Place, record: Record, *, suspended: bool
+    ) -> tuple[GateState, Verdict]:
+        """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
+        if known is not None and suspended and not place.resets and _is_broken(known):
+            return self._waiting(known, place, known.get("s", record.offset), suspended=True)
+        before = None if known is None or suspended else known["g"]
+        inner, verdict = self._inner.check(before, place, record)
+        if verdict.judgement in _KEPT:
+            return _opened(record.offset, inner), self._ending(known, verdict, place, record, suspended=suspended)
+        if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
+            return self._refused(known, verdict, place, record)
+        if is_spread(before) and not place.resets:
+            return self._refused(known, verdict, place, record)
+        inner, anew = self._inner.check(None, place, record)
+        if anew.judgement not in _KEPT:
+            return self._refused(known, anew, place, record)
+        told = msgspec.structs.replace(verdict, judgement=anew.judgement, freed=self._inner.held(before))
+        return _opened(record.offset, inner), told
+
+    def _ending(
+        self, known: Opened | None, verdict: Verdict, place: Place, record: Record, *, suspended: bool
+    ) -> Verdict:
+        """The verdict on a snapshot that may end a suspension."""
+        if known is None or not suspended:
+            return verdict
+        freed = self.held(cast("GateState", known))
+        verdict = msgspec.structs.replace(verdict, freed=freed, begins=place.kind is Kind.UPDATE)
+        if not self._accepts_loss:
+            return verdict
+        since = known.get("s", known["o"]) if known["g"] is False else max(known["o"], self.suspended_from)
+        return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=str(since), found=str(record.offset))
+
+    def _refused(
+        self, known: Opened | None, verdict: Verdict, place: Place, record: Record
+    ) -> tuple[GateState, Verdict]:
+        """A message that is not applied: dropped, or the end of its session until the next snapshot."""
+        if verdict.judgement in _DROPPED:
+            return cast("GateState", known), verdict
+        if verdict.judgement is Judgement.VIOLATION and not self._bears_violations:
+            return cast("GateState", known), verdict
+        if known is None:
+            return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
+        freed = self.held(cast("GateState", known))
+        told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
+        broken = _stays_broken(place, broken=_is_broken(known))
+        return suspended_state(cast("GateState", known), record.offset, broken=broken), told
+
+
+class GivenUp(Gate):
+    """For classes whose sessions need no snapshots: what an operator has given up goes to quarantine, no more."""
+
+    def __init__(self, inner: Gate, before: int, skipped: Iterable[SuspendedSession]) -> None:
+        self._inner, self._before = inner, before
+        self._skipped = {each.session: each.before for each in skipped}
+        self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+
+    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+        """See `Gate.check`."""
+        if record.offset < max(self._before, self._skipped.get(place.session, 0)):
+            return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", place.kind.value)
+        return self._inner.check(state, place, record)
+
+
+def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
+    """See `IntegrityClass.adapter`.
+
+    A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
+    that is suspended when the policy becomes to halt is unknown until its next snapshot; so is one of which the
+    class of then left nothing that today's can use.
+    """
+    if state is None:
+        return None
+    known = cast("Opened", state) if isinstance(state, dict) and "o" in state else Opened(o=0, g=state)
+    if not suspends:
+        return None if known["g"] is False or known["o"] < suspended_from else inner.adapt(known["g"])
+    if known["g"] is False:
+        return cast("GateState", known)
+    kept = inner.adapt(known["g"])
+    return suspended_state(cast("GateState", known), suspended_from) if kept is None else _opened(known["o"], kept)
+
+
+def suspended_state(state: GateState, since: int, *, broken: bool = False) -> GateState:
+    """The state of a session from now on until its next snapshot; an unknown session stays unknown.
+
+    Args:
+        state: The state before.
+        since: The first offset that is lost to it; it stays where the session was suspended already.
+        broken: The rest of a snapshot that was on its way is still to come.
+    """
+    if state is None:
+        return None
+    known = cast("Opened", state)
+    suspended = Opened(o=known["o"], g=False, s=known.get("s", since) if known["g"] is False else since)
+    return cast("GateState", {**suspended, "b": True} if broken else suspended)
+
+
+def _is_broken(known: Opened) -> bool:
+    """Whether the next snapshot may only be the rest of one that was on its way."""
+    return known.get("b", False) if known["g"] is False else is_spread(known["g"])
+
+
+def _stays_broken(place: Place, *, broken: bool) -> bool:
+    """Whether more of it may come after a message: a snapshot completes it, and an end ends it."""
+    return broken and place.kind in {Kind.UPDATE, Kind.PART}
+
+
+def still_skipped(
+    skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
+) -> tuple[SuspendedSession, ...]:
+    """The skipped sessions that no snapshot has begun anew yet, by what the gate remembers of each."""
+    return tuple(each for each in skipped if not _begun(gate_of(each.session), each.before))
+
+
+def _begun(state: object, before: int) -> bool:
+    if isinstance(state, dict) and "o" in state:
+        known = cast("Opened", state)
+        return known["g"] is not False and known["o"] >= before
+    return state is not None  # of a class that needs no snapshots: it goes on
+
+
+def _opened(offset: int, inner: GateState) -> GateState:
+    return {"o": offset, "g": inner}

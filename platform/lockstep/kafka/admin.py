@@ -1,0 +1,411 @@
+"""Cluster metadata: topics, ids, offsets, configs, timestamps.
+
+"Could not read Kafka" is an error here, never an empty answer: an empty answer would retire topics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._topic import TopicDescription
+
+from lockstep.errors import KafkaError
+from lockstep.kafka.client import ClusterClient, Configuration, consumer, reader_configuration
+from lockstep.kafka.leader_epochs import Compared, LastRead, compare
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cluster keeps a topic.
+
+    Attributes:
+        topic: Its name.
+        replicas: Copies of the partition that has the fewest.
+        in_sync: Copies that are up to date now, of the partition that has the fewest.
+        settings: The topic's settings by Kafka's names, defaults of the cluster included.
+    """
+
+    topic: str
+    replicas: int
+    in_sync: int
+    settings: Mapping[str, str]
+
+
+T = TypeVar("T")
+TURN_SECONDS = 1.0
+_UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
+_PROBE = "lockstep-may-see"
+"""No topic: asked for by name to learn whether this user may see topics at all."""
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """One life of a topic.
+
+    Attributes:
+        name: Its name.
+        topic_id: Kafka's id of this life.
+        partitions: Number of partitions.
+        deletes_only: cleanup.policy is `delete` alone: nothing is compacted, as far as this look goes.
+        retention_ms: How long messages are kept by their age; None for ever. By size is not looked at.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    deletes_only: bool
+    retention_ms: int | None = None
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """Offsets of one partition.
+
+    Attributes:
+        start: First offset still there.
+        stable_end: End that a plan may use: open transactions lie behind it.
+        high_watermark: End of what is replicated.
+        leader_epoch: Epoch of the partition's leader; None where it does not say.
+    """
+
+    start: int
+    stable_end: int
+    high_watermark: int
+    leader_epoch: int | None = None
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """The cluster at one moment.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster.
+        topics: The stream's topics by name.
+        ends: Offsets by (topic id, partition).
+        cut: Partitions whose log does not hold any more what was read of it, although it is as long.
+    """
+
+    cluster_id: str
+    topics: dict[str, Topic]
+    ends: dict[tuple[str, int], Ends]
+    cut: frozenset[tuple[str, int]] = frozenset()
+
+
+class Discovery:
+    """Asks one cluster. Keeps the cleanup policy of each life of a topic, the slowest question."""
+
+    def __init__(self, admin: ClusterClient, timeout_seconds: float) -> None:
+        self._admin, self._timeout = admin, timeout_seconds
+        self._policies: dict[str, bool] = {}
+        self._retentions: dict[str, int | None] = {}
+        self._cluster_id: str | None = None
+
+    def topic_names(self) -> frozenset[str]:
+        """All topics of the cluster.
+
+        Raises:
+            KafkaError: The cluster did not answer, or shows this user no topic at all.
+        """
+        names = frozenset(self._metadata().topics)
+        if not names:
+            self._refuse_blindness()
+        return names
+
+    def cluster_id(self) -> str:
+        """Kafka's id of the cluster; asked once.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+        """
+        if self._cluster_id is None:
+            self._cluster_id = str(self._metadata().cluster_id)
+        return self._cluster_id
+
+    def view(self, names: Iterable[str]) -> ClusterView:
+        """Ids and offsets of the topics that are there, in three questions for all of them.
+
+        Raises:
+            KafkaError: A question was not answered.
+        """
+        topics = self.topics(names)
+        spec = [(t.name, t.topic_id, p) for t in topics.values() for p in range(t.partitions)]
+        starts = self._offsets(spec, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
+        marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        self._admin.answered()
+        ends = {
+            key: Ends(start, stable[key][0], *marks[key])
+            for key, (start, _) in starts.items()
+            if key in stable and key in marks
+        }
+        return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
+
+    def compared(self, read: Mapping[tuple[str, int], LastRead]) -> Compared:
+        """Whether the logs of these partitions, by (topic id, partition), still hold what was read of them."""
+        return compare(reader_configuration(self._admin.settings), read)
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Id and partitions of each topic that is there; names that are not there are left out."""
+        wanted = sorted(names)
+        if not wanted:
+            return {}
+        answers = self._ask(
+            "describe topics",
+            lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout),
+        )
+        found: dict[str, tuple[str, int]] = {}
+        for name, future in answers.items():
+            try:
+                description = future.result()
+            except KafkaException as error:
+                if error.args[0].code() == _UNKNOWN_TOPIC:
+                    continue
+                raise self._unread(f"topic {name}", error) from error
+            found[name] = (str(description.topic_id), len(description.partitions))
+        self._learn_policies({name: topic_id for name, (topic_id, _) in found.items()})
+        return {
+            name: Topic(
+                name=name,
+                topic_id=topic_id,
+                partitions=count,
+                deletes_only=self._policies[topic_id],
+                retention_ms=self._retentions[topic_id],
+            )
+            for name, (topic_id, count) in found.items()
+        }
+
+    def _learn_policies(self, ids: Mapping[str, str]) -> None:
+        unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in self._policies}
+        if not unknown:
+            return
+        self._refuse_unreadable(unknown)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in unknown]
+        answers = self._ask(
+            "topic settings", lambda: self._admin.describe_configs(resources, request_timeout=self._timeout)
+        )
+        for resource, future in answers.items():
+            try:
+                settings = future.result()
+            except KafkaException as error:
+                raise self._unread(f"the settings of topic {resource.name}", error) from error
+            policy, kept_ms = settings["cleanup.policy"].value, int(settings["retention.ms"].value)
+            self._policies[unknown[resource.name]] = policy == "delete"
+            self._retentions[unknown[resource.name]] = kept_ms if "delete" in policy and kept_ms >= 0 else None
+
+    def _refuse_unreadable(self, names: Iterable[str]) -> None:
+        """A topic may be shown to a user who may not read it: better said now than by a task that waits.
+
+        Raises:
+            KafkaError: Names the topic.
+        """
+        answers = self._ask(
+            "rights",
+            lambda: self._admin.describe_topics(
+                TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
+            ),
+        )
+        for name, future in answers.items():
+            try:
+                rights = future.result().authorized_operations
+            except KafkaException as error:
+                raise self._unread(f"topic {name}", error) from error
+            if rights is not None and AclOperation.READ not in rights:
+                raise KafkaError(
+                    f"Kafka shows topic {name} to this user, and does not let it read",
+                    next_step="grant the user READ on the stream's topics (docs/security.md)",
+                )
+
+    def _offsets(
+        self, spec: list[tuple[str, str, int]], which: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[tuple[str, int], tuple[int, int | None]]:
+        """Offset and leader epoch; of the end it is the leader's own epoch, of the start its record's."""
+        if not spec:
+            return {}
+        ids = {name: topic_id for name, topic_id, _ in spec}
+        request = {TopicPartition(name, partition): which for name, _, partition in spec}
+        answers = self._ask(
+            "offsets",
+            lambda: self._admin.list_offsets(request, isolation_level=isolation, request_timeout=self._timeout),
+        )
+        found, silent = {}, None
+        for place, future in answers.items():
+            try:
+                answer = future.result()
+                epoch = answer.leader_epoch if (answer.leader_epoch or 0) >= 0 else None
+                found[ids[place.topic], place.partition] = (int(answer.offset), epoch)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == _NO_RIGHT:
+                    raise self._unread(f"the offsets of topic {place.topic}", error) from error
+                # A partition without a leader: left out, so that the others go on.
+                silent = error if code < 0 else silent
+        if not found and silent is not None:
+            raise self._unread("offsets", silent) from silent
+        return found
+
+    def _metadata(self) -> ClusterMetadata:
+        """Asked in short turns: a refused password is known at once, and need not be waited out."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                metadata = self._admin.list_topics(timeout=max(0.0, min(TURN_SECONDS, left)))
+            except KafkaException as error:
+                if left <= TURN_SECONDS or self._admin.hopeless():
+                    raise self._unread("metadata", error) from error
+                continue
+            self._admin.answered()
+            return metadata
+
+    def _refuse_blindness(self) -> None:
+        """A cluster without topics and one that hides them all look the same, until one is asked for by name.
+
+        Raises:
+            KafkaError: This user may see none.
+        """
+        probe = self._ask(
+            "topics", lambda: self._admin.describe_topics(TopicCollection([_PROBE]), request_timeout=self._timeout)
+        )
+        error = probe[_PROBE].exception()
+        if isinstance(error, KafkaException) and error.args[0].code() != _UNKNOWN_TOPIC:
+            raise self._unread("all topics", error) from error
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except KafkaException as error:
+            raise self._unread(what, error) from error
+
+    def _unread(self, what: str, error: KafkaException) -> KafkaError:
+        return self._admin.unanswered(what, error.args[0])
+
+
+def topic_settings(admin: ClusterClient, names: Iterable[str], timeout_seconds: float) -> tuple[TopicSettings, ...]:
+    """How each of these topics is kept, in the order of their names.
+
+    Raises:
+        KafkaError: The cluster did not answer, or may not be asked about one of them.
+    """
+    wanted = sorted(names)
+    if not wanted:
+        return ()
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
+    try:
+        copies = admin.describe_topics(TopicCollection(wanted), request_timeout=timeout_seconds)
+        configs = admin.describe_configs(resources, request_timeout=timeout_seconds)
+        settings = {resource.name: future.result() for resource, future in configs.items()}
+        return tuple(
+            _kept(copies[name].result(), {key: str(entry.value) for key, entry in settings[name].items()})
+            for name in wanted
+        )
+    except KafkaException as error:
+        raise admin.unanswered("how topics are kept", error.args[0]) from error
+
+
+def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:
+    return TopicSettings(
+        topic=topic.name,
+        replicas=min(len(partition.replicas) for partition in topic.partitions),
+        in_sync=min(len(partition.isr) for partition in topic.partitions),
+        settings=settings,
+    )
+
+
+POLL_SECONDS = 0.2
+LITTLE = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 4_096}
+"""One message a partition is wanted; what is fetched beyond it is thrown away."""
+
+Place = tuple[str, int]
+"""(topic, partition)."""
+
+
+def oldest_unread(configuration: Configuration, positions: Mapping[Place, int], seconds: float) -> dict[Place, int]:
+    """The timestamp, in milliseconds, of the first message at or after each position.
+
+    Partitions without such a message, without timestamps, or that did not answer in time are left out.
+
+    Args:
+        configuration: Of a reader.
+        positions: Offset by (topic, partition).
+        seconds: How long to wait at most.
+
+    Raises:
+        KafkaError: The client could not be made.
+    """
+    if not positions:
+        return {}
+    try:
+        reader = consumer({**configuration, **LITTLE})
+        reader.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()])
+    except KafkaException as error:
+        raise KafkaError(f"Kafka could not be read: {error.args[0].str()}", next_step="lockstep doctor") from error
+    answered: set[Place] = set()
+    found: dict[Place, int] = {}
+    deadline = time.monotonic() + seconds
+    try:
+        while len(answered) < len(positions) and time.monotonic() < deadline:
+            for message in reader.consume(len(positions), POLL_SECONDS):
+                topic, partition = message.topic(), message.partition()
+                if topic is None or partition is None or (topic, partition) in answered:
+                    continue
+                answered.add((topic, partition))
+                reader.pause([TopicPartition(topic, partition)])
+                kind, timestamp = message.timestamp()
+                if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                    found[topic, partition] = timestamp
+    finally:
+        reader.close()
+    return found
+
+
+_NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # the library's own stub
+_OLDEST: OffsetSpec = OffsetSpec.for_timestamp(0)
+
+
+def newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+    """Milliseconds since 1970 of the newest message of each partition; empty partitions are left out.
+
+    Raises:
+        KafkaError: The cluster did not answer.
+    """
+    return _timestamps(admin, places, _NEWEST, timeout_seconds)
+
+
+def oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+    """Milliseconds since 1970 of the first message that each partition still holds; empty ones are left out.
+
+    Raises:
+        KafkaError: The cluster did not answer.
+    """
+    return _timestamps(admin, places, _OLDEST, timeout_seconds)
+
+
+def _timestamps(
+    admin: AdminClient, places: Iterable[Place], which: OffsetSpec, timeout_seconds: float
+) -> dict[Place, int]:
+    request = {TopicPartition(topic, partition): which for topic, partition in places}
+    if not request:
+        return {}
+    try:
+        answers = admin.list_offsets(request, request_timeout=timeout_seconds)
+    except KafkaException as error:
+        raise KafkaError(
+            f"Kafka did not say how old its messages are: {error.args[0].str()}", next_step="lockstep doctor"
+        ) from error
+    found = {}
+    for place, future in answers.items():
+        try:
+            timestamp = future.result().timestamp
+        except KafkaException:
+            continue  # a partition without a leader
+        if timestamp >= 0:
+            found[place.topic, place.partition] = timestamp
+    return found

@@ -1,0 +1,115 @@
+"""The consumer group of a stream: positions published as its offsets, so that ordinary lag tools work.
+
+Nobody joins the group, and nothing is read by it. Its offsets are read back in one place only: a
+start that finds no table asks whether there was one (`engine/driver/committer.py`).
+
+A consumer asks, not the client for questions to the cluster: librdkafka 2.16 ends the process when
+that one asks for a group's offsets while the group's coordinator starts (seen: a null pointer in
+rd_kafka_cgrp_op, from the handler of OffsetFetch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as ClientError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from lockstep.errors import KafkaError
+from lockstep.kafka.client import admin_client, consumer, reader_configuration
+from lockstep.settings import KafkaSettings
+
+T = TypeVar("T")
+Place = tuple[str, int]
+"""(topic, partition)."""
+
+_COORDINATOR_STARTS = (
+    ClientError.COORDINATOR_LOAD_IN_PROGRESS,
+    ClientError.COORDINATOR_NOT_AVAILABLE,
+    ClientError.NOT_COORDINATOR,
+    ClientError._WAIT_COORD,  # noqa: SLF001  # the client's name
+)
+"""What is answered in the first seconds of a group's life, or of the broker's own."""
+_RETRY_SECONDS = 0.2
+
+
+class Group:
+    """The group of one stream."""
+
+    def __init__(self, settings: KafkaSettings, name: str) -> None:
+        self.name, self._settings = name, settings
+        self._patience = Retrying(
+            stop=stop_after_delay(settings.timeout_seconds),
+            wait=wait_fixed(_RETRY_SECONDS),
+            retry=retry_if_exception(_coordinator_starts),
+            reraise=True,
+        )
+
+    def publish(self, offsets: Mapping[Place, int]) -> None:
+        """Set the group's offsets.
+
+        Raises:
+            KafkaError: The cluster refused it or did not answer.
+        """
+        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+        if places:
+            self._as_member("take offsets of", lambda client: client.commit(offsets=places, asynchronous=False))
+
+    def published(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The group's offsets of these partitions; those without one are left out.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+        """
+        wanted = [TopicPartition(topic, partition) for topic, partition in places]
+        if not wanted:
+            return {}
+        timeout = self._settings.timeout_seconds
+        found = self._as_member("show offsets of", lambda client: client.committed(wanted, timeout=timeout))
+        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    def forget(self) -> None:
+        """Delete the group; one that is not there is no error.
+
+        Raises:
+            KafkaError: The cluster refused it or did not answer.
+        """
+        admin = admin_client(self._settings)
+
+        def delete() -> None:
+            admin.delete_consumer_groups([self.name], request_timeout=self._settings.timeout_seconds)[
+                self.name
+            ].result()
+
+        try:
+            self._patiently("delete", delete)
+        except _NoGroup:
+            return
+
+    def _as_member(self, verb: str, ask: Callable[[Consumer], T]) -> T:
+        client = consumer({**reader_configuration(self._settings), "group.id": self.name})
+        try:
+            return self._patiently(verb, lambda: ask(client))
+        finally:
+            client.close()
+
+    def _patiently(self, verb: str, question: Callable[[], T]) -> T:
+        try:
+            return self._patience(question)
+        except KafkaException as error:
+            if error.args[0].code() == ClientError.GROUP_ID_NOT_FOUND:
+                raise _NoGroup from error
+            raise KafkaError(
+                f"Kafka did not {verb} group {self.name}: {error.args[0].str()}",
+                next_step=f"check the brokers, and that this user may READ and DELETE group {self.name}",
+            ) from error
+
+
+class _NoGroup(Exception):
+    """There is no such group."""
+
+
+def _coordinator_starts(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _COORDINATOR_STARTS

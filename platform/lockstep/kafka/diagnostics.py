@@ -1,0 +1,185 @@
+"""Why a connection fails: client log lines and broker certificate.
+
+librdkafka answers a question that it cannot ask with "timed out" or "transport failure". The cause
+(a wrong password, an unknown certificate) is said beside it, in events and log lines.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+from confluent_kafka import KafkaError as ClientError
+
+LINES_MAX = 100
+TEXT_MAX = 300
+_AGE = re.compile(r" \(after \d+ms in state \w+\)$")
+_ADDRESS = re.compile(r"(?:\w+://)?(?P<address>[^\s/]+:\d+)/(?P<node>bootstrap|-?\d+): (?P<rest>.*)", re.DOTALL)
+_PROTOCOL = "set kafka.options security.protocol to what this listener speaks, or correct the port"
+_IDENTITY = "name your certificate and its key in kafka.options ssl.certificate.location and ssl.key.location"
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One line.
+
+    Attributes:
+        text: The words, cut and without control characters: a broker may have chosen them.
+        code: librdkafka's code of an event; 0 for a log line.
+    """
+
+    text: str
+    code: int = 0
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why a question went unanswered.
+
+    Attributes:
+        problem: In part of a sentence.
+        next_step: What to do.
+        unverified: host:port whose certificate could not be verified; a look at it can tell why.
+        certain: Waiting does not help: someone must change something.
+    """
+
+    problem: str
+    next_step: str
+    unverified: str | None = None
+    certain: bool = False
+
+
+class Heard:
+    """Takes a client's events and log lines, as its `error_cb` and as its `logger`."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Said] = deque(maxlen=LINES_MAX)
+
+    def __call__(self, error: ClientError) -> None:
+        """An event."""
+        self._lines.append(Said(_plain(error.str()), error.code()))
+
+    def log(self, level: int, form: str, *arguments: object) -> None:
+        """A log line."""
+        del level
+        self._lines.append(Said(_plain(form % arguments)))
+
+    def forget(self) -> None:
+        """The cluster has answered: what was said before is past."""
+        self._lines.clear()
+
+    def cause(self) -> Cause | None:
+        """The most telling of what was said; None when nothing was."""
+        return cause_of(self._lines)
+
+
+def cause_of(lines: Iterable[Said]) -> Cause | None:
+    """The most telling of these lines; of equally telling ones the last."""
+    found = [(rank, cause) for said in lines for rank, cause in [_read(said)] if cause is not None]
+    return min(reversed(found), key=lambda pair: pair[0])[1] if found else None
+
+
+def _read(said: Said) -> tuple[int, Cause | None]:
+    """How telling a line is (0 is best), and its cause."""
+    match = _ADDRESS.search(said.text)
+    if match is None:
+        return len(_MEANINGS), None
+    where, rest = _where(match["address"], match["node"]), match["rest"]
+    for rank, (meant, cause) in enumerate(_MEANINGS):
+        if meant(said.code, rest):
+            return rank, cause(where, rest, match["address"])
+    return len(_MEANINGS), Cause(f"{where}: {rest}", "check kafka.bootstrap_servers and that the brokers are up")
+
+
+def _where(address: str, node: str) -> str:
+    named = "" if node == "bootstrap" else ", an address that the cluster named (its advertised.listeners),"
+    return f"{address}{named}"
+
+
+def _authentication(where: str, rest: str, _: str) -> Cause:
+    return Cause(
+        f"authentication failed at {where}: {rest.removeprefix('SASL authentication error: ')}",
+        "check kafka.options sasl.username and sasl.mechanism, and what kafka.secrets sasl.password refers to",
+        certain=True,
+    )
+
+
+def _unverified(where: str, _: str, address: str) -> Cause:
+    return Cause(
+        f"the certificate of {where} could not be verified",
+        "name the authority that signed it in kafka.options ssl.ca.location, and the broker as its certificate does",
+        unverified=address,
+        certain=True,
+    )
+
+
+def _stranger(where: str, rest: str, _: str) -> Cause:
+    alert = rest.rpartition("routines::")[2]
+    return Cause(f"{where} did not accept this client's certificate: {alert}", _IDENTITY, certain=True)
+
+
+def _no_tls(where: str, _: str, __: str) -> Cause:
+    return Cause(f"{where} speaks no TLS, and this client was told to", _PROTOCOL, certain=True)
+
+
+def _unresolved(where: str, _: str, __: str) -> Cause:
+    return Cause(f"the host name of {where} is not known", "correct kafka.bootstrap_servers, or the name service")
+
+
+def _not_there(where: str, rest: str, _: str) -> Cause:
+    return Cause(f"{where}: {rest}", "check kafka.bootstrap_servers and that the brokers are up")
+
+
+def _closed(where: str, _: str, __: str) -> Cause:
+    return Cause(
+        f"{where} closes the connection without an answer: it is starting or stopping, or its listener speaks "
+        "another security.protocol or asks for a certificate",
+        _PROTOCOL,
+    )
+
+
+def _holds(pattern: str) -> Callable[[int, str], bool]:
+    found = re.compile(pattern)
+    return lambda _, text: found.search(text) is not None
+
+
+_MEANINGS: tuple[tuple[Callable[[int, str], bool], Callable[[str, str, str], Cause]], ...] = (
+    (lambda code, _: code == ClientError._AUTHENTICATION, _authentication),  # noqa: SLF001  # the client's name
+    (_holds("certificate verify failed"), _unverified),
+    (_holds("alert .*(certificate|unknown ca|access denied)"), _stranger),
+    (_holds("PLAINTEXT broker listener|wrong version number|packet length too long"), _no_tls),
+    (_holds("Failed to resolve"), _unresolved),
+    (_holds("Connect to .* failed"), _not_there),
+    (_holds("Disconnected|closed by peer"), _closed),
+)
+"""From the most telling to the least: a broker that restarts says some of the last beside its cause."""
+
+
+def _plain(text: str) -> str:
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return _AGE.sub("", printable)[:TEXT_MAX]
+
+
+LOOK_SECONDS_MAX = 5.0
+
+
+def why_unverified(address: str, options: Mapping[str, str]) -> str:
+    """Why the certificate at host:port is not trusted; empty when it cannot be told. Sends nothing but the greeting.
+
+    Args:
+        address: host:port.
+        options: The Kafka options, for the authority that is trusted.
+    """
+    host, _, port = address.rpartition(":")
+    name = host.strip("[]")
+    try:
+        trust = ssl.create_default_context(cafile=options.get("ssl.ca.location"), cadata=options.get("ssl.ca.pem"))
+        with socket.create_connection((name, int(port)), LOOK_SECONDS_MAX) as plain:
+            trust.wrap_socket(plain, server_hostname=name).close()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (OSError, ValueError):
+        return ""
+    return ""

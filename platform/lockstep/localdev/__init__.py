@@ -1,0 +1,1 @@
+"""Local Kafka, the demo and the live platform."""

@@ -1,0 +1,319 @@
+"""Embedded single-node Kafka.
+
+It is the broker of the demo, the tests and the benchmarks, started from the locked jars by plain `java`: no
+container, no installation. Its folder holds everything: settings, log, data. Topic ids, offsets and
+transactions outlive `kill` and `restart`, as on any Kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.localdev.processes import free_ports, is_free, start_tied
+from lockstep.spark.jars import resolve
+from lockstep.spark.java import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+
+# One node, no waiting, little memory. Each can be overridden by `Broker.start(settings=...)`.
+DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.listener.names": "CONTROLLER",
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        # After a kill -9 a new process waits until the old one's session has ended (9 s by default).
+        "broker.session.timeout.ms": "4000",
+        "broker.heartbeat.interval.ms": "500",
+        "file.delete.delay.ms": "1000",
+        "log.cleaner.dedupe.buffer.size": "4194304",
+        "log.cleaner.io.buffer.size": "65536",
+        "log.index.size.max.bytes": "1048576",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+    }
+)
+
+LOG_SETTINGS = """rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+"""
+
+
+def reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], controller: str) -> dict[str, str]:
+    """Where clients and the controller reach the node.
+
+    Args:
+        listeners: Address of each listener for clients, by name.
+        protocols: Security protocol of those that have one.
+        controller: Address of the controller.
+    """
+    spoken = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **protocols}
+    clients = [f"{name}://{address}" for name, address in listeners.items()]
+    return {
+        "listeners": ",".join([*clients, f"CONTROLLER://{controller}"]),
+        "advertised.listeners": ",".join(clients),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in spoken.items()),
+        "controller.quorum.voters": f"1@{controller}",
+    }
+
+
+def log_settings(levels: Mapping[str, str]) -> str:
+    """Warnings and worse on the console; single loggers at levels of their own."""
+    named = [
+        f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
+        for number, (name, level) in enumerate(levels.items())
+    ]
+    return LOG_SETTINGS + "".join(named)
+
+
+def as_properties(settings: Mapping[str, str]) -> str:
+    """As Java's properties file, in which a backslash begins an escape."""
+    return "".join("{}={}\n".format(name, value.replace("\\", "\\\\")) for name, value in settings.items())
+
+
+# A broker with a thousand topics keeps below this; without a limit Java takes a quarter of the machine.
+HEAP = "512m"
+
+# Quick compilation and the simple collector: up in 4 s instead of 6 to 8, and less memory (measured).
+JAVA_OPTIONS = (f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+
+# Up in 4 s on an idle machine; a machine full of test suites may take ten times as long.
+START_SECONDS_MAX = 90
+
+# A clean end takes half a second; past this it is killed, which Kafka survives.
+STOP_SECONDS_MAX = 20
+
+POLL_SECONDS = 0.05
+
+# How much of the log an error shows.
+LOG_TAIL_LINES = 25
+
+# Another process may take a port between the choice and the start.
+PORT_ATTEMPTS = 3
+
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The loopback ports of a node: for clients, for the controller, and one of each further listener by name."""
+
+    clients: int
+    controller: int
+    further: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def choose(cls, listeners: Iterable[str]) -> Self:
+        """Ports that nobody listens on now."""
+        names = tuple(listeners)
+        clients, controller, *further = free_ports(2 + len(names))
+        return cls(clients, controller, dict(zip(names, further, strict=True)))
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody listens on any."""
+        return all(map(is_free, (self.clients, self.controller, *self.further.values())))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """How a broker is to be, beside the defaults."""
+
+    settings: Mapping[str, str]
+    listeners: Mapping[str, str]
+    log_levels: Mapping[str, str]
+
+
+class PortTaken(EnvironmentProblem):
+    """Another process took a port between the choice and the start."""
+
+
+class Broker:
+    """A running single-node Kafka. Leave its `with` block, or call `stop`, to end it.
+
+    Attributes:
+        folder: Where its settings, log and data are.
+        ports: The loopback ports it listens on; kept over `restart`.
+    """
+
+    _starter, _ports = staticmethod(start_tied), staticmethod(Ports.choose)
+
+    def __init__(self, folder: Path, ports: Ports, wanted: _Wanted) -> None:
+        self.folder = folder
+        self.ports = ports
+        self._wanted = wanted
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        listeners: Mapping[str, str] = NO_SETTINGS,
+        log_levels: Mapping[str, str] = NO_SETTINGS,
+    ) -> Self:
+        """Start a broker in a folder, new or that of an earlier broker, and wait until it answers.
+
+        Args:
+            folder: Made if it is missing. An earlier broker's topics are there again, with their ids.
+            settings: Kafka broker settings that go before the defaults.
+            listeners: Further listeners beside the plain one, each by its name and security protocol
+                ("SASL_SSL"); `settings` say how they are secured: "listener.name.<name>.ssl.keystore.location".
+            log_levels: Levels of single loggers of Kafka: "kafka.request.logger" at DEBUG shows every request.
+
+        Raises:
+            EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of the broker's log.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True)
+        return retry(cls._on_new_ports, folder, _Wanted(settings, listeners, log_levels))
+
+    @classmethod
+    def _on_new_ports(cls, folder: Path, wanted: _Wanted) -> Self:
+        broker = cls(folder, cls._ports(wanted.listeners), wanted)
+        broker._launch()
+        return broker
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a Kafka client's `bootstrap.servers` takes."""
+        return f"127.0.0.1:{self.ports.clients}"
+
+    def address(self, listener: str) -> str:
+        """`bootstrap.servers` of one of the further listeners."""
+        return f"127.0.0.1:{self.ports.further[listener]}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs, for fault injection (SIGSTOP and the like), else None."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    @property
+    def log(self) -> Path:
+        """The broker's own log."""
+        return self.folder / "broker.log"
+
+    def write_address(self, path: Path) -> None:
+        """Write `bootstrap_servers` to a file, whole or not at all, for other processes to find."""
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(self.bootstrap_servers + "\n")
+        draft.replace(path)
+
+    def stop(self) -> None:
+        """End it cleanly, or by force past the deadline. Does nothing when it has ended."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def restart(self) -> None:
+        """Stop it if it runs, then start it on the same ports and data, and wait until it answers."""
+        self.stop()
+        self._launch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        """Start the process and wait for it; what did not come up is not left running."""
+        classpath = f"{resolve('kafka')[0].parent}/*"
+        java = str(require_java())
+        self._write_settings()
+        if not (self.folder / "data" / "meta.properties").exists():
+            self._format([java, *JAVA_OPTIONS, "-cp", classpath])
+        options = [*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties"]
+        command = [java, *options, "-cp", classpath, "kafka.Kafka", str(self.folder / "server.properties")]
+        self._process = self._starter(command, folder=self.folder, log=self.log)
+        try:
+            self._wait_until_it_answers(self._process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _write_settings(self) -> None:
+        listeners = {"PLAINTEXT": self.bootstrap_servers, **{name: self.address(name) for name in self.ports.further}}
+        own = {
+            **reachable(listeners, self._wanted.listeners, f"127.0.0.1:{self.ports.controller}"),
+            "log.dirs": str(self.folder / "data"),
+        }
+        server = self.folder / "server.properties"
+        server.touch(mode=0o600)  # may hold the passwords of a listener
+        server.write_text(as_properties({**DEFAULTS, **own, **self._wanted.settings}))
+        (self.folder / "log4j2.properties").write_text(log_settings(self._wanted.log_levels))
+
+    def _format(self, java: list[str]) -> None:
+        """Give the data folder its identity; a half-formatted one lacks meta.properties and gets it now."""
+        cluster = "L" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # a leading "-" would be an option
+        settings = str(self.folder / "server.properties")
+        tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings]
+        said = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_SECONDS_MAX)
+        if said.returncode:
+            raise self._problem(f"its storage could not be formatted: {said.stdout}{said.stderr}")
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+        """Kafka opens its port for clients last, so that it answers as soon as it is open."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                kind = EnvironmentProblem if self.ports.free else PortTaken
+                raise self._problem(f"it ended with exit code {process.returncode}", kind)
+            if _answers(self.ports.clients):
+                return
+            time.sleep(POLL_SECONDS)
+        raise self._problem(f"it did not answer within {START_SECONDS_MAX} s")
+
+    def _problem(self, what: str, kind: type[EnvironmentProblem] = EnvironmentProblem) -> EnvironmentProblem:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        tail = "\n".join(lines[-LOG_TAIL_LINES:])
+        return kind(
+            f"the rehearsal's Kafka in {self.folder} did not start: {what}\n{tail}",
+            next_step=f"read {self.log}",
+        )
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,442 @@
+"""Make demo.
+
+python -m lockstep.localdev.demo REPOSITORY
+
+Everything it makes lies in REPOSITORY/.demo. A second run goes on where the first one ended.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from rich.console import Console
+from rich.table import Table
+
+from lockstep.errors import LockstepError
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.processes import adopt_orphans, end_descendants, start_tied
+from lockstep.localdev.producer import produce, produced
+from lockstep.localdev.recordings import as_sent, recorded_days
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, read_ledger
+from lockstep.table.quarantine import dataset_of
+
+END_SECONDS = 30.0
+"""How long a process may take to end after SIGTERM; a stream's own bound is 20 s."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a demo plays.
+
+    Attributes:
+        repository: The folder that holds `definitions.py`.
+        folder: Everything the demo makes; delete it to begin anew.
+        broker: The Kafka that runs there.
+    """
+
+    repository: Path
+    folder: Path
+    broker: Broker
+
+    @property
+    def tables(self) -> Path:
+        """The table root."""
+        return self.folder / "tables"
+
+    def environment(self) -> dict[str, str]:
+        """What a user would export to work on this stage by hand."""
+        return {
+            "DAGSTER_HOME": str(self.folder / "dagster"),
+            "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.broker.bootstrap_servers,
+            "LOCKSTEP_TABLE_ROOT": str(self.tables),
+            "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
+        }
+
+    def start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+        """Start a command of the environment's `bin`, tied to this process; its output goes to a log."""
+        whole = [tool(command[0]), *command[1:]]
+        return start_tied(whole, folder=self.repository, log=self.log(name), environment=self.environment())
+
+    def log(self, name: str) -> Path:
+        """The log of a process."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def run(self, command: Sequence[str], name: str) -> None:
+        """Run a command to its end.
+
+        Raises:
+            LockstepError: It failed; names the log and shows its last lines.
+        """
+        with ended_with(self.start(command, name)) as process:
+            if process.wait() != 0:
+                raise self.failed(name, f"`{' '.join(command[:3])}` ended with {process.returncode}")
+
+    def failed(self, name: str, problem: str) -> LockstepError:
+        """An error about a process, with the end of its log."""
+        tail = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-15:])
+        return LockstepError(f"{problem}:\n{tail}", next_step=f"read {self.log(name)}")
+
+
+@contextmanager
+def set_stage(repository: Path, folder: Path) -> Iterator[Stage]:
+    """Start Kafka in the folder and prepare a Dagster instance; end everything on the way out."""
+    for part in ("kafka", "tables", "dagster", "logs"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    adopt_orphans()
+    shutil.copy(repository / "deploy" / "dagster.yaml", folder / "dagster" / "dagster.yaml")
+    with Broker.start(folder / "kafka") as broker:
+        broker.write_address(folder / "kafka.address")
+        try:
+            yield Stage(repository, folder, broker)
+        finally:
+            # The broker's process is stopped by its own block, gently; everything else ends here.
+            end_descendants(END_SECONDS, but=broker.pid)
+
+
+@contextmanager
+def ended_with(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """End a process when the block ends, however it ends."""
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; kill it when it does not."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def tool(name: str) -> str:
+    """A command of this very environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """The environment as a line for a shell."""
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+LOOK_SECONDS = 0.001
+PARQUET_END = b"PAR1"
+
+
+def written_not_committed(table: Path, process: subprocess.Popen[bytes], *, after: int) -> str | None:
+    """Wait for a finished data file that no entry of the log names yet.
+
+    Args:
+        table: The output table.
+        process: The writer; None is returned when it ends first.
+        after: Only look once so many batches are committed.
+
+    Returns:
+        The name of the file, at a moment at which it was not committed.
+    """
+    known: set[Path] | None = None
+    while process.poll() is None:
+        if known is None:
+            if not delta_log.exists(table) or OutputLog(table).base().head.batch < after:
+                time.sleep(LOOK_SECONDS * 20)
+                continue
+            known = set(table.glob("commit_hour=*/*.parquet"))
+        version = newest_version(table)
+        for path in set(table.glob("commit_hour=*/*.parquet")) - known:
+            if _finished(path) and newest_version(table) == version:
+                return path.name
+        if newest_version(table) != version:
+            known = set(table.glob("commit_hour=*/*.parquet"))
+        time.sleep(LOOK_SECONDS)
+    return None
+
+
+def newest_version(table: Path) -> int:
+    """The newest version whose entry is in the log's folder."""
+    return max(int(path.stem) for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit())
+
+
+def _finished(path: Path) -> bool:
+    """Whether a Parquet file has its end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-4, 2)
+            return file.read(4) == PARQUET_END
+    except OSError:
+        return False
+
+
+SAMPLE_ROWS = 5
+
+
+def show_summary(say: Console, stage: Stage, folders: StreamFolders, *, seconds: float, nothing_new: bool) -> None:
+    """Print figures, where things are, and what to try next."""
+    rows = read_ledger(folders.ledger)
+    output = DeltaTable(folders.table)
+    say.print()
+    if nothing_new:
+        say.print("Nothing new was there to read: everything was committed by an earlier run.")
+    say.print(_figures(rows, output, seconds))
+    say.print(_topics(rows))
+    say.print(_sample(dataset_of(folders.table).to_table()))
+    _next(say, stage, folders.table)
+
+
+def _figures(rows: list[LedgerRow], output: DeltaTable, seconds: float) -> Table:
+    table = Table(title="what happened", show_header=False)
+    messages = sum(row.messages for row in rows)
+    starts = {row.epoch: row.restart_cause for row in rows if row.restart_cause}
+    for name, value in (
+        ("batches", max(row.batch for row in rows)),
+        ("messages", messages),
+        ("rows", sum(row.rows for row in rows)),
+        ("verdict accept", messages - sum(row.dropped + row.skipped for row in rows)),
+        ("verdicts repeat, gap, drop", sum(row.repeats + row.gaps + row.dropped for row in rows)),
+        ("holes in offsets", sum(hole.until - hole.start for row in rows for hole in row.holes)),
+        ("data files after compaction", len(output.file_uris())),
+        ("versions of the table", output.version()),
+        *((f"writer {epoch}", cause) for epoch, cause in sorted(starts.items())),
+        ("seconds", f"{seconds:.0f}"),
+    ):
+        table.add_row(name, str(value))
+    return table
+
+
+def _topics(rows: list[LedgerRow]) -> Table:
+    table = Table("topic", "messages", "rows", "next offset", title="topics")
+    for topic in sorted({row.topic for row in rows}):
+        mine = [row for row in rows if row.topic == topic]
+        figures = (sum(row.messages for row in mine), sum(row.rows for row in mine), max(row.until for row in mine))
+        table.add_row(topic, *map(str, figures))
+    return table
+
+
+def _sample(rows: pa.Table) -> Table:
+    names = [name for name in rows.column_names if not name.startswith("_") and name != "commit_hour"]
+    names += ["_session", "_offset", "_row"]
+    table = Table(*names, title=f"{SAMPLE_ROWS} of {rows.num_rows} rows")
+    for row in rows.select(names).slice(max(0, rows.num_rows - SAMPLE_ROWS)).to_pylist():
+        table.add_row(*(str(row[name]) for name in names))
+    return table
+
+
+def _next(say: Console, stage: Stage, table: Path) -> None:
+    say.print(f"\nthe table: {table}", soft_wrap=True)
+    say.print("read it:   any Delta reader, for example deltalake.DeltaTable(path).to_pandas()")
+    say.print("try next, in a shell with the environment active (. .venv/bin/activate):")
+    say.print(f"  {exports(stage.environment())}", soft_wrap=True)
+    say.print("  make demo                      a second run: the next day of the recordings, carried on over midnight")
+    say.print(
+        "  lockstep status order_books    where each partition stands (needs the demo's Kafka: it ended with the demo)"
+    )
+    say.print("  dagster dev -w workspace.yaml  the web UI of everything that ran here")
+    say.print("  make clean                     remove it all")
+
+
+STREAM = "order_books"
+RECORDINGS = Path("tests/recordings/binance_l2")
+AT_FIRST = ("cm_btcusd_perp", "spot_btcusdt")
+LATER = "spot_ethusdt"
+"""The topic that appears while the stream is not running; the daemon's sensor must see it."""
+KILL_AFTER_BATCHES, PATIENCE_SECONDS, PROGRESS_SECONDS = 5, 300.0, 2.0
+NOW = {"ops": {f"{STREAM}__table": {"config": {"available_now": True}}}}
+
+SAY = Console(highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Play the demo; Ctrl-C at any moment leaves no process behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    repository = Path(sys.argv[1]).absolute()
+    try:
+        play(repository, repository / ".demo")
+    except KeyboardInterrupt:
+        SAY.print("\nstopped; `make demo` goes on from here, `make clean` removes everything")
+        sys.exit(130)
+    except LockstepError as error:
+        SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
+        sys.exit(1)
+
+
+def play(repository: Path, folder: Path) -> None:
+    """The scenes, in order.
+
+    1. Kafka, and recorded books produced to it.
+    2. The stream, materialized by Dagster's own command; its driver is killed once and comes back.
+    3. A new topic; the daemon's sensor launches the stream again.
+    4. The open hour is closed; compaction and checks run.
+    5. What happened.
+    """
+    began = time.monotonic()
+    SAY.print("[bold]>[/bold] starting Kafka")
+    with _staged(repository, folder) as stage:
+        folders = StreamFolders(STREAM, stage.tables)
+        day = 1 if delta_log.exists(folders.table) else 0
+        # The sensor sees new topics, not new messages: a topic it has seen once is fed with the others.
+        known = (*AT_FIRST, LATER) if _committed(folders, LATER) else AT_FIRST
+        new = sum(_produce(stage, book, days=day + 1) for book in known)  # 1
+        if any(_behind(stage, folders, book) for book in known):
+            _materialize_with_a_kill(stage, folders)  # 2
+        new += _produce(stage, LATER, days=day + 1)
+        _let_the_sensor_see_it(stage, folders)  # 3
+        _close_compact_check(stage)  # 4
+        show_summary(SAY, stage, folders, seconds=time.monotonic() - began, nothing_new=not new)  # 5
+
+
+@contextmanager
+def _staged(repository: Path, folder: Path) -> Iterator[Stage]:
+    with set_stage(repository, folder) as stage:
+        SAY.print(f"  Kafka listens on {stage.broker.bootstrap_servers} (written to {folder / 'kafka.address'})")
+        yield stage
+
+
+def _produce(stage: Stage, book: str, *, days: int) -> int:
+    """Produce what the topic does not hold yet; the number of new messages."""
+    topic = f"{STREAM}.{book}"
+    messages = as_sent(recorded_days(stage.repository / RECORDINGS, book)[:days]).messages
+    there = produced(stage.broker.bootstrap_servers, topic)
+    missing = messages[there:]
+    if missing:
+        SAY.print(f"[bold]>[/bold] producing {len(missing)} recorded messages to {topic}")
+        produce(stage.broker.bootstrap_servers, topic, missing)
+    return len(missing)
+
+
+def _materialize_with_a_kill(stage: Stage, folders: StreamFolders) -> None:
+    command = ["dagster", "asset", "materialize", "--select", f"{STREAM}/table", "-m", "definitions"]
+    command += ["--config-json", json.dumps(NOW)]
+    SAY.print(f"[bold]>[/bold] {' '.join(command[:7])}   (trigger: AvailableNow)")
+    before = batches(folders)
+    process = stage.start(command, "materialize-killed")
+    with ended_with(process), progress(folders):
+        orphan = written_not_committed(folders.table, process, after=before + KILL_AFTER_BATCHES)
+        if orphan is not None:
+            process.kill()
+            process.wait()
+    if orphan is None:
+        SAY.print("  it ended before there was a moment to kill it")
+        if process.returncode != 0:
+            raise stage.failed("materialize-killed", "the stream failed")
+        return
+    SAY.print(f"  [red]kill -9[/red] of the driver in batch {batches(folders) + 1}: {orphan} is written, not committed")
+    _recover(stage, folders, command)
+
+
+def _recover(stage: Stage, folders: StreamFolders, command: list[str]) -> None:
+    at_kill, began = batches(folders), time.monotonic()
+    process = stage.start(command, "materialize-again")
+    with ended_with(process):
+        _wait(lambda: batches(folders) > at_kill, process, stage, "materialize-again")
+        SAY.print(f"  the next start went on with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
+        with progress(folders):
+            code = process.wait()
+        if code != 0:
+            raise stage.failed("materialize-again", "the stream failed")
+    SAY.print(f"  {batches(folders)} batches are committed")
+
+
+def _let_the_sensor_see_it(stage: Stage, folders: StreamFolders) -> None:
+    if not _behind(stage, folders, LATER):
+        return
+    SAY.print("[bold]>[/bold] dagster-daemon run   (its topics sensor looks for new topics)")
+    daemon = stage.start(["dagster-daemon", "run", "-w", "workspace.yaml"], "daemon")
+    began = time.monotonic()
+    with ended_with(daemon):
+        _wait(lambda: not _behind(stage, folders, LATER), daemon, stage, "daemon")
+        SAY.print(
+            f"  the sensor launched the stream; {STREAM}.{LATER} is committed after {time.monotonic() - began:.1f} s"
+        )
+        _wait(lambda: _idle(folders), daemon, stage, "daemon")
+    end(daemon)
+
+
+def _close_compact_check(stage: Stage) -> None:
+    SAY.print(f"[bold]>[/bold] lockstep close {STREAM}; compaction; checks")
+    stage.run(["lockstep", "close", STREAM], "close")
+    for name in ("compaction", "checks"):
+        SAY.print(f"  dagster job execute -j {STREAM}_{name}")
+        with progress(StreamFolders(STREAM, stage.tables)):
+            stage.run(["dagster", "job", "execute", "-j", f"{STREAM}_{name}", "-m", "definitions"], name)
+
+
+def batches(folders: StreamFolders) -> int:
+    """Number of the last committed batch; 0 without a table."""
+    return OutputLog(folders.table).base().head.batch if delta_log.exists(folders.table) else 0
+
+
+def _behind(stage: Stage, folders: StreamFolders, book: str) -> bool:
+    """Whether the topic of a book holds messages that the table does not."""
+    return _committed(folders, book) < produced(stage.broker.bootstrap_servers, f"{STREAM}.{book}")
+
+
+def _committed(folders: StreamFolders, book: str) -> int:
+    """Messages of a book that are committed."""
+    rows = read_ledger(folders.ledger) if delta_log.exists(folders.table) else []
+    return max((row.until for row in rows if row.topic == f"{STREAM}.{book}"), default=0)
+
+
+def _idle(folders: StreamFolders) -> bool:
+    """Whether the writer that holds the table has ended."""
+    from lockstep.engine.driver.handover import Phase, pulse
+
+    last = pulse(folders.control, OutputLog(folders.table).base().head.epoch)
+    return last is None or last.phase is Phase.ENDED
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage: Stage, name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with progress(StreamFolders(STREAM, stage.tables)):
+        while not condition():
+            if process.poll() not in {None, 0}:
+                raise stage.failed(name, f"{name} ended with {process.returncode}")
+            if time.monotonic() > deadline:
+                raise stage.failed(name, f"{name}: nothing happened for {PATIENCE_SECONDS:.0f} s")
+            time.sleep(1.0)
+
+
+@contextmanager
+def progress(folders: StreamFolders) -> Iterator[None]:
+    """Show how many batches are committed, while something is waited for."""
+    over, status = threading.Event(), SAY.status("working ...")
+
+    def show() -> None:
+        shown = 0
+        while not over.wait(PROGRESS_SECONDS):
+            now = batches(folders)
+            status.update(f"{now} batches committed")
+            if now != shown and not SAY.is_terminal:
+                SAY.print(f"  ... {now} batches committed")
+            shown = now
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        with status:
+            yield
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Live replay feed.
+
+A session is always replayed from its snapshot, in the order of the recording, under a key that was never used
+before. So whatever evidence a recording carries (links, checksums) holds in every replay, and a feed that was
+killed half-way goes on with new sessions: nothing continues what nobody saw end.
+
+Now and then a topic appears that was not there before. It is fed with one session and then falls silent.
+
+python -m lockstep.localdev.feed REPOSITORY --speed 30
+
+Where Kafka is, the settings say. It ends at SIGTERM. When Kafka refuses or does not answer, nobody knows which of
+the last messages are there: the sessions end where they are, and new ones begin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+from itertools import chain, count, cycle, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.console import Console
+
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import Discovery
+from lockstep.kafka.client import admin_client
+from lockstep.localdev.producer import ANSWER_TIMEOUT_S, Delivery, create_topic
+from lockstep.localdev.recordings import as_sent, betting_market, checksummed_books, recorded_books, recorded_days
+from lockstep.settings import KafkaSettings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from lockstep.localdev.recordings import Recorded
+
+
+SESSION_MESSAGES_MAX = 2_000
+"""A part of a recording from its snapshot on is a recording. At a few messages a second and topic such a
+session takes some ten minutes, so that sessions begin while one looks on; and little is kept in memory."""
+FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS = 180.0, 1_800.0
+"""Soon enough to be seen in a first look around; then seldom, as each costs a restart of a stream."""
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A message to send.
+
+    Attributes:
+        at_seconds: When, counted from the start of the feed.
+        topic: Where to.
+        key: The session, as the message key.
+        value: As it was recorded.
+    """
+
+    at_seconds: float
+    topic: str
+    key: bytes
+    value: bytes
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be fed.
+
+    Attributes:
+        recordings: Messages by topic, from a snapshot on; one session each.
+        run: Sets the sessions of this feed apart from those of all others.
+        messages_per_second: Of all topics together.
+        taken: Topics that were there before.
+        new_topic_seconds: Time until the first new topic, and between later ones.
+    """
+
+    recordings: Mapping[str, Sequence[Recorded]]
+    run: str
+    messages_per_second: float
+    taken: Collection[str] = ()
+    new_topic_seconds: tuple[float, float] = (FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS)
+
+
+def replay(plan: Plan) -> Iterator[Due]:
+    """All messages, for ever: the topics take turns, one message each."""
+    turns = deque(_endless(topic, messages, plan.run) for topic, messages in plan.recordings.items())
+    new_topics, births = _new_topics(plan), _births(plan)
+    birth = next(births)
+    for number in count():
+        at = number / plan.messages_per_second
+        if at >= birth:
+            birth = next(births)
+            turns.append(next(new_topics))
+        topic, key, value = _next(turns)
+        yield Due(at, topic, key, value)
+
+
+def _next(turns: deque[Iterator[tuple[str, bytes, bytes]]]) -> tuple[str, bytes, bytes]:
+    """The message whose turn it is; a topic that has none left loses its turn for good."""
+    while True:
+        turn = turns.popleft()
+        message = next(turn, None)
+        if message is not None:
+            turns.append(turn)
+            return message
+
+
+def _endless(topic: str, messages: Sequence[Recorded], run: str) -> Iterator[tuple[str, bytes, bytes]]:
+    for number in count(1):
+        yield from _session(topic, messages, f"{run}.{number}")
+
+
+def _session(topic: str, messages: Sequence[Recorded], which: str) -> Iterator[tuple[str, bytes, bytes]]:
+    for message in messages[:SESSION_MESSAGES_MAX]:
+        yield topic, f"{message.book}.{which}".encode(), message.value
+
+
+def _new_topics(plan: Plan) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
+    """One session each on a topic of its own, named after a recording and a number not yet taken."""
+    taken = {*plan.taken, *plan.recordings}
+    for original, messages in cycle(plan.recordings.items()):
+        topic = next(name for number in count(2) if (name := f"{original}_{number}") not in taken)
+        taken.add(topic)
+        yield _session(topic, messages, f"{plan.run}.1")
+
+
+def _births(plan: Plan) -> Iterator[float]:
+    """Times at which new topics appear."""
+    first, pause = plan.new_topic_seconds
+    at = first
+    for wait in chain((0.0,), repeat(pause)):
+        at += wait
+        yield at
+
+
+SPEED = 30.0
+"""Messages a second, of all topics together: about a fifth of the recorded pace, and a third of a core."""
+RETENTION_HOURS = 12.0
+"""For ever is too long for a feed that goes on for ever; and headroom shall be a number to look at."""
+BREATH_SECONDS, LATE_SECONDS_MAX = 0.05, 2.0
+"""Messages that are due are sent in one go; a feed that was held up does not make up for it in a burst."""
+RETRY_SECONDS, END_SECONDS = 5.0, 3.0
+SAY = Console(highlight=False, soft_wrap=True)
+
+
+class Stamped(msgspec.Struct, frozen=True):
+    """A message with a time, as the producer takes it."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+def main() -> None:
+    """Feed until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="feed", description="Replays the recordings into Kafka for ever.")
+    parser.add_argument("repository", type=Path, help="folder that holds tests/recordings")
+    parser.add_argument("--speed", type=float, default=SPEED, help=f"messages a second in all (default {SPEED:g})")
+    wanted = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    feed(recordings(wanted.repository / "tests" / "recordings"), load_settings().kafka, wanted.speed, stop)
+
+
+def recordings(folder: Path) -> dict[str, Sequence[Recorded]]:
+    """The recordings of all streams by topic: the part of each that is replayed."""
+    return {topic: messages[:SESSION_MESSAGES_MAX] for topic, messages in _whole(folder)}
+
+
+def _whole(folder: Path) -> Iterator[tuple[str, Sequence[Recorded]]]:
+    books = folder / "binance_l2"
+    for book in recorded_books(books):
+        yield f"order_books.{book}", as_sent(recorded_days(books, book)).messages
+    for path in sorted((folder / "exchange_ws").glob("kraken*.gz")):
+        for book, messages in checksummed_books(path).items():
+            yield f"checksummed_books.{book}", messages
+    for path in sorted((folder / "betfair").glob("mcm_1*.gz")):
+        messages = betting_market(path)
+        yield f"betting_markets.{messages[0].book}", messages
+
+
+def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed: float, stop: threading.Event) -> None:
+    """Send until asked to stop, with new sessions after each failure of Kafka."""
+    while not stop.is_set():
+        run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        try:
+            names = Discovery(admin_client(kafka), ANSWER_TIMEOUT_S).topic_names()
+            SAY.print(f"run {run}: {len(sources)} recordings, {speed:g} messages a second")
+            _send(replay(Plan(recordings=sources, run=run, messages_per_second=speed, taken=names)), kafka, stop)
+        except KafkaError as error:
+            SAY.print(f"{error.problem}; new sessions in {RETRY_SECONDS:g} s")
+            stop.wait(RETRY_SECONDS)
+
+
+def _send(messages: Iterator[Due], kafka: KafkaSettings, stop: threading.Event) -> None:
+    delivery, known = Delivery(kafka), set[str]()
+    began = time.monotonic()
+    for due in messages:
+        late = time.monotonic() - began - due.at_seconds
+        if late > LATE_SECONDS_MAX:
+            began += late
+        elif late < -BREATH_SECONDS:
+            stop.wait(-late)
+        if stop.is_set():
+            break
+        if due.topic not in known:
+            known.add(due.topic)
+            if create_topic(kafka, due.topic, retention_hours=RETENTION_HOURS):
+                SAY.print(f"new topic {due.topic}")
+        delivery.send(due.topic, Stamped(due.key, due.value, time.time_ns() // 1_000_000))
+    delivery.abandon(END_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Keeps the logs of the live platform small: one that has grown past a limit is set aside, and the one before it goes.
+
+    python -m lockstep.localdev.log_rotation FOLDER
+
+The processes hold their logs open and append to them, so a log is copied and then cut: what is written between the two
+is lost, some milliseconds of a log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+LIMIT_BYTES = 10_000_000
+"""A log and the one set aside hold a day or two of a live platform (measured: 10 MB a day, all logs together)."""
+LOOK_SECONDS = 30.0
+
+
+def rotate(folder: Path, limit_bytes: int = LIMIT_BYTES) -> list[Path]:
+    """Set aside the logs of a folder that are too large; gives those."""
+    large = [path for path in sorted(folder.glob("*.log")) if path.stat().st_size > limit_bytes]
+    for path in large:
+        draft = path.with_name(f"{path.name}.draft")
+        shutil.copyfile(path, draft)
+        draft.replace(path.with_name(f"{path.name}.1"))
+        os.truncate(path, 0)
+    return large
+
+
+def main() -> None:
+    """Look until somebody ends this process."""
+    folder = Path(sys.argv[1])
+    while True:
+        rotate(folder)
+        time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Put recorded or generated messages into a Kafka topic, in order and once.
+
+Why a producer of our own: a test that must find every loss may not lose, repeat or reorder a
+message itself. So it is idempotent, waits for every acknowledgement, and fails on the first
+message that was not taken.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.cimpl import NewTopic
+
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import Discovery
+from lockstep.kafka.client import admin_client, producer_configuration
+from lockstep.kafka.secrets import Plain, with_secrets
+from lockstep.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+# The broker may have just started; a local one answers in well under a second after that.
+ANSWER_TIMEOUT_S = 30.0
+# librdkafka gives a message up after this time; the wait for all of them is a little longer.
+DELIVERY_TIMEOUT_MS = 60_000
+FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_MS / 1_000 + 5
+# Critical only: whatever fails is raised here, and a broker that is not up yet makes the client
+# write a warning 20 times a second.
+LOG_LEVEL = 2
+MILLISECONDS_PER_HOUR = 3_600_000
+
+# The client's own errors (not the broker's) have names with an underscore.
+_NO_ANSWER = (ClientError._TIMED_OUT, ClientError._MSG_TIMED_OUT, ClientError._TRANSPORT)  # noqa: SLF001
+
+
+Cluster = str | KafkaSettings
+"""A cluster without any security by its bootstrap servers; any other by its settings."""
+
+
+class Outgoing(Protocol):
+    """A message to produce; `Recorded` is one."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The message key, None for none."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The message value, None for a tombstone."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The create time, ms since 1970 UTC."""
+
+
+def produce(cluster: Cluster, topic: str, messages: Iterable[Outgoing], partitions: int = 1) -> int:
+    """Write messages to a topic, in their order within each key, and wait until all are taken.
+
+    The topic is made with this many partitions when it is missing; an existing one stays as it is.
+
+    Returns:
+        The number of messages written.
+
+    Raises:
+        KafkaError: The topic could not be made, or a message was refused or not acknowledged.
+    """
+    create_topic(cluster, topic, partitions)
+    delivery = Delivery(cluster)
+    for message in messages:
+        delivery.send(topic, message)
+    return delivery.finish()
+
+
+def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention_hours: float | None = None) -> bool:
+    """Make a topic that keeps its messages for ever or for some hours, unless it exists.
+
+    For ever, because recorded messages carry their old receive time: with the usual seven days of
+    retention the broker deletes them within minutes.
+
+    Returns:
+        Whether the topic was made now.
+
+    Raises:
+        KafkaError: The broker refused or did not answer.
+    """
+    config = {"retention.ms": "-1", "retention.bytes": "-1"}
+    if retention_hours is not None:
+        # Retention removes whole segments: an eighth of the time each, so that it comes about.
+        kept_ms = int(retention_hours * MILLISECONDS_PER_HOUR)
+        config |= {"retention.ms": str(kept_ms), "segment.ms": str(kept_ms // 8)}
+    wanted = NewTopic(topic, num_partitions=partitions, config=config)
+    settings = _settings(cluster)
+    admin = admin_client(settings)
+    try:
+        admin.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)[topic].result(ANSWER_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == ClientError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise _failed(settings, f"topic {topic} could not be made", error.args[0]) from error
+    except TimeoutError as error:
+        raise _failed(settings, f"topic {topic} could not be made", None) from error
+    return True
+
+
+def produced(cluster: Cluster, topic: str) -> int:
+    """How many messages a topic has taken so far; 0 when there is no such topic.
+
+    Raises:
+        KafkaError: The broker did not answer.
+    """
+    discovery = Discovery(admin_client(_settings(cluster)), ANSWER_TIMEOUT_S)
+    return sum(ends.high_watermark for ends in discovery.view([topic]).ends.values())
+
+
+class Delivery:
+    """One run of a producer: counts what the broker took and remembers the first refusal."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._settings = _settings(cluster)
+        self._topic = ""
+        self._taken = 0
+        self._sent = 0
+        self._refusal: ClientError | None = None
+        self._producer = Producer(_configuration(self._settings))
+
+    def send(self, topic: str, message: Outgoing) -> None:
+        """Hand one message to the client; waits while its queue is full.
+
+        Raises:
+            KafkaError: This message or one before it was refused; none after that one was or will be taken.
+        """
+        self._topic = topic
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        while not self._queued(message):
+            self._check(late=time.monotonic() > deadline)
+        self._sent += 1
+        self._producer.poll(0)
+        self._check(late=False)
+
+    def finish(self) -> int:
+        """Wait for every acknowledgement."""
+        self._producer.flush(FLUSH_TIMEOUT_S)
+        self._check(late=self._taken < self._sent)
+        return self._taken
+
+    def abandon(self, seconds: float) -> None:
+        """Wait a moment for acknowledgements, then leave it, whatever is missing."""
+        self._producer.flush(seconds)
+        self._producer.purge()
+
+    def _queued(self, message: Outgoing) -> bool:
+        try:
+            self._producer.produce(
+                self._topic,
+                value=message.value,
+                key=message.key,
+                timestamp=message.timestamp_ms,
+                on_delivery=self._delivered,
+            )
+        except BufferError:
+            self._producer.poll(1.0)
+            return False
+        except KafkaException as error:
+            self._refusal = error.args[0]  # refused before it was sent, for example for its size
+            return False
+        return True
+
+    def _delivered(self, error: ClientError | None, message: Message) -> None:
+        del message
+        if error is None:
+            self._taken += 1
+        elif self._refusal is None:
+            self._refusal = error
+
+    def _check(self, *, late: bool) -> None:
+        if self._refusal is None and not late:
+            return
+        written = f"topic {self._topic}: only {self._taken} messages written"
+        raise _failed(self._settings, written, self._refusal)
+
+
+def _settings(cluster: Cluster) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=cluster) if isinstance(cluster, str) else cluster
+
+
+def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
+    return {
+        **with_secrets(producer_configuration(settings)),
+        "enable.idempotence": True,  # acks=all, and order kept over retries
+        "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be taken
+        "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
+        "compression.type": "zstd",
+        "linger.ms": 20,
+        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "log_level": LOG_LEVEL,
+    }
+
+
+def _failed(settings: KafkaSettings, problem: str, cause: ClientError | None) -> KafkaError:
+    if cause is None or cause.code() in _NO_ANSWER:
+        next_step = f"see that Kafka runs and can be reached at {settings.bootstrap_servers}"
+        return KafkaError(f"{problem}: no answer in time", next_step=next_step)
+    return KafkaError(f"{problem}: {cause.str()}", next_step="mend what Kafka refused, then produce again")

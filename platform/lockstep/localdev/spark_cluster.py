@@ -1,0 +1,230 @@
+"""A real Spark cluster on this machine: a standalone master and workers, loopback only, gone with their owner.
+
+It is the cluster of the tests and of the fault rehearsal, started from pyspark's own jars by the script that
+an installation uses. Each worker is a machine of its own as far as Spark and lockstep can tell: work folder,
+scratch folder, and folder for the hot copies of state. Peers prove with a secret that they belong together.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.request import urlopen
+
+import msgspec
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.localdev.processes import descendants, free_ports, start_tied
+from lockstep.spark.jars import ivy_jar
+from lockstep.spark.java import require_java
+
+DAEMON_MEMORY = "256m"
+"""Heap of the master and of each worker, which only keep books."""
+DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true"
+START_SECONDS_MAX = 90
+"""Up in 3 s on an idle machine."""
+STOP_SECONDS_MAX = 20
+POLL_SECONDS = 0.1
+LOG_TAIL_LINES = 25
+PORT_ATTEMPTS = 3
+"""Another process may take a port between the choice and the start."""
+EXECUTOR_MARK = b"CoarseGrainedExecutorBackend"
+
+
+class _Answer(msgspec.Struct):
+    """What of the master's own report is looked at."""
+
+    aliveworkers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSize:
+    """What each worker offers to applications.
+
+    Attributes:
+        cores: Cores.
+        memory: Memory for the heaps of executors; Python beside them is not counted.
+    """
+
+    cores: int = 1
+    memory: str = "1g"
+
+
+class Worker:
+    """One worker of the cluster, or what is left of it.
+
+    Attributes:
+        folder: Where its work, its scratch and its hot copies are.
+    """
+
+    def __init__(self, folder: Path, command: list[str], environment: dict[str, str]) -> None:
+        """Make the folders, and start it."""
+        self.folder = folder
+        self.local_root.mkdir(parents=True, exist_ok=True)
+        own = {"SPARK_LOCAL_DIRS": str(folder / "scratch"), "LOCKSTEP_LOCAL_ROOT": str(self.local_root)}
+        environment = {**environment, **own}
+        self.process = start_tied(command, folder=folder, log=folder / "worker.log", environment=environment)
+
+    @property
+    def local_root(self) -> Path:
+        """Where executors of this worker keep hot copies of state."""
+        return self.folder / "local"
+
+    def executors(self) -> list[int]:
+        """Process ids of the executors' JVMs that it started and that live."""
+        return [pid for pid in descendants(self.process.pid) if EXECUTOR_MARK in _command(pid)]
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL). Its executors notice, and end by themselves."""
+        self.process.kill()
+        self.process.wait()
+
+
+class SparkCluster:
+    """A running master with its workers. Leave its `with` block, or call `stop`, to end them all.
+
+    Attributes:
+        folder: Where settings, logs and the workers' folders are.
+        workers: The workers, dead ones too, in the order of their start.
+    """
+
+    def __init__(self, folder: Path, size: WorkerSize) -> None:
+        self.folder, self.workers = folder, list[Worker]()
+        self._size, self._port, self._report = size, *free_ports(2)
+        self._environment = _environment(folder)
+        self._script = str(ivy_jar().parents[1] / "bin" / "spark-class")
+        self._master: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(cls, folder: Path, *, workers: int = 2, size: WorkerSize | None = None) -> Self:
+        """Start a master and workers in a folder, and wait until all have met.
+
+        Raises:
+            EnvironmentProblem: No Java, or no answer in time; shows the end of the log.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(_Died), reraise=True)
+        return retry(cls._started, folder, workers, size or WorkerSize())
+
+    @classmethod
+    def _started(cls, folder: Path, workers: int, size: WorkerSize) -> Self:
+        cluster = cls(folder, size)
+        try:
+            cluster._start_master()
+            for _ in range(workers):
+                cluster.add_worker()
+            cluster.wait_for_workers(workers)
+        except BaseException:
+            cluster.stop()
+            raise
+        return cluster
+
+    @property
+    def master(self) -> str:
+        """What `spark.master` takes."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def configuration(self) -> Path:
+        """A folder for SPARK_CONF_DIR: with it a driver knows the cluster's secret."""
+        return self.folder / "conf"
+
+    def add_worker(self) -> Worker:
+        """Start one more worker, as after the loss of one."""
+        folder = self.folder / f"worker-{len(self.workers)}"
+        offers = ["--cores", str(self._size.cores), "--memory", self._size.memory, "--work-dir", str(folder / "work")]
+        listens = ["--host", "127.0.0.1", "--webui-port", "0"]
+        command = [self._script, "org.apache.spark.deploy.worker.Worker", *offers, *listens, self.master]
+        self.workers.append(Worker(folder, command, self._environment))
+        return self.workers[-1]
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until the master counts so many living workers.
+
+        Raises:
+            EnvironmentProblem: It does not in time.
+        """
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while self._alive_workers() != count:
+            if self._master is not None and self._master.poll() is not None:
+                raise self._problem(f"the master ended with exit code {self._master.returncode}", _Died)
+            if time.monotonic() > deadline:
+                raise self._problem(f"no {count} workers within {START_SECONDS_MAX} s")
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End all, executors and their Python included, stopped ones too."""
+        below = [pid for worker in self.workers for pid in descendants(worker.process.pid)]
+        running = [worker.process for worker in self.workers] + ([self._master] if self._master else [])
+        for process in running:
+            process.terminate()
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS_MAX)
+            process.kill()
+            process.wait()
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start_master(self) -> None:
+        listens = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._report)]
+        command = [self._script, "org.apache.spark.deploy.master.Master", *listens]
+        log, environment = self.folder / "master.log", self._environment
+        self._master = start_tied(command, folder=self.folder, log=log, environment=environment)
+        self.wait_for_workers(0)
+
+    def _alive_workers(self) -> int | None:
+        """As the master has it; None while it does not answer."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self._report}/json/", timeout=5) as answer:
+                return msgspec.json.decode(answer.read(), type=_Answer).aliveworkers
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _problem(self, what: str, kind: type[EnvironmentProblem] = EnvironmentProblem) -> EnvironmentProblem:
+        log = self.folder / "master.log"
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]) if log.exists() else ""
+        return kind(f"the Spark cluster in {self.folder} did not start: {what}\n{tail}", next_step=f"read {log}")
+
+
+class _Died(EnvironmentProblem):
+    """The master ended at its start: another process took its port, most likely."""
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Variables of master and workers; writes the settings they name, readable by this user alone."""
+    configuration = folder / "conf"
+    configuration.mkdir(mode=0o700, exist_ok=True)
+    settings = configuration / "spark-defaults.conf"
+    settings.touch(mode=0o600)
+    settings.write_text(f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(32)}\n")
+    return {
+        "JAVA_HOME": str(require_java().resolve().parents[1]),
+        "SPARK_HOME": str(ivy_jar().parents[1]),
+        "SPARK_CONF_DIR": str(configuration),
+        "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+        "SPARK_DAEMON_JAVA_OPTS": DAEMON_JAVA_OPTIONS,
+        "SPARK_LOCAL_IP": "127.0.0.1",  # the pages of master and workers listen there only
+    }
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

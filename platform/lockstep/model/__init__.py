@@ -1,0 +1,1 @@
+"""The vocabulary everybody shares: records, findings, column types, state types."""

@@ -1,0 +1,117 @@
+"""Which changes of a state type old state survives. Pure.
+
+Allowed are additions with a default (by position: at the end only), int -> float and
+X -> Optional[X]. All else is refused, also what msgpack would decode without a word. The rules are
+transitive (a default may neither go nor change), so that comparing the newest section with the
+type of today also covers the older sections of its chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from lockstep.model.state_types import FieldShape, Shape
+
+_NONE = Shape("none")
+_KEYED = ("dict", "frozendict", "set", "frozenset", "rows")
+"""Kinds whose first item is unique: as floats, two large ints may become one."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One reason why stored state cannot be read as the declared type.
+
+    Attributes:
+        path: Where, for example `rows{}.price`; empty for the state itself.
+        stored: What the stored state has there.
+        declared: What the type of today has there.
+    """
+
+    path: str
+    stored: str
+    declared: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'state'}: stored {self.stored}, declared {self.declared}"
+
+
+def differences(stored: Shape, declared: Shape) -> tuple[Difference, ...]:
+    """Every reason why state stored as one shape cannot be read as the other; empty when it can."""
+    return tuple(_compare(stored, declared, ""))
+
+
+def _compare(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
+    if stored == declared:
+        return
+    old, new = _members(stored), _members(declared)
+    if new != (declared,) or old != (stored,):
+        yield from _compare_unions(stored, declared, old, new, path)
+    elif stored.kind == "int" and declared.kind == "float" and not (stored.detail or declared.detail):
+        return
+    elif _outline(stored) != _outline(declared):
+        yield Difference(path, str(stored), str(declared))
+    else:
+        yield from _compare_items(stored, declared, path)
+        yield from _compare_fields(stored, declared, path)
+
+
+def _outline(shape: Shape) -> tuple[str, str, int]:
+    return shape.kind, shape.detail, len(shape.items)
+
+
+def _members(shape: Shape) -> tuple[Shape, ...]:
+    """The members of a union without None; of any other type, the type itself."""
+    return tuple(item for item in shape.items if item != _NONE) if shape.kind == "union" else (shape,)
+
+
+def _compare_unions(
+    stored: Shape, declared: Shape, old: tuple[Shape, ...], new: tuple[Shape, ...], path: str
+) -> Iterator[Difference]:
+    may_add_none = _NONE in declared.items or _NONE not in stored.items
+    if len(old) != len(new) or not may_add_none:
+        yield Difference(path, str(stored), str(declared))
+        return
+    # Members are sorted by their encoding, kind and tag first: those that belong together meet.
+    for was, now in zip(old, new, strict=True):
+        yield from _compare(was, now, path)
+
+
+def _compare_items(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
+    for number, (was, now) in enumerate(zip(stored.items, declared.items, strict=True)):
+        if number == 0 and stored.kind in _KEYED:
+            if was != now:
+                yield Difference(f"{path}{{key}}", str(was), str(now))
+        else:
+            yield from _compare(was, now, f"{path}[{number}]" if stored.kind == "tuple" else f"{path}{{}}")
+
+
+def _compare_fields(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
+    known = {field.name: field for field in declared.fields}
+    for field in stored.fields:
+        if field.name not in known:
+            yield Difference(_inside(path, field), str(field.shape), "no such field")
+        else:
+            yield from _compare_field(field, known[field.name], path)
+    before, after = _names(stored), _names(declared)
+    for field in declared.fields:
+        if field.name not in before and field.default is None:
+            yield Difference(_inside(path, field), "no such field", f"{field.shape} without a default")
+    if stored.kind == "array" and before != after[: len(before)]:
+        yield Difference(path, f"fields by position {', '.join(before)}", ", ".join(after))
+
+
+def _compare_field(stored: FieldShape, declared: FieldShape, path: str) -> Iterator[Difference]:
+    if stored.default is not None and stored.default != declared.default:
+        # Sessions stored before the field existed lack it: they would silently read the new default.
+        found = "no default" if declared.default is None else f"default {declared.default}"
+        yield Difference(_inside(path, stored), f"default {stored.default}", found)
+    yield from _compare(stored.shape, declared.shape, _inside(path, stored))
+
+
+def _names(shape: Shape) -> tuple[str, ...]:
+    return tuple(field.name for field in shape.fields)
+
+
+def _inside(path: str, field: FieldShape) -> str:
+    return f"{path}.{field.name}" if path else field.name

@@ -1,0 +1,144 @@
+"""Record and Envelope: what a message is to everybody."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Protocol, cast
+
+import msgspec
+
+
+class TimestampType(IntEnum):
+    """What Kafka's record timestamp means (the topic's `message.timestamp.type`)."""
+
+    NOT_AVAILABLE = 0
+    CREATE_TIME = 1
+    LOG_APPEND_TIME = 2
+
+
+class KafkaMessage(Protocol):
+    """The part of a client library's message that a record reads."""
+
+    def key(self) -> bytes | None:
+        """The key."""
+        ...
+
+    def value(self) -> bytes | None:
+        """The value."""
+        ...
+
+    def headers(self) -> object:
+        """Pairs of name and value, or None."""
+        ...
+
+    def timestamp(self) -> tuple[int, int]:
+        """Type and milliseconds."""
+        ...
+
+    def leader_epoch(self) -> int | None:
+        """Leader epoch, where the broker tells it."""
+        ...
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One Kafka record.
+
+    Attributes:
+        topic: Name of the topic.
+        topic_id: Kafka's id of this life of the topic; a re-created topic has another.
+        partition: Partition number.
+        offset: Offset in the partition.
+        source: The client's own message; the properties below read it when asked.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    source: KafkaMessage
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key."""
+        return self.source.key()
+
+    @property
+    def value(self) -> bytes | None:
+        """The record's value, as sent."""
+        return self.source.value()
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        """The record's headers, in order."""
+        return tuple(cast("list[tuple[str, bytes]] | None", self.source.headers()) or ())
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Kafka's timestamp in milliseconds since 1970 (UTC); `timestamp_type` says whose clock."""
+        return self.source.timestamp()[1]
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whether the producer or the broker set the timestamp."""
+        return TimestampType(self.source.timestamp()[0])
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Leader epoch under which the record was written, where the broker tells it."""
+        return self.source.leader_epoch()
+
+
+class Kind(Enum):
+    """What a message does to its session."""
+
+    SNAPSHOT = "snapshot"
+    """Sets the whole state."""
+    UPDATE = "update"
+    """Changes part of the state."""
+    END = "end"
+    """Closes the session: its state is removed."""
+    SKIP = "skip"
+    """Known and not wanted: counted, no row, no evidence read."""
+    PART = "part"
+    """Part of a snapshot that goes on in the next messages; the one of kind SNAPSHOT completes it. Nothing of it
+    is seen before: then the first goes to `Transform.open`, the others to `Transform.apply`, in order."""
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """Ids by which messages of a session name each other (evidence `Linked`).
+
+    Attributes:
+        last: The newest id that this message covers.
+        first: The oldest id that this message covers; lets the first update after a snapshot
+            overlap it, as feeds do whose snapshot is taken beside the stream.
+        previous: `last` of the message before this one.
+    """
+
+    last: int
+    first: int | None = None
+    previous: int | None = None
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """What `Transform.place` says of one message.
+
+    Attributes:
+        session: The unit of order inside a partition; by default the message key.
+        kind: What the message does to the session.
+        sequence: The producer's number of the message in its session (evidence `Sequence`).
+        link: The producer's ids of the message (evidence `Linked`).
+        event_time_us: When it happened, in microseconds since 1970 (UTC).
+        id: What makes the message unique in its session, whatever its order (class `Once`).
+        count: Of an END: how many messages the session had, the snapshot and this one included. Compared by
+            `Once`, `Checksum` and `LogOnly`; where messages are numbered, the numbers prove more.
+        resets: The snapshot begins the numbering anew, and the producer says so: what it was before is void.
+    """
+
+    session: str
+    kind: Kind = Kind.UPDATE
+    sequence: int | None = None
+    link: Link | None = None
+    event_time_us: int | None = None
+    id: str | int | None = None
+    count: int | None = None
+    resets: bool = False

@@ -1,0 +1,322 @@
+"""Schema of a state type, untyped view of old state.
+
+msgpack decodes without a word what was written for another type: swapped fields of one type,
+renamed fields with defaults. The shape makes such a change visible before anything is decoded.
+
+What msgpack carries as text stays text (Decimal, date, UUID); enums are their values. A field that its type had a
+default for may be missing, where a value was stored before the field existed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import cast, get_args, get_origin
+
+import msgspec
+from msgspec import inspect
+
+from lockstep.errors import DeclarationError
+from lockstep.model.map_state import Rows
+
+_VALUES = (
+    *(inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType, inspect.BytesType),
+    *(inspect.DateTimeType, inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.UUIDType),
+    *(inspect.DecimalType, inspect.EnumType, inspect.LiteralType),
+)
+_KEYS = (inspect.IntType, inspect.StrType, inspect.BytesType, inspect.EnumType, inspect.LiteralType)
+
+
+class RowsType(msgspec.Struct, frozen=True):
+    """One table in a state.
+
+    Attributes:
+        attribute: The field of the state's Struct; empty where the state is the table.
+        name: The field's name in the encoding.
+        key: Type of its keys.
+        value: Type of its rows.
+    """
+
+    attribute: str
+    name: str
+    key: object
+    value: object
+
+
+def rows_types(state_type: object) -> tuple[RowsType, ...]:
+    """The tables of a state type, by field.
+
+    Raises:
+        DeclarationError: Keys or rows are of a type that cannot be saved row by row.
+    """
+    if get_origin(state_type) is Rows or state_type is Rows:
+        return (_rows_type("", "", state_type),)
+    struct = get_origin(state_type) or state_type
+    if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
+        return ()
+    fields = msgspec.structs.fields(cast("type[msgspec.Struct]", state_type))
+    return tuple(
+        _rows_type(field.name, field.encode_name, field.type)
+        for field in fields
+        if field.type is Rows or get_origin(field.type) is Rows
+    )
+
+
+def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
+    given = get_args(annotation)
+    if len(given) != 2:  # noqa: PLR2004  # a key and a row
+        raise _refused(annotation, "does not say its types", "write Rows[K, V]")
+    key, value = given
+    if not _is_key(inspect.type_info(key)):
+        raise _refused(annotation, f"its key {key} has no single encoding", "use str, int, bytes, an enum, or a tuple")
+    if not _is_frozen(inspect.type_info(value), ()):
+        problem = f"its row {value} can be changed in place, which nobody would see"
+        raise _refused(annotation, problem, "make it a Struct with frozen=True, lists in it tuple[X, ...]")
+    return RowsType(attribute, name, key, value)
+
+
+def _is_key(info: inspect.Type) -> bool:
+    if isinstance(info, inspect.Metadata):
+        return _is_key(info.type)
+    if isinstance(info, inspect.TupleType):
+        return all(map(_is_key, info.item_types))
+    return isinstance(info, _KEYS)
+
+
+def _is_frozen(info: inspect.Type, outer: tuple[type, ...]) -> bool:
+    if isinstance(info, inspect.Metadata):
+        return _is_frozen(info.type, outer)
+    if isinstance(info, inspect.UnionType):
+        return all(_is_frozen(member, outer) for member in info.types)
+    if isinstance(info, inspect.TupleType):
+        return all(_is_frozen(item, outer) for item in info.item_types)
+    if isinstance(info, (inspect.VarTupleType, inspect.FrozenSetType)):
+        return _is_frozen(info.item_type, outer)
+    if isinstance(info, (inspect.StructType, inspect.NamedTupleType)):
+        return _is_frozen_record(info, outer)
+    return isinstance(info, _VALUES)
+
+
+def _is_frozen_record(info: inspect.StructType | inspect.NamedTupleType, outer: tuple[type, ...]) -> bool:
+    if info.cls in outer:
+        return True
+    config = getattr(info.cls, "__struct_config__", None)
+    if config is not None and not config.frozen:
+        return False
+    return all(_is_frozen(field.type, (*outer, info.cls)) for field in info.fields)
+
+
+def _refused(found: object, problem: str, instead: str) -> DeclarationError:
+    return DeclarationError("Transform[Message, State, Row]: the state type", found, problem, instead)
+
+
+RecordType = inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
+_NOT_SAVED = (inspect.CustomType, inspect.ExtType, inspect.RawType, inspect.MemoryViewType)
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
+_ITEMS = ("item_type", "key_type", "value_type")
+
+
+class FieldShape(msgspec.Struct, frozen=True, array_like=True):
+    """One field of a record type.
+
+    Attributes:
+        name: Its name in the encoding.
+        shape: Shape of its type.
+        default: What stands for it where it is missing, written as text; None when it is required.
+    """
+
+    name: str
+    shape: Shape
+    default: str | None
+
+
+class Shape(msgspec.Struct, frozen=True, array_like=True):
+    """One type.
+
+    Attributes:
+        kind: `int`, `list`, `dict`, `union`, `record` (fields by name), `array` (fields by
+            position), `outer` (an enclosing record again), and so on.
+        detail: Constraints, enum values, tag, or how many records outwards.
+        items: Shapes of items, keys and values, or members of a union.
+        fields: The fields of a record, in declared order.
+    """
+
+    kind: str
+    detail: str = ""
+    items: tuple[Shape, ...] = ()
+    fields: tuple[FieldShape, ...] = ()
+
+    def __str__(self) -> str:
+        inner = ", ".join([*map(str, self.items), *(field.name for field in self.fields)])
+        return self.kind + (f"({self.detail})" if self.detail else "") + (f"[{inner}]" if inner else "")
+
+
+def shape_of(state_type: object) -> Shape:
+    """The shape of a state type.
+
+    Raises:
+        DeclarationError: The type, or a type inside of it, cannot be saved and recovered.
+    """
+    try:
+        tables = {table.name: _rows_shape(table) for table in rows_types(state_type)}
+        info = inspect.type_info(state_type)
+        if tables and isinstance(info, inspect.CustomType):
+            return tables[""]
+        shape = _shape(info, (), frozenset(tables))
+    except (TypeError, NameError) as error:
+        raise _unsaveable(state_type, str(error)) from error
+    return msgspec.structs.replace(
+        shape,
+        fields=tuple(
+            msgspec.structs.replace(field, shape=tables.get(field.name, field.shape)) if tables else field
+            for field in shape.fields
+        ),
+    )
+
+
+def shape_hash(shape: Shape) -> str:
+    """A short name of a shape: equal for equal shapes, different for any others."""
+    return hashlib.blake2b(msgspec.msgpack.encode(shape), digest_size=16).hexdigest()
+
+
+def _rows_shape(table: RowsType) -> Shape:
+    return Shape("rows", items=(_shape(inspect.type_info(table.key), ()), _shape(inspect.type_info(table.value), ())))
+
+
+def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] = ()) -> Shape:
+    """Walk one type; `outer` are the records around it, outermost first, `tables` fields of it that are Rows."""
+    if isinstance(info, inspect.Metadata):
+        return _shape(info.type, outer)
+    if isinstance(info, inspect.CustomType) and info.cls is Rows:
+        raise _unsaveable(info, "Rows is the whole state, or a field of the state's own Struct")
+    if isinstance(info, _NOT_SAVED):
+        raise _unsaveable(info, "msgspec does not encode and decode it by itself")
+    if isinstance(info, RecordType):
+        return _record(info, outer, tables)
+    if isinstance(info, inspect.UnionType):
+        members = [_shape(member, outer) for member in info.types]
+        return Shape("union", items=tuple(sorted(members, key=msgspec.msgpack.encode)))
+    if isinstance(info, inspect.EnumType):
+        return Shape("enum", detail=repr(sorted((member.value for member in info.cls), key=repr)))
+    if isinstance(info, inspect.LiteralType):
+        return Shape("literal", detail=repr(sorted(info.values, key=repr)))
+    return Shape(_kind(info), _constraints(info), _items(info, outer))
+
+
+def _record(info: RecordType, outer: tuple[type, ...], tables: Collection[str] = ()) -> Shape:
+    if info.cls in outer:
+        return Shape("outer", detail=str(len(outer) - outer.index(info.cls)))
+    inside = (*outer, info.cls)
+    fields = tuple(
+        FieldShape(
+            field.encode_name,
+            Shape("rows") if field.encode_name in tables else _shape(field.type, inside),
+            _default(field),
+        )
+        for field in info.fields
+    )
+    by_position = isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False)
+    return Shape("array" if by_position else "record", _tag(info), fields=fields)
+
+
+def _tag(info: inspect.Type) -> str:
+    tag = getattr(info, "tag", None)
+    return "" if tag is None else f"{getattr(info, 'tag_field', None)}={tag!r}"
+
+
+def _default(field: inspect.Field) -> str | None:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return f"{getattr(field.default_factory, '__qualname__', repr(field.default_factory))}()"
+    if field.default is not msgspec.NODEFAULT:
+        return repr(field.default)
+    return None if field.required else "left out"
+
+
+def _items(info: inspect.Type, outer: tuple[type, ...]) -> tuple[Shape, ...]:
+    if isinstance(info, inspect.TupleType):
+        return tuple(_shape(item, outer) for item in info.item_types)
+    return tuple(_shape(getattr(info, name), outer) for name in _ITEMS if hasattr(info, name))
+
+
+def _constraints(info: inspect.Type) -> str:
+    given = ((name, getattr(info, name, None)) for name in _CONSTRAINTS)
+    return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
+
+
+def _kind(info: inspect.Type) -> str:
+    return type(info).__name__.removesuffix("Type").lower()
+
+
+def _unsaveable(found: object, reason: str) -> DeclarationError:
+    return DeclarationError(
+        "Transform[Message, State, Row]: the state type",
+        found,
+        f"cannot be saved and recovered: {reason}",
+        "use types that msgspec encodes: Structs, lists, dicts, numbers, strings, dates, Decimal, enums",
+    )
+
+
+_NAMED, _LISTED = ("record", "typeddict", "dict"), ("array", "tuple", "vartuple", "list", "set", "frozenset")
+
+
+def as_builtins(value: object, shape: Shape) -> object:
+    """A decoded value with field names: of one shape, as msgpack holds it."""
+    return _plain(value, shape, ())
+
+
+def _plain(value: object, shape: Shape, outer: tuple[Shape, ...]) -> object:
+    if value is None:
+        return None
+    if shape.kind == "outer":
+        around = len(outer) - int(shape.detail)
+        return _plain(value, outer[around], outer[:around])
+    if shape.kind == "union":
+        return _plain(value, _member(value, shape.items), outer)
+    if isinstance(value, dict):
+        return _of_dict(value, shape, outer)
+    if isinstance(value, list):
+        return _of_list(value, shape, outer)
+    return value
+
+
+def _of_dict(value: dict[object, object], shape: Shape, outer: tuple[Shape, ...]) -> object:
+    if shape.kind == "record":
+        inside, shapes = (*outer, shape), {field.name: field.shape for field in shape.fields}
+        named = cast("dict[str, object]", value)
+        return {name: _plain(held, shapes[name], inside) if name in shapes else held for name, held in named.items()}
+    if len(shape.items) == 2:  # noqa: PLR2004  # a key and a value
+        key, item = shape.items
+        return {_plain(name, key, outer): _plain(held, item, outer) for name, held in value.items()}
+    return value
+
+
+def _of_list(value: list[object], shape: Shape, outer: tuple[Shape, ...]) -> object:
+    if shape.kind == "array":
+        return _of_array(value, shape, (*outer, shape))
+    if shape.kind == "tuple":
+        return tuple(_plain(held, item, outer) for held, item in zip(value, shape.items, strict=True))
+    item = shape.items[0] if shape.items else None
+    return [held if item is None else _plain(held, item, outer) for held in value]
+
+
+def _of_array(value: list[object], shape: Shape, inside: tuple[Shape, ...]) -> dict[str, object]:
+    """Fields by position get their names; later ones may be missing, as they are at the end of older values."""
+    tag, _, tagged = shape.detail.partition("=")
+    named: dict[str, object] = {tag: value[0]} if tagged else {}
+    fields = zip(shape.fields, value[1:] if tagged else value, strict=False)
+    return named | {field.name: _plain(held, field.shape, inside) for field, held in fields}
+
+
+def _member(value: object, members: tuple[Shape, ...]) -> Shape:
+    """The member of a union that a value belongs to: by its tag, else by what it is made of."""
+    there = [shape for shape in members if shape.kind != "none"]
+    kinds = _NAMED if isinstance(value, dict) else _LISTED if isinstance(value, list) else ()
+    fitting = [shape for shape in there if shape.kind in (*kinds, "outer")] or there
+    return next((shape for shape in fitting if _is_tagged(value, shape)), fitting[0])
+
+
+def _is_tagged(value: object, shape: Shape) -> bool:
+    name, _, tag = shape.detail.partition("=")
+    if isinstance(value, dict):
+        return bool(tag) and repr(value.get(name)) == tag
+    return bool(tag) and isinstance(value, list) and bool(value) and repr(value[0]) == tag

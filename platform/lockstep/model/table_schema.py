@@ -1,0 +1,87 @@
+"""The schemas of an output table: the user's columns, the proof columns, and the hour of the commit.
+
+A column of a type without `| None` is declared NOT NULL in Parquet and in Delta. What is nested in
+it may be null for readers (see Column.inner_field), though not in the rows that are written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lockstep.errors import DeclarationError
+from lockstep.model.columns import Column, columns
+
+if TYPE_CHECKING:
+    import msgspec
+    from deltalake import Schema
+
+
+COMMIT_HOUR: Final = "commit_hour"
+"""The partition column, "YYYY-MM-DDTHH" in UTC. It stands in the path of a file, not in the file."""
+
+IDENTITY: Final = ("_topic_id", "_partition", "_emit_offset", "_row")
+"""The columns that identify a row and give its order, everywhere."""
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+_PROOF: Final[list[pa.Field[Any]]] = [
+    pa.field("_topic", pa.string(), nullable=False),
+    pa.field("_topic_id", pa.string(), nullable=False),
+    pa.field("_partition", pa.int32(), nullable=False),
+    pa.field("_offset", pa.int64(), nullable=False),
+    pa.field("_emit_offset", pa.int64(), nullable=False),
+    pa.field("_row", pa.int32(), nullable=False),
+    pa.field("_session", pa.string(), nullable=False),
+    pa.field("_sequence", pa.int64(), nullable=True),
+    pa.field("_event_time", TIMESTAMP, nullable=True),
+]
+
+
+def row_columns(row_type: type[msgspec.Struct]) -> tuple[Column, ...]:
+    """The user's columns, in the order of the fields.
+
+    Raises:
+        DeclarationError: A field has a name that is lockstep's own, or a type that has no column.
+    """
+    for name in row_type.__struct_fields__:
+        if name.startswith("_") or name.lower() == COMMIT_HOUR:
+            raise DeclarationError(
+                f"{row_type.__name__}.{name}",
+                name,
+                f"names that begin with _ and {COMMIT_HOUR} belong to lockstep's own columns",
+                "rename the field",
+            )
+    return columns(row_type)
+
+
+def row_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
+    """The user's part of the table. Raises DeclarationError as `row_columns` does."""
+    return pa.schema([column.field() for column in row_columns(row_type)])
+
+
+def proof_schema() -> pa.Schema:
+    """The columns that prove where a row came from; they stand after the user's.
+
+    `_offset` is the source message's offset, `_emit_offset` the one processed when the row was
+    emitted, `_row` the number of the row inside its emit offset.
+    """
+    return pa.schema(_PROOF)
+
+
+def file_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
+    """What a data file holds: the user's and the proof columns."""
+    return pa.unify_schemas([row_schema(row_type), proof_schema()])
+
+
+def table_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
+    """What the table shows: the file's columns and the commit hour."""
+    return file_schema(row_type).append(pa.field(COMMIT_HOUR, pa.string(), nullable=False))
+
+
+def to_delta(schema: pa.Schema) -> Schema:
+    """The same schema as Delta declares it."""
+    from deltalake import Schema  # declarations load without deltalake
+
+    return Schema.from_arrow(schema)

@@ -1,0 +1,85 @@
+"""Looks at what a stream stands on: this machine, the table root, Kafka and its topics. Changes nothing that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from pydantic import ValidationError
+
+from lockstep.declare.stream import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.operations.doctor import kafka as doctor_cluster
+from lockstep.operations.doctor import machine
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level, error
+from lockstep.settings import KafkaSettings, Settings
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All that was looked at.
+
+    Attributes:
+        brokers: The Kafka that was asked.
+        findings: Good and bad, in a fixed order.
+    """
+
+    brokers: str
+    findings: tuple[Diagnosis, ...]
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is an error."""
+        return all(finding.level is not Level.ERROR for finding in self.findings)
+
+
+def examine(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) -> Report:
+    """Look at everything; what fails to answer is a finding, and never hides the others.
+
+    Args:
+        settings: Where Kafka and the tables are.
+        streams: Loads the declared streams, whose topics are judged by their classes.
+    """
+    looks: dict[str, Callable[[], Iterator[Diagnosis]]] = {
+        "Java": machine.java,
+        "jars": machine.jars,
+        "ports": machine.ports,
+        "table root": lambda: machine.table_root(settings.table_root),
+        "local root": lambda: machine.local_root(settings.local_root),
+        "Kafka": lambda: _kafka(settings.kafka, streams),
+    }
+    return Report(
+        settings.kafka.bootstrap_servers, tuple(found for name, look in looks.items() for found in _safely(name, look))
+    )
+
+
+def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
+    """A cluster that does not answer is waited for once."""
+    yield from doctor_cluster.cluster(kafka)
+    yield from doctor_cluster.topics(kafka, streams())
+
+
+def asked(settings: Settings, brokers: str | None) -> Settings:
+    """The settings with other brokers.
+
+    Raises:
+        LockstepError: They are not host:port.
+    """
+    if brokers is None:
+        return settings
+    try:
+        kafka = KafkaSettings.model_validate({**settings.kafka.model_dump(), "bootstrap_servers": brokers})
+    except ValidationError as wrong:
+        problem = wrong.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise LockstepError(f"--brokers: {problem}", next_step="for example --brokers 127.0.0.1:9092") from None
+    return settings.model_copy(update={"kafka": kafka})
+
+
+def _safely(name: str, look: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosis]:
+    found: list[Diagnosis] = []
+    try:
+        found.extend(look())
+    except LockstepError as problem:
+        found.append(error(name, problem.problem, problem.next_step))
+    except OSError as problem:
+        found.append(error(name, str(problem), "mend what the operating system says"))
+    return found

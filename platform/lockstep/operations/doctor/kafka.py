@@ -1,0 +1,279 @@
+"""Cluster and topic settings.
+
+What a producer sets on its own side cannot be asked of the cluster; docs/producers.md says it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+
+import msgspec
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from lockstep.declare.stream import AnyStream
+from lockstep.errors import KafkaError
+from lockstep.integrity.base import IntegrityClass
+from lockstep.integrity.best_effort import NoIntegrity
+from lockstep.integrity.once import Once
+from lockstep.integrity.strict import Strict
+from lockstep.kafka.admin import Discovery, TopicSettings, newest_timestamps, topic_settings
+from lockstep.kafka.client import admin_client
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level, ok, warning
+from lockstep.settings import KafkaSettings
+
+RETENTION_MIN = timedelta(days=3)
+"""A weekend without a person: Friday evening to Monday morning is 62 hours."""
+
+
+class Fitness(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one setting of one topic.
+
+    Attributes:
+        topic: Name of the topic.
+        setting: Kafka's name of the setting.
+        found: Its value.
+        level: OK, WARNING or ERROR: the class refuses or cannot keep its promise.
+        reason: What follows from the value; empty when it is as it should be.
+        remedy: What to do; empty when there is nothing to do.
+    """
+
+    topic: str
+    setting: str
+    found: str
+    level: Level = Level.OK
+    reason: str = ""
+    remedy: str = ""
+
+
+def fitness(topic: TopicSettings, integrity: IntegrityClass, *, message_bytes_max: int) -> tuple[Fitness, ...]:
+    """All that can be said of a topic, good and bad, in a fixed order.
+
+    Args:
+        topic: How the cluster keeps it.
+        integrity: The class of the stream that reads it.
+        message_bytes_max: The stream's `Limits.message_bytes`.
+    """
+    return tuple(_Look(topic, integrity, message_bytes_max).all())
+
+
+class _Look:
+    """One topic seen with the needs of one class."""
+
+    def __init__(self, topic: TopicSettings, integrity: IntegrityClass, message_bytes_max: int) -> None:
+        self._topic, self._message_bytes_max = topic, message_bytes_max
+        self._exact = isinstance(integrity, (Strict, Once))
+        self._fuzzy = isinstance(integrity, NoIntegrity)
+        self._class = type(integrity).__name__
+
+    def all(self) -> Iterator[Fitness]:
+        """Every look."""
+        yield self._cleanup()
+        yield self._replicas()
+        yield self._in_sync()
+        yield self._unclean()
+        yield self._retention()
+        yield self._retention_bytes()
+        yield self._timestamps()
+        yield self._message_bytes()
+
+    def _cleanup(self) -> Fitness:
+        found = self._setting("cleanup.policy", "delete")
+        if self._exact and "compact" in found:
+            reason = f"compaction removes messages in the middle, and {self._class} refuses such a topic"
+            return self._bad("cleanup.policy", found, reason, self._alter("cleanup.policy=delete"))
+        return self._good("cleanup.policy", found)
+
+    def _replicas(self) -> Fitness:
+        name, copies = "replication.factor", self._topic.replicas
+        if self._fuzzy or copies > 1:
+            return self._good(name, str(copies))
+        reason = "there is one copy: with its disk the messages are lost"
+        return self._warn(name, str(copies), reason, "give the topic 3 replicas (kafka-reassign-partitions)")
+
+    def _in_sync(self) -> Fitness:
+        name, replicas = "min.insync.replicas", self._topic.replicas
+        least = int(self._setting(name, "1"))
+        found = f"{least} (in sync now: {self._topic.in_sync} of {replicas})"
+        if least > self._topic.in_sync:
+            reason = "producers with acks=all are refused now: too few copies are in sync"
+            return self._bad(name, found, reason, "bring the missing brokers back, or lower the setting")
+        if self._fuzzy or replicas == 1:
+            return self._good(name, found)
+        if least == 1:
+            reason = "acks=all may mean a single copy, which a change of leaders then loses"
+            return self._warn(name, found, reason, self._alter("min.insync.replicas=2"))
+        if least == replicas:
+            reason = "one broker's restart stops every producer with acks=all"
+            return self._warn(name, found, reason, "keep one replica more than min.insync.replicas")
+        return self._good(name, found)
+
+    def _unclean(self) -> Fitness:
+        name = "unclean.leader.election.enable"
+        found = self._setting(name, "false")
+        if self._fuzzy or found != "true":
+            return self._good(name, found)
+        reason = "a replica that is behind may become leader: acknowledged messages vanish, the log is truncated"
+        level = Level.ERROR if self._exact else Level.WARNING
+        return self._finding(name, found, level, reason, self._alter(f"{name}=false"))
+
+    def _retention(self) -> Fitness:
+        name = "retention.ms"
+        kept_ms = int(self._setting(name, "604800000"))
+        least_ms = int(RETENTION_MIN.total_seconds() * 1_000)
+        if kept_ms < 0 or kept_ms >= least_ms or "delete" not in self._setting("cleanup.policy", "delete"):
+            return self._good(name, str(kept_ms))
+        hours = timedelta(milliseconds=kept_ms) / timedelta(hours=1)
+        reason = f"messages are deleted after {hours:.3g} h, read or not: a stream stopped for a weekend loses some"
+        return self._warn(name, str(kept_ms), reason, self._alter(f"{name}={least_ms}"))
+
+    def _retention_bytes(self) -> Fitness:
+        name = "retention.bytes"
+        found = self._setting(name, "-1")
+        if self._fuzzy or int(found) < 0:
+            return self._good(name, found)
+        reason = "a burst of a producer deletes what was not read yet, however young it is"
+        return self._warn(name, found, reason, self._alter(f"{name}=-1") + "; bound the time with retention.ms")
+
+    def _timestamps(self) -> Fitness:
+        name = "message.timestamp.type"
+        found = self._setting(name, "CreateTime")
+        if found == "CreateTime":
+            return self._good(name, found)
+        reason = "the producer's time is replaced by the broker's: freshness is counted from the broker on"
+        return self._warn(name, found, reason, self._alter(f"{name}=CreateTime"))
+
+    def _message_bytes(self) -> Fitness:
+        name = "max.message.bytes"
+        largest = int(self._setting(name, "1048588"))
+        if largest <= self._message_bytes_max:
+            return self._good(name, str(largest))
+        reason = f"the stream takes messages above {self._message_bytes_max} bytes for undecodable"
+        remedy = f"raise Limits.message_bytes of the stream, or: {self._alter(f'{name}={self._message_bytes_max}')}"
+        return self._warn(name, str(largest), reason, remedy)
+
+    def _setting(self, name: str, default: str) -> str:
+        return self._topic.settings.get(name, default)
+
+    def _alter(self, setting: str) -> str:
+        entity = f"--entity-type topics --entity-name {self._topic.topic}"
+        return f"kafka-configs --alter {entity} --add-config {setting}"
+
+    def _good(self, name: str, found: str) -> Fitness:
+        return Fitness(topic=self._topic.topic, setting=name, found=found)
+
+    def _warn(self, name: str, found: str, reason: str, remedy: str) -> Fitness:
+        return self._finding(name, found, Level.WARNING, reason, remedy)
+
+    def _bad(self, name: str, found: str, reason: str, remedy: str) -> Fitness:
+        return self._finding(name, found, Level.ERROR, reason, remedy)
+
+    def _finding(self, name: str, found: str, level: Level, reason: str, remedy: str) -> Fitness:
+        return Fitness(topic=self._topic.topic, setting=name, found=found, level=level, reason=reason, remedy=remedy)
+
+
+AHEAD_SECONDS_MAX = 60.0
+"""A message from further in the future says that a clock is wrong: the producer's, the broker's or this one."""
+NAMED_MAX = 3
+
+
+def cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
+    """Whether it answers, and what its brokers say of themselves.
+
+    Raises:
+        KafkaError: It does not answer.
+    """
+    admin = admin_client(kafka)
+    began = time.monotonic()
+    cluster_id = Discovery(admin, kafka.timeout_seconds).cluster_id()
+    brokers = _brokers(admin, kafka.timeout_seconds)
+    took = time.monotonic() - began
+    yield ok("Kafka", f"cluster {cluster_id} answers in {took:.2f} s, brokers {', '.join(map(str, sorted(brokers)))}")
+    settings = _broker_settings(admin, min(brokers), kafka.timeout_seconds)
+    if settings.get("auto.create.topics.enable") == "true":
+        step = "auto.create.topics.enable=false on the brokers: producers then learn of a mistyped topic at once"
+        yield warning("Kafka: auto.create.topics.enable", "a mistyped topic name makes a new topic", step)
+    if len(brokers) == 1:
+        step = "three brokers with replication factor 3, where messages must outlive a disk"
+        yield warning("Kafka: brokers", "there is one: its disk is the only copy of all messages", step)
+
+
+def topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iterator[Diagnosis]:
+    """The topics of each stream, judged by what its integrity class promises.
+
+    Raises:
+        KafkaError: It does not answer.
+    """
+    admin, timeout = admin_client(kafka), kafka.timeout_seconds
+    discovery = Discovery(admin, timeout)
+    names = discovery.topic_names()
+    for name in sorted(streams):
+        stream = streams[name]
+        wanted = stream.topics.select(names)
+        if not wanted:
+            step = "create them, or correct Topics(pattern=...)"
+            yield warning(f"topics of {name}", f"no topic matches {stream.topics.pattern}", step)
+            continue
+        looks = [
+            look
+            for kept in topic_settings(admin, wanted, timeout)
+            for look in fitness(kept, stream.integrity, message_bytes_max=stream.limits.message_bytes)
+        ]
+        yield from judged(name, looks)
+        yield from _clocks(name, admin, discovery, wanted, timeout)
+
+
+def judged(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
+    """One finding for all topics that are the same in what matters. Pure."""
+    looks = list(looks)
+    groups: dict[tuple[str, str, str], list[Fitness]] = {}
+    for look in looks:
+        if look.level is not Level.OK:
+            groups.setdefault((look.setting, look.found, look.reason), []).append(look)
+    good, count = sum(look.level is Level.OK for look in looks), len({look.topic for look in looks})
+    yield ok(f"topics of {stream}", f"{count} topics, {good} of {len(looks)} settings as they should be")
+    for (setting, found, reason), group in sorted(groups.items()):
+        where = ", ".join(look.topic for look in group[:NAMED_MAX])
+        more = f" and {len(group) - NAMED_MAX} more" if len(group) > NAMED_MAX else ""
+        said = f"{found}: {reason} ({where}{more})"
+        yield Diagnosis(f"topics of {stream}: {setting}", group[0].level, said, group[0].remedy)
+
+
+def _clocks(
+    stream: str, admin: AdminClient, discovery: Discovery, names: Iterable[str], timeout: float
+) -> Iterator[Diagnosis]:
+    """Kafka cannot be asked for its time; a message from the future says as much."""
+    places = [(topic.name, number) for topic in discovery.topics(names).values() for number in range(topic.partitions)]
+    newest = newest_timestamps(admin, places, timeout)
+    ahead = {topic: at / 1000 - time.time() for (topic, _), at in newest.items()}
+    far = {topic: seconds for topic, seconds in ahead.items() if seconds > AHEAD_SECONDS_MAX}
+    if far:
+        topic = max(far, key=lambda name: far[name])
+        step = "set the clocks by NTP: of the producers, of the brokers and of this machine"
+        found = f"{len(far)} topics have messages from the future, {topic} by {far[topic]:.0f} s: freshness is wrong"
+        yield warning(f"clocks of {stream}", found, step)
+
+
+def _brokers(admin: AdminClient, timeout: float) -> list[int]:
+    try:
+        return list(admin.list_topics(timeout=timeout).brokers)
+    except KafkaException as error:
+        raise _unread(error) from error
+
+
+def _broker_settings(admin: AdminClient, broker: int, timeout: float) -> dict[str, str]:
+    """Settings of one broker; empty where this user may not ask for them."""
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    try:
+        entries = admin.describe_configs([resource], request_timeout=timeout)[resource].result()
+    except KafkaException:
+        return {}
+    return {name: str(entry.value) for name, entry in entries.items()}
+
+
+def _unread(error: KafkaException) -> KafkaError:
+    return KafkaError(f"Kafka did not answer: {error.args[0].str()}", next_step="check kafka.bootstrap_servers")

@@ -1,0 +1,87 @@
+"""Runs a stream in this process, for a person or a process manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+
+from lockstep.declare.options import AvailableNow
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.metrics import BatchReport
+from lockstep.engine.driver.run import import_roots, run_stream
+from lockstep.engine.driver.startup import Launch
+from lockstep.errors import LockstepError
+from lockstep.settings import Settings
+from lockstep.spark.session import start_context
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, say: Callable[[str], None]) -> Outcome:
+    """Run a stream until it ends; Ctrl-C and SIGTERM end it at its next batch boundary.
+
+    Args:
+        stream: The declaration.
+        settings: Where Kafka and the tables are.
+        available_now: End when all that is there now is committed.
+        say: Gets a line a batch.
+
+    Raises:
+        LockstepError: Whatever ended the run.
+    """
+    contexts: list[SparkContext] = []
+    stopping = Stopping()
+
+    def spark() -> SparkContext:
+        contexts.append(start_context(settings.spark, f"lockstep {stream.name}", import_roots=import_roots(stream)))
+        return contexts[-1]
+
+    def work() -> Outcome:
+        return run_stream(
+            stream,
+            settings,
+            spark=spark,
+            stop=stopping.wanted,
+            trigger=AvailableNow() if available_now else None,
+            report=lambda batch: say(line_of(batch)),
+            launch=Launch(adopts_topics=not available_now),
+        )
+
+    def abandon() -> None:
+        for context in contexts:
+            context.cancelAllJobs()
+
+    patience = stream.limits.stop_timeout_seconds
+    try:
+        return run_beside(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
+    except Exception as error:  # the outermost edge: what the JVM leaves when it ends with us is no error
+        if not _is_of_the_stop(error, stopping):
+            raise
+        return Outcome.STOPPED
+    finally:
+        with suppress(Py4JError, OSError):  # the JVM may be gone
+            _end(contexts)
+
+
+def _is_of_the_stop(error: Exception, stopping: Stopping) -> bool:
+    """Whether an error is how a wanted stop ended: a signal to the whole group ends Spark's JVM in mid-work."""
+    return isinstance(error, Abandoned) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
+
+
+def _end(contexts: list[SparkContext]) -> None:
+    for context in contexts:
+        context.stop()
+
+
+def line_of(batch: BatchReport) -> str:
+    """One batch as a line for people."""
+    return (
+        f"batch {batch.batch}: {batch.messages} messages, {batch.rows} rows, lag {batch.lag_messages}, "
+        f"{batch.batch_seconds:.2f} s"
+    )

@@ -1,0 +1,152 @@
+"""Reads one message as it came, from Kafka or, where Kafka has it no longer, from the quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import msgspec
+from confluent_kafka import Message as ClientMessage
+
+from lockstep.errors import LockstepError
+from lockstep.model.finding import Finding
+from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, quarantined
+from lockstep.operations.tables import opened
+from lockstep.settings import KafkaSettings
+from lockstep.table.layout import StreamFolders
+from lockstep.table.quarantine import Header
+from lockstep.verify.kafka_reader import KafkaLog, Wanted
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message. A file of these, one a line, is what `lockstep.testing.read_messages` reads.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        offset: Offset.
+        found_in: "Kafka" or "quarantine".
+        timestamp: Kafka's timestamp (UTC); None where there is none, or no calendar has it.
+        key: The key, as bytes.
+        value: The value, as bytes; in quarantine cut at a megabyte.
+        value_bytes: Size of the whole value.
+        headers: The headers.
+        finding: Why it halted the stream; None where it did not.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    found_in: str
+    timestamp: datetime | None
+    key: bytes | None
+    value: bytes | None
+    value_bytes: int
+    headers: list[Header]
+    finding: Finding | None = None
+
+
+class NoMessage(LockstepError):
+    """There is no message at that place; or none was named, and none halts the stream.
+
+    Attributes:
+        stream: The stream.
+        place: The place; None where none was named.
+    """
+
+    def __init__(self, stream: str, place: Place | None) -> None:
+        problem = f"stream {stream} is not halted by a message"
+        next_step = f"lockstep message {stream} TOPIC/PARTITION@OFFSET"
+        if place is not None:
+            where = f"{place.topic}/{place.partition}@{place.offset}"
+            problem = f"neither Kafka nor the quarantine has a message at {where}"
+            next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for what is there"
+        super().__init__(problem, next_step=next_step)
+        self.stream, self.place = stream, place
+
+
+def message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:
+    """The message of a place, or the first one that halts the stream.
+
+    Raises:
+        NoTable: The stream has never run.
+        NoMessage: There is none at that place; or no place is given, and no message halts the stream.
+        KafkaError: Kafka does not answer.
+    """
+    findings = opened(folders).base().head.findings
+    if place is None:
+        place = next((_place_of(each) for each in findings if each.until > each.offset), None)
+        if place is None:
+            raise NoMessage(folders.stream, None)
+    finding = next((each for each in findings if _place_of(each) == place), None)
+    found = _in_kafka(kafka, place) or _in_quarantine(folders, place)
+    if found is None:
+        raise NoMessage(folders.stream, place)
+    return msgspec.structs.replace(found, finding=finding)
+
+
+def export_message(found: StoredMessage, file: Path) -> None:
+    """Append nothing, overwrite nothing: a new file with one line of JSON, bytes as base64.
+
+    Raises:
+        ExportRefused: The file is there, or cannot be written.
+    """
+    try:
+        with file.open("xb") as out:
+            out.write(msgspec.json.encode(found) + b"\n")
+    except FileExistsError:
+        raise ExportRefused(file, "it is there already") from None
+    except OSError as error:
+        raise ExportRefused(file, error.strerror or str(error)) from error
+
+
+def _place_of(finding: Finding) -> Place:
+    return Place(finding.topic, finding.partition, finding.offset)
+
+
+def _in_kafka(kafka: KafkaSettings, place: Place) -> StoredMessage | None:
+    log, where = KafkaLog(kafka), (place.topic, place.partition)
+    if place.topic not in log.topic_ids([place.topic]):
+        return None
+    kept = log.kept([where])[where]
+    if not kept.first <= place.offset < kept.end:
+        return None
+    wanted = Wanted(place.topic, place.partition, place.offset, place.offset + 1)
+    messages = [each for piece in log.read([wanted]) for each in piece.messages]
+    return _of_kafka(place, messages[0]) if messages else None
+
+
+def _of_kafka(place: Place, found: ClientMessage) -> StoredMessage:
+    value, (kind, timestamp_ms) = found.value(), found.timestamp()
+    return StoredMessage(
+        topic=place.topic,
+        partition=place.partition,
+        offset=place.offset,
+        found_in="Kafka",
+        timestamp=_time(timestamp_ms) if kind else None,
+        key=found.key(),
+        value=value,
+        value_bytes=len(value or b""),
+        headers=[Header(name, content) for name, content in cast("Headers", found.headers() or ())],
+    )
+
+
+def _time(timestamp_ms: int) -> datetime | None:
+    try:
+        return EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return None
+
+
+def _in_quarantine(folders: StreamFolders, place: Place) -> StoredMessage | None:
+    try:
+        row = quarantined(folders, place)[-1]
+    except NotInQuarantine:
+        return None
+    fields = {name: getattr(row, name) for name in StoredMessage.__struct_fields__ if hasattr(row, name)}
+    return StoredMessage(**fields, found_in="quarantine")

@@ -1,0 +1,288 @@
+"""What the next batch of a stream would read, and what a restart would change. Reads only."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from deltalake import DeltaTable
+
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.committer import refuse_lost_table
+from lockstep.engine.driver.planner import BatchPlan, PlanInput, clock_hour, hour_of, plan_batch
+from lockstep.engine.driver.positions import Subscription
+from lockstep.engine.driver.startup import refuse_changed_state
+from lockstep.engine.protocol import Position
+from lockstep.errors import StateError, TableError
+from lockstep.integrity.resume_options import resume_command
+from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.audit import audit
+from lockstep.kafka.consumer_group import Group
+from lockstep.model.finding import Finding, Key
+from lockstep.model.table_schema import table_schema
+from lockstep.operations.inspect.status import writer_of
+from lockstep.operations.tables import discovery_of, head_or_none
+from lockstep.settings import Settings
+from lockstep.table.delta_log import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.schema_evolution import Growth, defaulted_columns, growth
+
+LOCAL_MASTER = re.compile(r"local\[(\d+)")
+CORES_ELSEWHERE = 2
+"""Bins at most where the cores of a master are not said by its address."""
+
+
+class PlannedRead(msgspec.Struct, frozen=True):
+    """One range of the next batch: offsets [start, until) of a partition; an upper bound."""
+
+    bin: int
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+
+class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """The next batch as it would be planned now.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: Its number.
+        commit_hour: Hour (UTC) that its rows would stand under.
+        messages: Offsets in all ranges; at least as many as messages.
+        backlog: Messages that are there and would wait for a later batch.
+        ranges: What would be read, by bin.
+        unavailable: "topic/partition" of those without a leader.
+        findings: What an audit finds; a class with a promise would halt.
+        refused: Why a run would not start: the stream is halted, or the declared types are not those of the table and
+            the state.
+        next_step: The command that ends the halt; empty unless halted.
+    """
+
+    stream: str
+    batch: int
+    commit_hour: str
+    messages: int
+    backlog: int
+    ranges: tuple[PlannedRead, ...]
+    unavailable: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    refused: str = ""
+    next_step: str = ""
+
+
+class RestartedPartition(msgspec.Struct, frozen=True):
+    """What a new run would do with one partition.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        action: "add", "go on", "wait", "keep aside" or "audit".
+        start: Offset that is read first, or kept.
+        why: The reason.
+    """
+
+    topic: str
+    partition: int
+    action: str
+    start: int
+    why: str
+
+
+class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new run would change.
+
+    Attributes:
+        stream: Name of the stream.
+        takes_over: How it would find the writer before it.
+        refused: Why it would not start at all; empty when it would.
+        added: Topics that are read for the first time.
+        kept_aside: Topics of the ledger that would not be read; their positions stay in it.
+        partitions: Every partition, by topic and number.
+        findings: What the first audit would find; a class with a promise would halt.
+        changes: What it would change because declared types have: columns added, state migrated when touched.
+        next_step: The command that ends the halt; empty unless halted.
+    """
+
+    stream: str
+    takes_over: str
+    refused: str
+    added: tuple[str, ...]
+    kept_aside: tuple[str, ...]
+    partitions: tuple[RestartedPartition, ...]
+    findings: tuple[Finding, ...]
+    changes: tuple[str, ...] = ()
+    next_step: str = ""
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The ledger and Kafka, as a new run would see them."""
+
+    head: Head
+    known: dict[Key, LedgerRow]
+    view: ClusterView
+    selected: frozenset[str]
+
+
+def next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
+    """Plan the next batch by the planner itself, as the first one of a new run: without what a living run has learned.
+
+    Works before the first run too. A run that waits for files to fill plans when they do.
+
+    Raises:
+        KafkaError: Kafka does not answer.
+        TableError: The table is not as its head says.
+    """
+    seen = _see(stream, settings)
+    partitions = Subscription(seen.known, seen.view, seen.selected)
+    head = seen.head
+    plan = plan_batch(
+        PlanInput(
+            generation=head.generation,
+            epoch=head.epoch,
+            number=head.batch + 1,
+            commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
+            positions=tuple(partitions.positions.values()),
+            ends=seen.view.ends,
+            messages_max=stream.limits.batch_messages,
+            cores=_cores(settings.spark.master),
+        )
+    )
+    found = _preview(stream, plan, partitions.positions, audit(partitions.known, seen.view))
+    refused = _halted(head) or _types(stream, settings, seen)[1]
+    return msgspec.structs.replace(found, refused=refused, next_step=_next_step(head))
+
+
+def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
+    """Say what a new run would read from where, and why.
+
+    Raises:
+        KafkaError: Kafka does not answer.
+        TableError: The table is not as its head says.
+    """
+    seen = _see(stream, settings)
+    partitions = Subscription(seen.known, seen.view, seen.selected)
+    begun = {row.topic for row in seen.known.values()}
+    read = [_read(position, seen) for position in partitions.positions.values()]
+    aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
+    waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
+    listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
+    changes, wrong = _types(stream, settings, seen)
+    return RestartPreview(
+        stream=stream.name,
+        takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
+        refused=_refused(stream, settings, seen.head) or wrong,
+        added=tuple(sorted({item.topic for item in read if item.action == "add"})),
+        kept_aside=tuple(sorted({item.topic for item in aside})),
+        partitions=tuple(listed),
+        findings=audit(partitions.known, seen.view),
+        changes=changes,
+        next_step=_next_step(seen.head),
+    )
+
+
+def _halted(head: Head) -> str:
+    return f"halted: {head.reason}" if head.desired is Desired.HALTED else ""
+
+
+def _next_step(head: Head) -> str:
+    return resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else ""
+
+
+def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
+    if halted := _halted(head):
+        return halted
+    folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
+    try:
+        refuse_lost_table(stream, folders, discovery_of(settings.kafka), group)
+    except TableError as error:
+        return error.problem
+    return ""
+
+
+def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], str]:
+    """What the declared types would change of the table and the state, and why they would be refused."""
+    folders = StreamFolders(stream.name, settings.table_root)
+    if seen.head.epoch == 0:
+        return (), ""
+    try:
+        migrated = refuse_changed_state(stream, folders, seen.known.values())
+        row = stream.types.row
+        grown = growth(DeltaTable(folders.table), table_schema(row), defaulted=defaulted_columns(row))
+    except (StateError, TableError) as error:
+        return (), error.problem
+    columns = (f"table: {grown}",) if grown != Growth() else ()
+    return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), ""
+
+
+def _see(stream: AnyStream, settings: Settings) -> _Seen:
+    folders = StreamFolders(stream.name, settings.table_root)
+    discovery = discovery_of(settings.kafka)
+    head = head_or_none(folders) or Head(stream=stream.name, cluster_id=discovery.cluster_id())
+    known = positions(folders, head) if head.batch else {}
+    selected = stream.topics.select(row.topic for row in known.values())
+    wanted = stream.topics.select(discovery.topic_names())
+    return _Seen(head, known, discovery.view(wanted | selected), selected)
+
+
+def _preview(
+    stream: AnyStream, plan: BatchPlan, by_key: dict[Key, Position], findings: tuple[Finding, ...]
+) -> BatchPreview:
+    ranges = [
+        PlannedRead(number, item.position.topic, item.position.partition, item.position.next_offset, item.until)
+        for number, group in enumerate(plan.bins)
+        for item in sorted(group, key=lambda item: (item.position.topic, item.position.partition))
+    ]
+    return BatchPreview(
+        stream=stream.name,
+        batch=plan.number,
+        commit_hour=plan.commit_hour,
+        messages=plan.messages,
+        backlog=plan.backlog,
+        ranges=tuple(ranges),
+        unavailable=tuple(f"{by_key[key].topic}/{key[1]}" for key in plan.unavailable),
+        findings=findings,
+    )
+
+
+def _read(position: Position, seen: _Seen) -> RestartedPartition:
+    if position.key in seen.known:
+        why = f"the ledger stands there (batch {seen.known[position.key].batch})"
+        return RestartedPartition(position.topic, position.partition, "go on", position.next_offset, why)
+    why = "new: read from its first offset"
+    return RestartedPartition(position.topic, position.partition, "add", position.next_offset, why)
+
+
+def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
+    """A partition of the ledger that a new run would not read."""
+    if row.topic not in seen.selected:
+        why = "the stream's pattern does not select it any more; its position stays in the ledger"
+        return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
+    if row.retired:
+        why = "retired: an operator accepted that this life of the topic is over"
+        return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
+    now = seen.view.topics.get(row.topic)
+    what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
+    return RestartedPartition(row.topic, row.partition, "audit", row.until, f"the topic {what}")
+
+
+def _waiting(topic: str, seen: _Seen) -> RestartedPartition:
+    there = seen.view.topics[topic]
+    without = [n for n in range(there.partitions) if (there.topic_id, n) not in seen.view.ends]
+    why = "new, but this partition has no leader now: a later run takes the topic whole"
+    return RestartedPartition(topic, without[0], "wait", 0, why)
+
+
+def _takes_over(folders: StreamFolders, head: Head) -> str:
+    if head.epoch == 0:
+        return "nobody: it would be the first run"
+    writer = writer_of(folders, head.epoch)
+    if writer in {"writing", "draining"}:
+        return f"epoch {head.epoch}, which is {writer} and would hand over at its batch boundary"
+    return f"epoch {head.epoch}, which has ended" if writer == "ended" else f"epoch {head.epoch}, which is gone"
+
+
+def _cores(master: str) -> int:
+    local = LOCAL_MASTER.match(master)
+    return int(local[1]) if local else CORES_ELSEWHERE

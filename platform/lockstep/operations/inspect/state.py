@@ -1,0 +1,250 @@
+"""The state of sessions as of a committed batch, from durable files only: no hot copy, no Spark, no Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.stream import AnyStream
+from lockstep.declare.transform import migration_of
+from lockstep.engine.driver.positions import position_of
+from lockstep.errors import LockstepError
+from lockstep.model.map_state import Rows
+from lockstep.operations.tables import opened
+from lockstep.state.changelog import Section, SectionHeader, StateAddress, read_section
+from lockstep.state.codec import StateSchema, Translation
+from lockstep.state.values import RowStore, is_session, session_prefix, versions_of
+from lockstep.table import ledger
+from lockstep.table.delta_log import Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """One session.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        session: Key of the session.
+        position: The state is the fold of all offsets before this one.
+        stored_bytes: Size of the stored state.
+        gate: What the integrity gate keeps of the session; None in a list of sessions.
+        state: The user's state, with struct fields by name; None in a list of sessions. A table whose keys are no
+            text is a list of {"key", "value"}.
+    """
+
+    topic: str
+    partition: int
+    session: str
+    position: int
+    stored_bytes: int
+    gate: object = None
+    state: object = None
+
+
+class SessionStates(msgspec.Struct, frozen=True):
+    """Sessions of a stream.
+
+    Attributes:
+        stream: Name of the stream.
+        generation: The lineage of batches.
+        batch: Number of the batch as of which they are.
+        sessions: By topic, partition and session.
+    """
+
+    stream: str
+    generation: int
+    batch: int
+    sessions: tuple[SessionState, ...]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which sessions; None for all.
+
+    Attributes:
+        topic: Only of this topic.
+        partition: Only of this partition.
+        session: Only this one; its state is decoded then.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    session: str | None = None
+
+
+class NoSuchSession(LockstepError):
+    """No session of that key has a state.
+
+    Attributes:
+        topic: The topic that was wanted; None for any.
+        partition: The partition that was wanted; None for any.
+        session: The session that was wanted; None for any.
+    """
+
+    def __init__(self, stream: str, wanted: Wanted, places: str) -> None:
+        super().__init__(
+            f"no session {wanted.session or ''!r} with a state in {places} partitions",
+            next_step=f"lockstep state {stream} lists the sessions that there are",
+        )
+        self.topic, self.partition, self.session = wanted.topic, wanted.partition, wanted.session
+
+
+class NotRetained(LockstepError):
+    """The state as of a batch is not kept any more, or there is no such batch yet.
+
+    Attributes:
+        batch: The batch.
+        oldest: The oldest batch whose state is kept.
+        newest: The newest batch.
+    """
+
+    def __init__(self, stream: str, batch: int, oldest: int, newest: int) -> None:
+        super().__init__(
+            f"{stream} has no state as of batch {batch}: those of {oldest} to {newest} are kept",
+            next_step=f"lockstep state {stream} --at BATCH, with one of these",
+        )
+        self.batch, self.oldest, self.newest = batch, oldest, newest
+
+
+def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = None) -> SessionStates:
+    """Read the sessions that are wanted; decoded when one is named.
+
+    Args:
+        stream: The declaration.
+        root: The table root.
+        wanted: Which sessions.
+        at: As of this batch; the last one when left out.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotRetained: There is no such batch, or its state was cleaned up.
+        NoSuchSession: None of that key, topic or partition has a state.
+        StateDamaged: A durable file is missing or any byte of it wrong.
+        StateTypeChanged: It was stored by a type that this one cannot read.
+    """
+    folders = StreamFolders(stream.name, root)
+    head = opened(folders).base().head
+    batch = head.batch if at is None else at
+    rows = sorted(_rows_at(folders, head, batch), key=lambda row: (row.topic, row.partition))
+    read = [row for row in rows if _is_wanted(row, wanted)]
+    schema: StateSchema[object] = StateSchema(stream.types.state, migration_of(stream.transform))
+    found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
+    if not found and wanted != Wanted():
+        raise NoSuchSession(stream.name, wanted, f"{len(read)} of {len(rows)}")
+    return SessionStates(stream.name, head.generation, batch, tuple(found))
+
+
+def address_of(row: LedgerRow) -> StateAddress:
+    """The state that a ledger row leaves."""
+    position = position_of(row)
+    return StateAddress(row.generation, row.topic_id, row.partition, row.until, position.state)
+
+
+def sections_of(address: StateAddress, durable: Path) -> Iterator[Section]:
+    """The sections of a state, from its base on; each read whole and checked.
+
+    Raises:
+        StateDamaged: One is missing or any byte of it wrong.
+    """
+    if address.section is None:
+        return
+    head = read_section(durable, address.section, address)
+    for ref in head.header.chain:
+        yield read_section(durable, ref, address)
+    yield head
+
+
+def plain(value: object) -> object:
+    """A state as JSON can carry it, with struct fields by name whatever the stored layout."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, (dict, Rows)):
+        if all(isinstance(key, str) for key in value):
+            return {key: plain(held) for key, held in value.items()}
+        return [{"key": plain(key), "value": plain(held)} for key, held in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(held) for held in value]
+    return value
+
+
+def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerRow]:
+    """The newest ledger row of every partition as of a batch."""
+    if not max(0, head.rewind_floor) <= batch <= head.batch:
+        raise NotRetained(head.stream, batch, head.rewind_floor, head.batch)
+    if batch == head.batch:
+        return ledger.positions(folders, head).values()
+    return ledger.positions_at(folders, batch).values()
+
+
+def _is_wanted(row: LedgerRow, wanted: Wanted) -> bool:
+    return wanted.topic in {None, row.topic} and wanted.partition in {None, row.partition}
+
+
+def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: str | None) -> Iterable[SessionState]:
+    header, stored = _stored(row, durable, None if only is None else only.encode("utf-8", "surrogatepass"))
+    if header is None:
+        return
+    schema.accept(versions_of(header).shapes, f"the state of {row.topic}/{row.partition}")
+    state = _LoadedState(schema, header, stored)
+    for key, value in sorted(stored.items()):
+        if is_session(key):
+            decoded = state.decoded(key, value) if only is not None else None
+            yield _session(row, key.decode("utf-8", "surrogatepass"), value, decoded)
+
+
+class _LoadedState:
+    """Some sessions of a partition, all in memory."""
+
+    def __init__(self, schema: StateSchema[object], header: SectionHeader, stored: dict[bytes, bytes]) -> None:
+        self._schema, self._stored = schema, stored
+        self._typed, self._rows = Translation(schema, header), RowStore(schema.tables, self)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry; None without one."""
+        return self._stored.get(key)
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """All entries whose keys begin so."""
+        return [(key, value) for key, value in self._stored.items() if key.startswith(prefix)]
+
+    def decoded(self, key: bytes, value: bytes) -> tuple[object, object]:
+        """Gate and state of a session."""
+        session = key.decode("utf-8", "surrogatepass")
+        today = self._typed.today(session, value, lambda name, shape: self._rows.old_rows(key, name, shape))
+        gate, state = self._schema.decode(session, today.value)
+        if today.migrated is not None:
+            self._schema.put_tables(state, today.migrated.state)
+        else:
+            self._rows.bind(key, state)
+        return gate, state
+
+
+def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SectionHeader | None, dict[bytes, bytes]]:
+    """The newest header of a partition's state, and the entries of each session that is wanted."""
+    stored: dict[bytes, bytes] = {}
+    header: SectionHeader | None = None
+    for section in sections_of(address_of(row), durable):
+        header = section.header
+        for key, value in chain.from_iterable(section.blocks()):
+            if value is None:
+                stored.pop(key, None)
+            elif only is None or key == only or key.startswith(session_prefix(only)):
+                stored[key] = value
+    return header, stored
+
+
+def _session(row: LedgerRow, key: str, value: bytes, decoded: tuple[object, object] | None) -> SessionState:
+    gate, state = decoded or (None, None)
+    return SessionState(
+        topic=row.topic,
+        partition=row.partition,
+        session=key.encode("utf-8", "replace").decode(),
+        position=row.until,
+        stored_bytes=len(value),
+        gate=plain(gate),
+        state=plain(state),
+    )

@@ -1,0 +1,264 @@
+"""Where a stream stands: what is wanted of it, who writes, positions, lag, freshness, headroom, its last halt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import msgspec
+
+from lockstep.engine.driver.handover import Phase, pulse, writer_lives
+from lockstep.errors import KafkaError, LockstepError
+from lockstep.integrity.resume_options import resume_command
+from lockstep.kafka.admin import ClusterView, Discovery, oldest_unread, topic_settings
+from lockstep.kafka.client import admin_client, reader_configuration
+from lockstep.model.finding import Finding
+from lockstep.operations.tables import NoTable, opened
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Desired, Head, Resumption
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, now, positions
+
+STREAMS_AT_ONCE = 16
+"""A look mostly waits: for a counter to move, and for Kafka."""
+OLDEST_SECONDS_MAX = 5.0
+"""How long a look waits for the first unread message of each partition."""
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """One partition.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        position: Next offset to read.
+        lag_messages: Offsets behind the high watermark; None while Kafka does not answer.
+        headroom_seconds: Until retention by time removes the first unread message; None when there is none, when
+            nothing is ever removed by time, or while Kafka does not answer.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    lag_messages: int | None
+    headroom_seconds: float | None
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream.
+
+    Attributes:
+        stream: Its name.
+        desired: "running", "bounded", "stopped", "held" or "halted".
+        reason: Why.
+        findings: The evidence, while halted.
+        writer: "writing" or "draining" for a writer whose counter moves, "gone" for one that stopped counting
+            without a word, "ended", or "none" before the first run.
+        generation: The lineage of batches.
+        epoch: Epoch of the writer that may commit.
+        batch: Number of the last committed batch.
+        hour: Its commit hour (UTC); empty before the first.
+        closed_hour: Newest hour into which nothing can be committed any more.
+        lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
+        freshness_seconds: Age of the newest committed message; None when none was read lately.
+        headroom_seconds: The smallest of the partitions.
+        last_resume: The last time that an operator resumed the stream, as the ledger has it; None if never.
+        partitions: Its partitions, by topic and number.
+        kafka: Why Kafka could not be asked; empty when it was.
+        halted_at: When the halt was committed (UTC); None unless halted, or when the log does not hold that entry now.
+        next_step: The command that ends the halt; empty unless halted.
+    """
+
+    stream: str
+    desired: str
+    reason: str
+    findings: tuple[Finding, ...]
+    writer: str
+    generation: int
+    epoch: int
+    batch: int
+    hour: str
+    closed_hour: str
+    lag_messages: int | None
+    freshness_seconds: float | None
+    headroom_seconds: float | None
+    last_resume: str | None
+    partitions: tuple[PartitionStatus, ...]
+    kafka: str
+    halted_at: datetime | None = None
+    next_step: str = ""
+
+
+class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream among all of them, in one line.
+
+    Attributes:
+        stream: Its name.
+        desired: As in `Status`; "no table yet" before the first run, "unreadable" for a table that cannot be read.
+        writer: As in `Status`.
+        lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
+        freshness_seconds: Age of the newest committed message; None when none was read lately.
+        headroom_seconds: Until retention removes an unread message; None when nothing unread expires, or is known.
+        reason: Why it is halted, stopped or unreadable.
+        next_step: The command that ends that.
+        kafka: Why Kafka could not be asked; empty when it was.
+    """
+
+    stream: str
+    desired: str
+    writer: str = "none"
+    lag_messages: int | None = None
+    freshness_seconds: float | None = None
+    headroom_seconds: float | None = None
+    reason: str = ""
+    next_step: str = ""
+    kafka: str = ""
+
+    @property
+    def needs_operator(self) -> bool:
+        """Whether it is halted, or its table cannot be read."""
+        return self.desired in {Desired.HALTED.value, UNREADABLE}
+
+
+UNREADABLE = "unreadable"
+
+
+class KafkaLook(msgspec.Struct, frozen=True):
+    """What Kafka says of the topics of a ledger.
+
+    Attributes:
+        view: Ids and offsets; None while Kafka does not answer.
+        expires_at: When retention removes the first unread message, in seconds since 1970, by (topic, partition).
+        problem: Why it could not be asked; empty when it was.
+    """
+
+    view: ClusterView | None
+    expires_at: Mapping[tuple[str, int], float]
+    problem: str
+
+
+def overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview, ...]:
+    """Where all these streams stand, by name; looked at side by side."""
+    with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
+        return tuple(pool.map(lambda name: _overview(name, settings), sorted(streams)))
+
+
+def _overview(stream: str, settings: Settings) -> StreamOverview:
+    try:
+        found = status(stream, settings)
+    except NoTable as none:
+        return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
+    except LockstepError as error:
+        return StreamOverview(stream=stream, desired=UNREADABLE, reason=error.problem, next_step=error.next_step)
+    return StreamOverview(
+        stream=stream,
+        desired=found.desired,
+        writer=found.writer,
+        lag_messages=found.lag_messages,
+        freshness_seconds=found.freshness_seconds,
+        headroom_seconds=found.headroom_seconds,
+        reason=found.reason,
+        next_step=found.next_step,
+        kafka=found.kafka,
+    )
+
+
+def status(stream: str, settings: Settings) -> Status:
+    """Read the status of a stream. Takes a second or three: a writer lives when its counter moves.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: The table is not as its head says.
+    """
+    folders = StreamFolders(stream, settings.table_root)
+    head = opened(folders).base().head
+    read = (row for row in positions(folders, head).values() if not row.retired)
+    rows = sorted(read, key=lambda row: (row.topic, row.partition))
+    seen = _look(settings.kafka, rows)
+    partitions = tuple(_partition(row, seen) for row in rows)
+    lags = [item.lag_messages for item in partitions if item.lag_messages is not None]
+    headroom = [item.headroom_seconds for item in partitions if item.headroom_seconds is not None]
+    return Status(
+        stream=stream,
+        desired=head.desired.value,
+        reason=head.reason,
+        findings=head.findings,
+        writer=writer_of(folders, head.epoch),
+        generation=head.generation,
+        epoch=head.epoch,
+        batch=head.batch,
+        hour=head.hour,
+        closed_hour=head.closed_hour,
+        lag_messages=sum(lags) if seen.view is not None else None,
+        freshness_seconds=_freshness(rows),
+        headroom_seconds=min(headroom, default=None),
+        last_resume=_last_resume(head.last_resumption),
+        partitions=partitions,
+        kafka=seen.problem,
+        halted_at=_halted_at(folders, head),
+        next_step=resume_command(stream, head.findings) if head.desired is Desired.HALTED else "",
+    )
+
+
+def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
+    """The halt is the last batch: nothing but a resumption is committed as a batch after it."""
+    entry = delta_log.read_entry(folders.table, head.batch_version) if head.desired is Desired.HALTED else None
+    return None if entry is None else entry.written_at
+
+
+def writer_of(folders: StreamFolders, epoch: int) -> str:
+    """What is known of the writer of an epoch, after looking whether it counts."""
+    last = pulse(folders.control, epoch)
+    if last is None:
+        return "none"
+    if last.phase is Phase.ENDED:
+        return Phase.ENDED.value
+    if writer_lives(folders.control, epoch):
+        return str(last.phase.value)
+    after = pulse(folders.control, epoch)
+    return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
+
+
+def _look(kafka: KafkaSettings, rows: Iterable[LedgerRow]) -> KafkaLook:
+    """Ask for offsets; then, of partitions that lag, how old their first unread message is and how long it stays."""
+    rows = list(rows)
+    admin = admin_client(kafka)
+    try:
+        view = Discovery(admin, kafka.timeout_seconds).view({row.topic for row in rows})
+        lagging = {(row.topic, row.partition): row.until for row in rows if _lag(row, view)}
+        retained = {
+            kept.topic: int(kept.settings.get("retention.ms", "-1"))
+            for kept in topic_settings(admin, {topic for topic, _ in lagging}, kafka.timeout_seconds)
+        }
+        ending = {place: offset for place, offset in lagging.items() if retained[place[0]] >= 0}
+        oldest = oldest_unread(reader_configuration(kafka), ending, OLDEST_SECONDS_MAX)
+    except KafkaError as error:
+        return KafkaLook(None, {}, error.problem)
+    expires = {place: (timestamp + retained[place[0]]) / 1000 for place, timestamp in oldest.items()}
+    return KafkaLook(view, expires, "")
+
+
+def _partition(row: LedgerRow, seen: KafkaLook) -> PartitionStatus:
+    lag = _lag(row, seen.view) if seen.view is not None else None
+    expires = seen.expires_at.get((row.topic, row.partition))
+    headroom = None if expires is None else expires - time.time()
+    return PartitionStatus(row.topic, row.partition, row.until, lag, headroom)
+
+
+def _lag(row: LedgerRow, view: ClusterView) -> int | None:
+    ends = view.ends.get((row.topic_id, row.partition))
+    return None if ends is None else max(0, ends.high_watermark - row.until)
+
+
+def _freshness(rows: Iterable[LedgerRow]) -> float | None:
+    newest: list[datetime] = [row.newest_timestamp for row in rows if row.newest_timestamp is not None]
+    return max(0.0, (now() - max(newest)).total_seconds()) if newest else None
+
+
+def _last_resume(last: Resumption | None) -> str | None:
+    if last is None:
+        return None
+    return f"batch {last.batch}, {datetime.fromtimestamp(last.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {last.cause}"

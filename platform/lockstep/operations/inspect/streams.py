@@ -1,0 +1,145 @@
+"""Declared streams and their positions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.stream import AnyStream, source_form
+from lockstep.errors import LockstepError, TableError
+from lockstep.operations.tables import head_or_none, opened
+from lockstep.table import ledger
+from lockstep.table.layout import StreamFolders
+
+
+class DeclaredStream(msgspec.Struct, frozen=True):
+    """One stream.
+
+    Attributes:
+        name: Its name.
+        topics: The pattern of its topics.
+        exclude: The pattern of topics that are left out; None without one.
+        integrity: Its class with its evidence, as declared.
+        promise: The promise of the class, in a sentence.
+        trigger: When a batch begins, as declared.
+        table: Folder of its table.
+        desired: "running", "bounded", "stopped", "held" or "halted"; "no table yet" before the first run.
+        reason: Why.
+        batch: Number of the last committed batch; 0 before the first.
+        description: The sentence of the declaration.
+    """
+
+    name: str
+    topics: str
+    exclude: str | None
+    integrity: str
+    promise: str
+    trigger: str
+    table: str
+    desired: str
+    reason: str
+    batch: int
+    description: str
+
+
+class UnknownStream(LockstepError):
+    """No such stream is declared.
+
+    Attributes:
+        name: The name that was given.
+    """
+
+    def __init__(self, name: str, known: Mapping[str, AnyStream]) -> None:
+        listed = ", ".join(sorted(known)) or "none is declared"
+        super().__init__(f"no stream {name!r} in assets/", next_step=f"use one of: {listed}")
+        self.name = name
+
+
+def find_stream(name: str, known: Mapping[str, AnyStream]) -> AnyStream:
+    """The stream of a name.
+
+    Raises:
+        UnknownStream: Lists those that there are.
+    """
+    if name not in known:
+        raise UnknownStream(name, known)
+    return known[name]
+
+
+def declared_streams(known: Mapping[str, AnyStream], root: Path) -> tuple[DeclaredStream, ...]:
+    """All streams by name; a table that cannot be read is said in its stream's reason."""
+    return tuple(_declared(known[name], StreamFolders(name, root)) for name in sorted(known))
+
+
+def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
+    desired, reason, batch = _standing(folders)
+    return DeclaredStream(
+        name=stream.name,
+        topics=stream.topics.pattern,
+        exclude=stream.topics.exclude,
+        integrity=source_form(stream.integrity),
+        promise=stream.integrity.promise(),
+        trigger=source_form(stream.trigger, with_defaults=True),
+        table=str(folders.table),
+        desired=desired,
+        reason=reason,
+        batch=batch,
+        description=stream.description,
+    )
+
+
+def _standing(folders: StreamFolders) -> tuple[str, str, int]:
+    try:
+        head = head_or_none(folders)
+    except TableError as error:
+        return "unreadable", error.problem, 0
+    if head is None:
+        return "no table yet", f"lockstep start {folders.stream}", 0
+    return head.desired.value, head.reason, head.batch
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """Where one partition stands: the next offset to read."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    next_offset: int
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """All positions of a stream after one batch.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: Number of the last committed batch: the table holds all before these offsets, and nothing after.
+        partitions: By topic and number.
+    """
+
+    stream: str
+    batch: int
+    partitions: tuple[Position, ...]
+
+
+def read_positions(folders: StreamFolders) -> Positions:
+    """The committed positions.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: The table is not as its head says.
+    """
+    head = opened(folders).base().head
+    rows = ledger.positions(folders, head).values()
+    listed = sorted(Position(row.topic, row.topic_id, row.partition, row.until) for row in rows)
+    return Positions(folders.stream, head.batch, tuple(listed))
+
+
+def spark_offsets(found: Positions) -> str:
+    """The option `startingOffsets` of Spark's Kafka source: it goes on where the stream stands."""
+    offsets: dict[str, dict[str, int]] = {}
+    for item in found.partitions:
+        offsets.setdefault(item.topic, {})[str(item.partition)] = item.next_offset
+    return json.dumps(offsets, sort_keys=True)

@@ -1,0 +1,270 @@
+"""Start, stop, close hour, reset.
+
+Beside a live writer this is harmless but not free: a batch under way for the hour loses to the close
+and is planned again for the hour after. On a stream that runs on, rows then stand under an hour that
+has not come yet, until the clock has caught up.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from lockstep.engine.driver.handover import (
+    Phase,
+    StopRequest,
+    ask_to_stop,
+    pulse,
+    run_pulses,
+    stop_request,
+    writer_lives,
+)
+from lockstep.engine.driver.startup import refuse_halted
+from lockstep.errors import Fenced, LockstepError, TableError
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.kafka.consumer_group import Group
+from lockstep.operations.tables import head_or_none, opened
+from lockstep.settings import Settings
+from lockstep.table import commit, delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Desired, Head
+from lockstep.table.layout import StreamFolders
+
+POLL_SECONDS = 0.2
+TAKEOVERS_MAX = 5
+"""A stop follows a handover under way to the next writer; so many in a row are no handover any more."""
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The end of a stop.
+
+    Attributes:
+        stream: Name of the stream.
+        desired: Its desired state now; "halted" stays so.
+        reason: Why.
+        ended_by: "the writer" that committed its own stop; "a fence", when it did not end in time; "a claim", when
+            no writer lived; "nobody", when the desired state was this one already.
+        epoch: The epoch that holds the table now.
+        batch: Number of the last committed batch.
+    """
+
+    stream: str
+    desired: str
+    reason: str
+    ended_by: str
+    epoch: int
+    batch: int
+
+
+class Startable(msgspec.Struct, frozen=True):
+    """What a start finds.
+
+    Attributes:
+        desired: The desired state before; None when the stream has no table yet.
+        lives: Whether a writer works already.
+        epoch: The epoch that holds the table.
+        never_ending: Whether the writer that lives goes on until it is stopped.
+        wished_version: `Head.wished_version` of the look.
+    """
+
+    desired: str | None
+    lives: bool
+    epoch: int
+    never_ending: bool = False
+    wished_version: int = 0
+
+
+def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
+    """Stop or hold a stream until somebody starts it again.
+
+    1. A stream whose desired state is this one already is left as it is, unless a run is on its way to it.
+    2. A living writer is asked; it commits the desired state and ends at its batch boundary.
+    3. Where none lives, or it does not end in time, a claim commits it; a late writer is fenced by it, having written
+       nothing visible, and so is a run that has looked at the table and not claimed yet. A halted stream stays
+       halted, and is stopped or held once it is resumed.
+    4. Where a successor claimed in the same moment, it is stopped in its turn.
+
+    Args:
+        folders: Where the stream lies.
+        request: Why, who asks, and whether to stop or to hold.
+        patience_seconds: How long a living writer may take to its batch boundary.
+
+    Raises:
+        NoTable: The stream has never run.
+        Fenced: Runs took over from each other again and again.
+    """
+    output = opened(folders)
+    for _ in range(TAKEOVERS_MAX):
+        with suppress(Fenced):  # 4
+            return _stop(folders, output, request, patience_seconds)
+    return _stop(folders, output, request, patience_seconds)
+
+
+def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patience_seconds: float) -> Stopped:
+    head = output.base().head
+    lives = writer_lives(folders.control, head.epoch)
+    if desired_of(head) is request.desired and not lives and not run_pulses(folders.control):
+        return _stopped(head, "nobody")  # 1
+    if lives:
+        ask_to_stop(folders.control, head.epoch, request)  # 2
+        try:
+            ended = _ended(folders, output, head.epoch, request.desired, patience_seconds)
+        finally:
+            stop_request(folders.control, head.epoch).unlink(missing_ok=True)
+        if ended is not None:
+            return _stopped(ended, "the writer")
+    claimed = set_by_claim(output, head.epoch, request.desired, str(request))  # 3
+    return _stopped(claimed, "a fence" if lives else "a claim")
+
+
+def desired_of(head: Head) -> Desired:
+    """The desired state, of a halted stream as of after the resumption."""
+    return head.resumes_as if head.desired is Desired.HALTED else head.desired
+
+
+def startable(folders: StreamFolders) -> Startable:
+    """Look whether a stream can be started. Takes a second or three when a writer was there.
+
+    Raises:
+        StreamHalted: It waits for an operator.
+        TableError: The table is not as its head says.
+    """
+    head = head_or_none(folders)
+    if head is None:
+        return Startable(None, lives=False, epoch=0)
+    if head.desired is Desired.HALTED:
+        raise StreamHalted(head.stream, head.findings)
+    lives, last = writer_lives(folders.control, head.epoch), pulse(folders.control, head.epoch)
+    never_ending = lives and last is not None and last.never_ending
+    return Startable(
+        head.desired.value,
+        lives=lives,
+        epoch=head.epoch,
+        never_ending=never_ending,
+        wished_version=head.wished_version,
+    )
+
+
+def want_running(folders: StreamFolders, found: Startable, why: str) -> int:
+    """Commit that a stream without a writer is to be running; gives the epoch that holds the table then.
+
+    The run itself is launched by whoever calls, or by the supervisor.
+
+    Raises:
+        Fenced: Another run took over in the same moment.
+        StreamHalted: It halted meanwhile.
+    """
+    if found.desired == Desired.RUNNING.value:
+        return found.epoch
+    output = opened(folders)
+    claim = commit.claim(found.epoch, output.table_id, refuse_halted, desired=Desired.RUNNING, reason=why)
+    return output.commit(claim).head.epoch
+
+
+def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -> Head:
+    """Commit a desired state by a claim, which fences whoever holds the table.
+
+    Args:
+        output: The table.
+        epoch: The epoch that the claim replaces.
+        desired: The desired state.
+        reason: Why, and who wants it.
+
+    Raises:
+        Fenced: Another run took over in the same moment.
+    """
+    return output.commit(commit.claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)).head
+
+
+def _ended(
+    folders: StreamFolders, output: OutputLog, epoch: int, desired: Desired, patience_seconds: float
+) -> Head | None:
+    """The head after the writer's end; None when it goes on, or ended without having committed the desired state."""
+    deadline = time.monotonic() + patience_seconds
+    while time.monotonic() < deadline:
+        last = pulse(folders.control, epoch)
+        if last is None or last.phase is Phase.ENDED:
+            head = output.base().head
+            if head.epoch != epoch:
+                raise Fenced(epoch, head.epoch)
+            return head if desired_of(head) is desired else None
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _stopped(head: Head, ended_by: str) -> Stopped:
+    return Stopped(head.stream, head.desired.value, head.reason, ended_by, head.epoch, head.batch)
+
+
+_HOUR: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
+
+
+def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
+    """Close an hour and all before it: no batch can be committed into them any more.
+
+    Args:
+        folders: Where the stream lies.
+        hour: "YYYY-MM-DDTHH" in UTC; the hour of the newest batch when left out.
+
+    Returns:
+        The hour that is closed now. Closing a closed hour changes nothing and commits nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        LockstepError: There is no batch yet, or the hour is no hour, or has not begun.
+        TableError: The table is not as its head says.
+    """
+    output = opened(folders)
+    head = output.base().head
+    wanted = _checked(hour or head.hour, head)
+    if wanted > head.closed_hour and wanted >= head.hour:
+        output.commit(commit.close(wanted))
+    return wanted
+
+
+def _checked(hour: str, head: Head) -> str:
+    if not head.hour:
+        raise LockstepError(
+            f"stream {head.stream} has no batch yet, no hour is open", next_step=f"lockstep run {head.stream}"
+        )
+    if not _is_hour(hour):
+        raise LockstepError(
+            f"{hour!r} is not an hour", next_step=f"write YYYY-MM-DDTHH in UTC, for example {head.hour}"
+        )
+    if hour > head.hour:
+        raise TableError(
+            f"hour {hour} has not begun: the newest batch of {head.stream} is in hour {head.hour}",
+            next_step=f"close {head.hour} at most: a later hour would only push rows further ahead of the clock",
+        )
+    return hour
+
+
+def _is_hour(text: str) -> bool:
+    if not _HOUR.fullmatch(text):
+        return False
+    try:
+        datetime.strptime(text, "%Y-%m-%dT%H")  # noqa: DTZ007  # only whether it is one
+    except ValueError:
+        return False
+    return True
+
+
+def reset_new(stream: str, settings: Settings) -> None:
+    """Let the next start of a stream without a table read everything into a new one.
+
+    Raises:
+        LockstepError: There is a table.
+        KafkaError: Kafka does not answer.
+    """
+    folders = StreamFolders(stream, settings.table_root)
+    if delta_log.exists(folders.table):
+        raise LockstepError(
+            f"{folders.table} exists: nothing is to be begun anew",
+            next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
+        )
+    Group(settings.kafka, stream).forget()

@@ -1,0 +1,133 @@
+"""Every setting and every option of the declared streams: value, default and origin. No secret is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
+
+from lockstep.declare.stream import AnyStream
+from lockstep.settings import Settings, load_settings, settings_file
+
+HIDDEN = "(set, not shown)"
+PUBLIC_OPTIONS = re.compile(
+    r"security\.protocol|sasl\.(mechanism|username)|client\.(rack|dns\.lookup)|broker\.address\.family"
+    r"|ssl\.[a-z.]+\.location|ssl\.(cipher\.suites|curves\.list|sigalgs\.list)"
+    r"|(socket|reconnect|metadata|topic\.metadata)\.[a-z.]+"
+)
+"""Options of Kafka whose values are no secrets. Whatever is not known to be public is hidden."""
+SECRET_NAMES = re.compile(r"(?i)secret|password|passwd|token|credential|access\.?key|private|auth|jaas|javaoptions")
+"""Properties of Spark whose values may hold secrets; wider than Spark's own list."""
+WHOLE, IN_FIELDS = ("integrity", "decoder", "trigger"), ("topics", "limits")
+"""Parts of a stream that are chosen whole, and those whose fields are options; a transform's own are its author's."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One setting or option.
+
+    Attributes:
+        name: Its dotted name.
+        value: Its value; secrets are only said to be set.
+        default: Its default; empty when it has none.
+        origin: "default", "file", "environment", or "declaration" for options of a stream.
+        set_by: The variable of the environment, or the place, that sets it.
+    """
+
+    name: str
+    value: str
+    default: str
+    origin: str
+    set_by: str
+
+
+class AllOptions(msgspec.Struct, frozen=True):
+    """What is in force here.
+
+    Attributes:
+        file: The settings file that is read; it need not exist.
+        file_exists: Whether it does.
+        options: Settings of the installation, then the options of each stream.
+    """
+
+    file: str
+    file_exists: bool
+    options: tuple[Option, ...]
+
+
+def all_options(streams: Mapping[str, AnyStream]) -> AllOptions:
+    """Read the settings and say where each value comes from.
+
+    Raises:
+        SettingsError: A setting is wrong.
+    """
+    settings = load_settings()
+    file = TomlConfigSettingsSource(Settings, settings_file())
+    given = {"environment": EnvSettingsSource(Settings)(), "file": file()}
+    listed = list(_settings((), settings, given))
+    for name in sorted(streams):
+        listed += _stream(streams[name])
+    return AllOptions(str(settings_file()), settings_file().is_file(), tuple(listed))
+
+
+def _settings(path: tuple[str, ...], model: BaseModel, given: Mapping[str, object]) -> Iterator[Option]:
+    """The settings below one part, depth first."""
+    for name, field in type(model).model_fields.items():
+        value, here = getattr(model, name), (*path, name)
+        if isinstance(value, BaseModel):
+            yield from _settings(here, value, given)
+        elif isinstance(value, dict) and value:
+            yield from (_setting((*here, key), held, "", given) for key, held in sorted(value.items()))
+        else:
+            yield _setting(here, value, _text(field.get_default(call_default_factory=True)), given)
+
+
+def _setting(path: tuple[str, ...], value: object, default: str, given: Mapping[str, object]) -> Option:
+    origin = next((name for name, source in given.items() if _is_set(source, path)), "default")
+    places = {"environment": f"LOCKSTEP_{'__'.join(path[:2]).upper()}", "file": str(settings_file()), "default": ""}
+    shown = HIDDEN if _may_be_secret(path) else _text(value)
+    return Option(".".join(path), shown, default, origin, places[origin])
+
+
+def _is_set(source: object, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if not isinstance(source, dict) or name not in source:
+            return False
+        source = source[name]
+    return True
+
+
+def _may_be_secret(path: tuple[str, ...]) -> bool:
+    """`secrets` hold references only, which are checked to be such; all else whose name sounds secret is hidden."""
+    if "secrets" in path:
+        return False
+    if path[:-1] == ("kafka", "options"):
+        return PUBLIC_OPTIONS.fullmatch(path[-1]) is None
+    return SECRET_NAMES.search(path[-1]) is not None
+
+
+def _stream(stream: AnyStream) -> Iterator[Option]:
+    """The options of the parts of a declaration."""
+    for field in fields(stream):
+        if field.name in WHOLE:
+            yield _declared(stream.name, stream, field)
+        elif field.name in IN_FIELDS:
+            part = getattr(stream, field.name)
+            yield from (_declared(f"{stream.name}.{field.name}", part, inner) for inner in fields(part))
+
+
+def _declared(path: str, part: object, field: Field[Any]) -> Option:
+    value = getattr(part, field.name)
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    origin = "default" if default is not MISSING and value == default else "declaration"
+    shown = "" if default is MISSING else _text(default)
+    return Option(f"{path}.{field.name}", _text(value), shown, origin, "" if origin == "default" else "assets/")
+
+
+def _text(value: Any) -> str:
+    return value.value if isinstance(value, Enum) else str(value)

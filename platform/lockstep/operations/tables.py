@@ -1,0 +1,65 @@
+"""Opens the table of a stream for an operation, or says how a stream gets one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.errors import LockstepError
+from lockstep.kafka.admin import ClusterView, Discovery
+from lockstep.kafka.client import admin_client
+from lockstep.settings import KafkaSettings
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Head
+from lockstep.table.layout import StreamFolders
+
+
+class NoTable(LockstepError):
+    """The stream has never run into this table root.
+
+    Attributes:
+        stream: The stream.
+        root: The table root.
+    """
+
+    def __init__(self, stream: str, root: Path) -> None:
+        super().__init__(
+            f"stream {stream} has no table yet in {root}",
+            next_step=f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)",
+        )
+        self.stream = stream
+        self.root = root
+
+
+def opened(folders: StreamFolders) -> OutputLog:
+    """The log of a stream's table.
+
+    Raises:
+        NoTable: The stream has none yet.
+    """
+    if not delta_log.exists(folders.table):
+        raise NoTable(folders.stream, folders.root)
+    return OutputLog(folders.table)
+
+
+def head_or_none(folders: StreamFolders) -> Head | None:
+    """The head of a stream's table; None while it has none.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
+    return opened(folders).base().head if delta_log.exists(folders.table) else None
+
+
+def discovery_of(kafka: KafkaSettings) -> Discovery:
+    """Questions to the cluster of the settings."""
+    return Discovery(admin_client(kafka), kafka.timeout_seconds)
+
+
+def view_of(kafka: KafkaSettings, topics: frozenset[str]) -> ClusterView:
+    """Ids and offsets of some topics.
+
+    Raises:
+        KafkaError: The cluster did not answer.
+    """
+    return discovery_of(kafka).view(topics)

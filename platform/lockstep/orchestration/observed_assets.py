@@ -1,0 +1,331 @@
+"""Topics and ledger as observed assets.
+
+The topics sensor looks at them as it goes, so that no run is spent on it. Nothing is written down for ever: all
+topics together are one event every five minutes, a topic of its own gets one when its state changes, and
+housekeeping removes what is old.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+from dagster import (
+    AssetMaterialization,
+    AssetObservation,
+    AssetRecordsFilter,
+    AssetSpec,
+    DagsterEventType,
+    DagsterInstance,
+    DynamicPartitionsDefinition,
+    EventLogRecord,
+    MetadataValue,
+    TableColumn,
+    TableRecord,
+    TableSchema,
+)
+from dagster._core.definitions.metadata import RawMetadataValue
+
+from lockstep.declare.stream import AnyStream
+from lockstep.operations.durations import duration
+from lockstep.operations.inspect.topics import TopicLifecycle, TopicsOfStream, TopicStatus, topics_of
+from lockstep.orchestration import names
+from lockstep.orchestration.table_asset import ledger_freshness
+from lockstep.settings import Settings
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, positions
+
+T = TypeVar("T")
+
+KAFKA_SECONDS_MAX = 10.0
+"""A tick of a sensor that waits longer is killed by Dagster; the next one comes soon."""
+TOPICS_SHOWN_MAX = 200
+"""Rows of the table of all topics: about 60 kB an event. `lockstep topics` has no limit."""
+CHANGES_A_LOOK = 10
+"""Topics whose change of state one look writes down; the next look goes on. An event costs some 25 ms."""
+ASKED_AT_ONCE = 500
+"""Events read from Dagster's storage by their ids; SQLite takes a bounded number of them."""
+STATE, FIRST_SEEN, BATCH = "state", "first_seen", "batch"
+UNBOUNDED = "for ever"
+
+
+def topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
+    """The asset `<stream>/topics`: what each topic does, together and as a partition of its own."""
+    return AssetSpec(
+        key=names.topics_key(stream),
+        partitions_def=DynamicPartitionsDefinition(name=names.topics_partitions(stream)),
+        group_name=stream.name,
+        description=(
+            f"The Kafka topics that match `{stream.topics.pattern}`. The latest observation holds a table of all of "
+            "them: state, messages, lag, headroom, retention, oldest and newest message. Each topic is also a "
+            "partition, with an observation of its own whenever its state changes. The topics sensor registers new "
+            "topics within seconds and looks at all of them every five minutes."
+        ),
+        metadata={"pattern": stream.topics.pattern, "exclude": stream.topics.exclude or "none"},
+        kinds={"kafka"},
+        owners=list(owners),
+    )
+
+
+def ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -> AssetSpec:
+    """The asset `<stream>/ledger`: what was read, in which batch; written by the stream itself."""
+    return AssetSpec(
+        key=names.ledger_key(stream),
+        deps=[names.table_key(stream)],
+        group_name=stream.name,
+        description=(
+            f"What {stream.name} has read: one row per topic partition and batch, with offsets, counts, holes and "
+            "restart causes. Committed with each batch of the table, whatever Dagster does. The topics sensor looks at "
+            "it every five minutes: it counts as materialized if a batch was committed since, or nothing waits to be "
+            "read, so that its freshness shows a stream that stands still."
+        ),
+        metadata={"dagster/uri": StreamFolders(stream.name, settings.table_root).ledger.as_uri()},
+        kinds={"deltalake"},
+        owners=list(owners),
+        freshness_policy=ledger_freshness(stream.trigger),
+    )
+
+
+class TopicEvents(msgspec.Struct, frozen=True):
+    """What a look at the topics gives Dagster.
+
+    Attributes:
+        found: The topics.
+        events: To be recorded.
+        behind: Whether more topics have changed than are recorded.
+    """
+
+    found: TopicsOfStream
+    events: list[AssetObservation]
+    behind: bool
+
+
+def observe_topics(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, shows_all: bool = True
+) -> TopicEvents:
+    """Look at all topics: one event for all of them, and one for each whose state has changed.
+
+    Raises:
+        KafkaError: Kafka does not answer.
+        TableError: The table is not as its head says.
+    """
+    found, now = topics_of(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
+    before = _last_observations(instance, stream)
+    changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
+    events = []
+    for topic in changed[:CHANGES_A_LOOK]:
+        first_seen = before.get(topic.topic, {}).get(FIRST_SEEN)
+        events.append(_one_topic(stream, topic, first_seen if isinstance(first_seen, float) else now))
+    if events or shows_all:  # the last of them: Dagster shows the newest event with the asset
+        events.append(_all_topics(stream, found))
+    return TopicEvents(found, events, behind=len(changed) > CHANGES_A_LOOK)
+
+
+def observe_ledger(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, lag_messages: int
+) -> list[AssetMaterialization | AssetObservation]:
+    """Look at the ledger; nothing while there is none.
+
+    It counts as materialized when a batch was committed since, or when nothing waits to be read; else it is only
+    observed, and its freshness policy tells in time.
+
+    Args:
+        stream: The stream.
+        settings: Where the tables are.
+        instance: Knows the batch of the last materialization.
+        lag_messages: Offsets that are not committed, as Kafka says now.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
+    folders = StreamFolders(stream.name, settings.table_root)
+    rows = _positions(folders)
+    if not rows:
+        return []
+    head = OutputLog(folders.table).base().head
+    newest = max(row.committed_at for row in rows).timestamp()
+    key, batch = names.ledger_key(stream), f"{head.generation}.{head.batch}"
+    metadata: dict[str, RawMetadataValue] = {
+        "lag_messages": lag_messages,
+        "newest_batch_at": MetadataValue.timestamp(newest),
+        "newest_batch_age_seconds": round(max(0.0, time.time() - newest), 1),
+        "batches": head.batch,
+        "partitions": len(rows),
+        "generation": head.generation,
+        "epoch": head.epoch,
+        "desired": f"{head.desired.value} ({head.reason})",
+        "path": MetadataValue.path(folders.ledger),
+        BATCH: batch,
+    }
+    if _last_batch(instance, stream) != batch or not lag_messages:
+        return [AssetMaterialization(key, metadata=metadata)]
+    return [AssetObservation(key, metadata=metadata)]
+
+
+def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:
+    headroom = [topic.headroom_seconds for topic in found.topics if topic.headroom_seconds is not None]
+    counted = {life: sum(topic.state is life for topic in found.topics) for life in TopicLifecycle}
+    return AssetObservation(
+        names.topics_key(stream),
+        metadata={
+            "all_topics": MetadataValue.table([_record(topic) for topic in _shown(found.topics)], TOPIC_COLUMNS),
+            "lag_messages": sum(topic.lag_messages or 0 for topic in found.topics),
+            **({"headroom_hours": round(min(headroom) / 3600, 3)} if headroom else {}),
+            "topics": len(found.topics),
+            "partitions": sum(topic.partitions for topic in found.topics),
+            "messages": sum(topic.messages or 0 for topic in found.topics),
+            **{f"topics_{life.value}": count for life, count in counted.items() if count},
+            **({"shown": f"the {TOPICS_SHOWN_MAX} with the greatest lag"} if _is_cut(found) else {}),
+        },
+    )
+
+
+TOPIC_COLUMNS = TableSchema(
+    [
+        TableColumn("topic", "string"),
+        TableColumn("state", "string", description="new, active, idle, drained, unwanted, deleted or re-created"),
+        TableColumn("partitions", "int"),
+        TableColumn("messages", "int", description="offsets that Kafka holds"),
+        TableColumn("lag", "int", description="offsets that are not committed"),
+        TableColumn("headroom", "string", description="until retention removes what is not committed"),
+        TableColumn("retention", "string"),
+        TableColumn("oldest", "string", description="time of the oldest message that Kafka holds, UTC"),
+        TableColumn("newest", "string", description="time of the newest message, UTC"),
+    ]
+)
+
+
+def _record(topic: TopicStatus) -> TableRecord:
+    in_kafka = topic.messages is not None
+    return TableRecord(
+        {
+            "topic": topic.topic,
+            "state": topic.state.value,
+            "partitions": topic.partitions,
+            "messages": topic.messages,
+            "lag": topic.lag_messages,
+            "headroom": duration(topic.headroom_seconds),
+            "retention": (duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
+            "oldest": _utc(topic.first_message),
+            "newest": _utc(topic.last_message),
+        }
+    )
+
+
+def _shown(topics: Sequence[TopicStatus]) -> list[TopicStatus]:
+    """By name; of too many those that lag most."""
+    lagging = sorted(topics, key=lambda topic: (-(topic.lag_messages or 0), topic.topic))
+    return sorted(lagging[:TOPICS_SHOWN_MAX], key=lambda topic: topic.topic)
+
+
+def _is_cut(found: TopicsOfStream) -> bool:
+    return len(found.topics) > TOPICS_SHOWN_MAX
+
+
+def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> AssetObservation:
+    newest = {} if topic.last_message is None else {"newest_message": _timestamp(topic.last_message)}
+    oldest = {} if topic.first_message is None else {"oldest_message": _timestamp(topic.first_message)}
+    return AssetObservation(
+        names.topics_key(stream),
+        partition=topic.topic,
+        metadata={
+            STATE: topic.state.value,
+            "lag_messages": topic.lag_messages or 0,
+            "partitions": topic.partitions,
+            "messages": topic.messages or 0,
+            FIRST_SEEN: MetadataValue.timestamp(first_seen),
+            **oldest,
+            **newest,
+        },
+    )
+
+
+def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
+    """The metadata of each topic's last observation of its own."""
+    key, kind = names.topics_key(stream), DagsterEventType.ASSET_OBSERVATION
+    newest = instance.get_latest_storage_id_by_partition(key, kind)
+    found: dict[str, Mapping[str, object]] = {}
+    for ids in _portions(sorted(newest.values()), ASKED_AT_ONCE):
+        asked = AssetRecordsFilter(asset_key=key, storage_ids=ids)
+        for record in instance.fetch_observations(asked, limit=len(ids)).records:
+            if record.partition_key is not None:
+                found[record.partition_key] = _metadata(record)
+    return found
+
+
+def _metadata(record: EventLogRecord) -> Mapping[str, object]:
+    observation = record.asset_observation
+    return {} if observation is None else {name: value.value for name, value in observation.metadata.items()}
+
+
+def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
+    """The batch by which the ledger was materialized last; None without one."""
+    event = instance.get_latest_materialization_event(names.ledger_key(stream))
+    materialization = event.asset_materialization if event is not None else None
+    value = materialization.metadata.get(BATCH) if materialization is not None else None
+    return value.value if value is not None else None
+
+
+def _positions(folders: StreamFolders) -> Collection[LedgerRow]:
+    if not delta_log.exists(folders.table):
+        return ()
+    return positions(folders, OutputLog(folders.table).base().head).values()
+
+
+def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(items)
+    while portion := list(islice(left, size)):
+        yield portion
+
+
+def _timestamp(moment: datetime) -> RawMetadataValue:
+    return MetadataValue.timestamp(moment)
+
+
+def _utc(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+SWEEP_SECONDS = 300.0
+"""How often all topics are looked at. The event costs some 25 ms, and a few kB of Dagster's storage."""
+AGAIN_SECONDS = 60.0
+"""After a new topic they are looked at again after a minute, by which time the stream should read it."""
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """When the topics were looked at last.
+
+    Attributes:
+        looked_at: When all topics were shown, in seconds since 1970 (UTC).
+        behind: Whether more topics had changed than one look writes down.
+    """
+
+    looked_at: float = 0.0
+    behind: bool = False
+
+
+class TopicLook(msgspec.Struct, frozen=True):
+    """A look at the topics.
+
+    Attributes:
+        shows_all: Whether the table of all topics is due whatever has changed, and with it the ledger.
+        after: The sweep after it, if it leaves nothing over.
+    """
+
+    shows_all: bool
+    after: Sweep
+
+
+def due(wanted: Collection[str], registered: Collection[str], sweep: Sweep, now: float) -> TopicLook | None:
+    """The look that is due: at once when a topic is new, else in turns; None when there is none."""
+    if not set(wanted) <= set(registered):
+        return TopicLook(shows_all=True, after=Sweep(looked_at=now - SWEEP_SECONDS + AGAIN_SECONDS))
+    if not 0 <= now - sweep.looked_at < SWEEP_SECONDS:
+        return TopicLook(shows_all=True, after=Sweep(looked_at=now))
+    if sweep.behind:
+        return TopicLook(shows_all=False, after=Sweep(looked_at=sweep.looked_at))
+    return None

@@ -1,0 +1,233 @@
+"""Decides whether a stream is to be started again for new topics. Pure: no Kafka, no Dagster, no clock.
+
+A new topic is answered at once, and then nothing for a while: 200 topics within ten seconds cost two
+restarts, the second for all but the first few. A run that did not bring the topics is asked for
+again, later and later. The desired state decides which kind of run is asked for, whatever lives at the moment: a
+never-ending one for a stream that is to be running, a bounded one for a bounded stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep.engine.driver.handover import Phase, Pulse
+from lockstep.orchestration.observed_assets import Sweep
+from lockstep.table.delta_log import Desired, Head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 30.0, 600.0
+"""Longer than a start, so that a run has subscribed its topics before it is judged."""
+SUBSCRIBE_SECONDS = 60.0
+"""A writer has claimed the table a few seconds before its first batch tells what it subscribes; on a machine
+that starts several streams at once, half a minute."""
+SUPERVISE_SECONDS = 60.0
+"""A writer that died is the supervisor's to replace, and the new run reads the new topics, too. Should there be no
+supervisor (somebody may turn its sensor off), this sensor asks for a run after so long."""
+CURSOR_VERSION = 1
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """What the sensor remembers between looks.
+
+    Attributes:
+        version: Of this layout.
+        pulse: Epoch and counter of the writer as they were at the last look.
+        pulse_at: When they were first seen so, in seconds since 1970 (UTC).
+        writer_at: When this writer was seen first, in seconds since 1970 (UTC).
+        run_key: Of the run that was asked for last.
+        asked: Digest of the topics it was asked for.
+        awaited: One of these topics.
+        attempt: How often in a row it was asked for the same topics.
+        asked_at: When, in seconds since 1970 (UTC).
+        sweep: How far the looks at all topics have come.
+    """
+
+    version: int = CURSOR_VERSION
+    pulse: str = ""
+    pulse_at: float = 0.0
+    writer_at: float = 0.0
+    run_key: str = ""
+    asked: str = ""
+    awaited: str = ""
+    attempt: int = 0
+    asked_at: float = 0.0
+    sweep: Sweep = Sweep()
+
+    def encode(self) -> str:
+        """As sorted JSON."""
+        return msgspec.json.encode(self, order="sorted").decode()
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to see.
+
+    Attributes:
+        head: The head of the table; None while there is none.
+        wanted: Topics that match the stream's pattern now.
+        subscribed: Topics of the ledger.
+        pulse: The last sign of life of the writer that holds the table.
+        on_its_way: A run of the stream that was launched and does not work yet.
+        unfinished: Run keys of runs that were asked for here and have not ended.
+    """
+
+    head: Head | None
+    wanted: frozenset[str]
+    subscribed: frozenset[str] = frozenset()
+    pulse: Pulse | None = None
+    on_its_way: str | None = None
+    unfinished: frozenset[str] = frozenset()
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """A run to ask for.
+
+    Attributes:
+        run_key: Dagster launches each key once, for ever: table, generation, topics, attempt.
+        epoch: The epoch that held the table when it was decided.
+        never_ending: Whether it goes on until it is stopped, as the desired state has it.
+        added: The topics it is for.
+    """
+
+    run_key: str
+    epoch: int
+    never_ending: bool
+    added: tuple[str, ...]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What to do, what to remember, and what to say of it."""
+
+    cursor: Cursor
+    says: str
+    restart: Restart | None = None
+
+
+def read_cursor(text: str | None) -> tuple[Cursor, str]:
+    """The cursor, and a warning when what was there cannot be read and was reset."""
+    if not text:
+        return Cursor(), ""
+    try:
+        cursor = msgspec.json.decode(text, type=Cursor)
+    except msgspec.DecodeError as error:
+        return Cursor(), f"the cursor cannot be read and begins anew: {error}"
+    if cursor.version != CURSOR_VERSION:
+        return Cursor(), f"the cursor is of version {cursor.version}, not {CURSOR_VERSION}, and begins anew"
+    return cursor, ""
+
+
+def decide(look: Look, cursor: Cursor, now: float) -> Decision:
+    """Decide.
+
+    1. A stream that has never run, or was stopped, held or halted, is left alone.
+    2. Nothing new, a run on its way, an unknown writer, or one that the supervisor replaces: wait.
+    3. Asked for not long ago, and the run has not failed: wait.
+    4. Ask for a run.
+    """
+    seen = _seen(look, cursor, now)
+    counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
+    added = tuple(sorted(look.wanted - look.subscribed))
+    if look.head is None or look.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
+        return Decision(seen, f"{counts}; {_left_alone(look.head)}")
+    if not added:
+        return Decision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
+    waiting = _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at)
+    if waiting:
+        return Decision(seen, f"{counts}, {len(added)} new ({_some(added)}); {waiting}")
+    return _restart(look.head, seen, now, added)
+
+
+def _seen(look: Look, cursor: Cursor, now: float) -> Cursor:
+    """The cursor with what this look saw of the writer."""
+    sign = _sign(look)
+    same_epoch = sign.partition(":")[0] == cursor.pulse.partition(":")[0]
+    return msgspec.structs.replace(
+        cursor,
+        pulse=sign,
+        pulse_at=cursor.pulse_at if sign == cursor.pulse else now,
+        writer_at=cursor.writer_at if same_epoch else now,
+    )
+
+
+def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> Decision:
+    asked = _digest(added)
+    attempt = cursor.attempt + 1 if asked == cursor.asked else 0
+    run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}"
+    after = msgspec.structs.replace(
+        cursor,
+        run_key=run_key,
+        asked=asked,
+        awaited=added[0],
+        attempt=attempt,
+        asked_at=now,
+    )
+    restart = Restart(run_key, head.epoch, head.desired is Desired.RUNNING, added)
+    return Decision(after, f"{len(added)} new topics: {_some(added)}", restart)
+
+
+def _left_alone(head: Head | None) -> str:
+    if head is None:
+        return "the stream has no table yet: materialize it once"
+    return f"the stream is {head.desired.value} ({head.reason}) and is left alone"
+
+
+def _waiting(look: Look, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
+    """What there is to wait for; empty when there is nothing."""
+    if look.on_its_way is not None:
+        return f"run {look.on_its_way} is on its way"
+    since = now - cursor.asked_at
+    if since < 0:  # a clock that was set back must not silence the sensor
+        since = PAUSE_SECONDS_MAX
+    # Until it has subscribed them, it will take every topic that is there by then.
+    if cursor.run_key in look.unfinished and cursor.awaited in added and since < PAUSE_SECONDS_MAX:
+        return f"the run asked for {since:.0f} s ago has not subscribed yet"
+    pause = _pause(cursor, added)
+    if since < pause:
+        return f"asked for a run not long ago, waiting {pause - since:.0f} s"
+    return _writer_is_new(look, cursor, now)
+
+
+def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
+    again = _digest(added) == cursor.asked
+    return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
+
+
+def _writer_is_new(look: Look, cursor: Cursor, now: float) -> str:
+    """Whether a writer was seen too short a time to judge it: it may be gone, or about to subscribe; why."""
+    since = now - cursor.writer_at
+    if look.pulse is None or look.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
+        return ""
+    return "whether its last run lives, and what it subscribes, is seen at the next looks"
+
+
+def _supervised(look: Look, before: Cursor, still_seconds: float) -> str:
+    """Whether to leave a writer that is gone to the supervisor; why."""
+    if look.head is None or look.head.desired is not Desired.RUNNING or _lives(look, before):
+        return ""
+    return "no writer counts: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
+
+
+def _lives(look: Look, cursor: Cursor) -> bool:
+    """Whether the writer counted on since the last look, some seconds ago."""
+    ended = look.pulse is None or look.pulse.phase is Phase.ENDED
+    return not ended and _sign(look) != cursor.pulse
+
+
+def _sign(look: Look) -> str:
+    if look.head is None:
+        return ""
+    return f"{look.head.epoch}:{look.pulse.counter if look.pulse is not None else ''}"
+
+
+def _digest(topics: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(topics).encode()).hexdigest()[:12]
+
+
+def _some(topics: tuple[str, ...], most: int = 5) -> str:
+    more = f" and {len(topics) - most} more" if len(topics) > most else ""
+    return ", ".join(topics[:most]) + more

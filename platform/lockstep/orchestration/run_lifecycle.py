@@ -1,0 +1,302 @@
+"""How a run is refused, watched, stopped and ended in Dagster.
+
+| the engine says        | Dagster shows | because                                                      |
+|------------------------|---------------|--------------------------------------------------------------|
+| ended, handed over     | SUCCESS       | planned                                                      |
+| fenced                 | SUCCESS, tag  | somebody else writes; nothing is to be repaired or restarted |
+| not wanted any more    | SUCCESS, tag  | the desired state changed before the run of a sensor began   |
+| stopped                | CANCELED      | a person asked (FAILURE when no person asked Dagster)        |
+| integrity lost, halted | FAILURE, tags | no retry: an operator must look and resume                   |
+| any other error        | FAILURE       | may be started again                                         |
+
+Terminate reaches a process by a signal from the code server that launched it. A run of the command line has none, and
+the code server of a run may be gone: Dagster then only marks the run. So the process asks for its own status, too.
+
+It is no materialization: that would say of the table's check that it was not made since, every minute. The table is
+materialized by a run that ends, and by its check (docs/decisions/0011). An event costs 25 to 80 ms and some kB of
+Dagster's storage, so a batch gets none of its own. Batches report on the run's thread; only the main thread talks to
+Dagster.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+from dagster import (
+    AssetMaterialization,
+    AssetObservation,
+    DagsterEventType,
+    DagsterExecutionInterruptedError,
+    DagsterRunStatus,
+    Failure,
+    MaterializeResult,
+    MetadataValue,
+)
+
+from lockstep.engine.driver.handover import Phase, pulse, writer_lives
+from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.metrics import BatchReport, Window
+from lockstep.errors import Fenced
+from lockstep.operations.lifecycle import desired_of, set_by_claim
+from lockstep.orchestration.names import OUTCOME_TAG, stream_job
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Desired
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dagster import AssetExecutionContext, AssetKey, DagsterInstance, DagsterRun
+    from dagster._core.definitions.metadata import RawMetadataValue
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.main_thread import Stopping
+    from lockstep.errors import LockstepError
+    from lockstep.integrity.resume_options import StreamHalted
+
+
+NO_RETRY = {"dagster/max_retries": "0"}
+"""The tag by which Dagster's own run retries leave a run alone."""
+
+
+def ended(
+    context: AssetExecutionContext, progress: RunProgress, outcome: Outcome, reason: str, *, never_ending: bool
+) -> MaterializeResult[None] | None:
+    """End a run that did not end in an error.
+
+    A bounded run materializes the table. One that was to go on for ever leaves that to the check: nothing is new but
+    who writes, and a check that passed stays visible.
+
+    Raises:
+        DagsterExecutionInterruptedError: It was stopped; Dagster shows it as canceled.
+    """
+    context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: outcome.value})
+    if outcome is not Outcome.STOPPED and not never_ending:
+        return MaterializeResult(metadata=progress.final(outcome.value))
+    progress.log_final(outcome.value)
+    if outcome is not Outcome.STOPPED:
+        return None
+    raise DagsterExecutionInterruptedError(f"stopped ({reason}); the next start goes on from the last commit")
+
+
+def halted(context: AssetExecutionContext, error: StreamHalted) -> Failure:
+    """The failure of a run that may not be started again before an operator looked."""
+    context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
+    findings = [msgspec.to_builtins(finding) for finding in error.findings]
+    metadata: dict[str, RawMetadataValue] = {"findings": MetadataValue.json(findings), "next": error.next_step}
+    return Failure(description=str(error), metadata=metadata, allow_retries=False)
+
+
+def failed(error: LockstepError) -> Failure:
+    """The failure of a run that may be started again."""
+    return Failure(description=str(error), metadata={"next": error.next_step})
+
+
+SKIPPED = "skipped"
+"""Metadata of a materialization for which no run was needed, and the outcome of such a run."""
+
+
+def up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:
+    """What a run that ends by itself gives where a never-ending one writes; None where none does.
+
+    It may not take over from that run and then end, and it has nothing to add: so it leaves the table alone and
+    succeeds, and what comes after the table goes on.
+    """
+    folders = StreamFolders(stream.name, root)
+    if not never_ending_run_lives(folders):
+        return None
+    note = f"a never-ending run keeps {stream.name} up to date; this run left the table alone"
+    context.log.info("%s (to hand over to a new one, launch the job %s)", note, stream_job(stream))
+    context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: SKIPPED})
+    head = OutputLog(folders.table).base().head
+    last = pulse(folders.control, head.epoch)
+    run = last.run_id if last is not None else ""
+    known = context.instance.get_run_by_id(run) is not None if run else False
+    live: RawMetadataValue = MetadataValue.dagster_run(run) if known else "not a run of this Dagster instance"
+    return MaterializeResult(metadata={SKIPPED: note, "live_run": live, "epoch": head.epoch, "batch": head.batch})
+
+
+def refuse_unseen(stream: AnyStream, instance: DagsterInstance, run: DagsterRun) -> None:
+    """A run that goes on for ever must be visible somewhere, or nobody can stop it.
+
+    Raises:
+        Failure: Says why, and what to do instead.
+    """
+    alone = run.remote_job_origin is None and not os.environ.get("DAGSTER_HOME")
+    if instance.is_ephemeral or alone:
+        raise Failure(
+            f"{stream.name} would run for ever on a Dagster instance that ends with this command\n"
+            "  next: export DAGSTER_HOME=<an existing folder> and run it again, or give the run "
+            "configuration available_now: true",
+            allow_retries=False,
+        )
+
+
+def never_ending_run_lives(folders: StreamFolders) -> bool:
+    """Whether a run that is never to end holds the table and counts; takes a second when one does."""
+    if not delta_log.exists(folders.table):
+        return False
+    epoch = OutputLog(folders.table).base().head.epoch
+    last = pulse(folders.control, epoch)
+    if last is None or not last.never_ending or last.phase is not Phase.WRITING:
+        return False
+    return writer_lives(folders.control, epoch)
+
+
+LOG = logging.getLogger("lockstep")
+
+ASK_SECONDS = 5.0
+OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+
+
+class OwnRun:
+    """Asks now and then. Never decides who may write: the epoch does."""
+
+    def __init__(self, instance: DagsterInstance, run_id: str) -> None:
+        self._instance, self._run_id = instance, run_id
+        self._asked = time.monotonic()
+
+    def tick(self, stopping: Stopping) -> None:
+        """Ask for a stop when somebody terminates the run, or Dagster holds it for over (a time-out; deleted)."""
+        if time.monotonic() - self._asked < ASK_SECONDS:
+            return
+        self._asked = time.monotonic()
+        try:
+            run = self._instance.get_run_by_id(self._run_id)
+        except Exception:  # whatever ails Dagster's storage, it does not end a stream
+            LOG.warning("Dagster's storage does not answer", exc_info=True)
+            return
+        if run is None or run.status in OVER:
+            stopping.ask("Dagster holds this run for over")
+        elif run.status is DagsterRunStatus.CANCELING:
+            stopping.ask("terminated in Dagster")
+
+    def terminated_by_a_person(self) -> bool:
+        """Whether somebody asked Dagster to terminate the run; a bare signal is nobody's wish."""
+        return asked_to_terminate(self._instance, self._run_id)
+
+
+def asked_to_terminate(instance: DagsterInstance, run_id: str) -> bool:
+    """Whether somebody asked Dagster to terminate a run, whatever became of it: its process may have died over it."""
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return False
+    if run.status in {DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED}:
+        return True
+    return bool(instance.get_records_for_run(run_id, of_type=DagsterEventType.RUN_CANCELING, limit=1).records)
+
+
+LOG = logging.getLogger("lockstep")
+
+
+def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
+    """Commit that the stream is to stay stopped, because a person terminated a run of it; whether it was committed.
+
+    The commit is a claim: it needs no writer that still answers, and fences the run's last batch where that was
+    abandoned and may end late. It is not made when another run writes: a run that was terminated on its way to a
+    handover, or after it, was not the one that keeps the stream running.
+
+    Args:
+        folders: Where the stream lies.
+        run_id: The run that was terminated.
+        reason: Who terminated it, and where.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
+    if not delta_log.exists(folders.table):
+        return False
+    output = OutputLog(folders.table)
+    head = output.base().head
+    if desired_of(head) in {Desired.STOPPED, Desired.HELD}:
+        return False
+    last = pulse(folders.control, head.epoch)
+    if last is not None and last.run_id != run_id and writer_lives(folders.control, head.epoch):
+        return False
+    return stop_epoch(output, head.epoch, reason)
+
+
+def stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
+    """Commit that the stream is to stay stopped, unless another epoch holds the table by now; whether it was committed.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
+    try:
+        set_by_claim(output, epoch, Desired.STOPPED, reason)
+    except Fenced:
+        LOG.info("another run has taken over meanwhile: the stream goes on")
+        return False
+    return True
+
+
+REPORT_SECONDS = 60.0
+"""Fresh enough for a person who looks on; 1,440 events a day."""
+
+
+class RunProgress:
+    """Collects the batches of a run and reports them in windows."""
+
+    def __init__(self, context: AssetExecutionContext, key: AssetKey, every_seconds: float = REPORT_SECONDS) -> None:
+        self._context, self._key, self._every = context, key, every_seconds
+        self._lock = threading.Lock()
+        self._window, self._reported = Window(), -math.inf  # the first batch is reported at once
+        self._began = time.monotonic()
+        self._batches = self._messages = self._rows = 0
+
+    def add(self, report: BatchReport) -> None:
+        """Take up one committed batch; called on the run's thread."""
+        with self._lock:
+            self._window.reports.append(report)
+
+    def tick(self) -> None:
+        """Report when it is time to; called on the main thread."""
+        if time.monotonic() - self._reported < self._every:
+            return
+        window = self._take()
+        if window.reports:
+            self._reported = time.monotonic()
+            self._log(window.summary())
+
+    def final(self, outcome: str) -> dict[str, float | int | str]:
+        """The numbers of the last window and of the whole run, for the run's last event."""
+        window = self._take()
+        last = window.summary() if window.reports else {}
+        return {
+            **last,
+            "outcome": outcome,
+            "run_batches": self._batches,
+            "run_messages": self._messages,
+            "run_rows": self._rows,
+            "run_seconds": round(time.monotonic() - self._began, 3),
+        }
+
+    def log_final(self, outcome: str) -> None:
+        """Report the end of a run that does not materialize the table."""
+        self._log(self.final(outcome))
+
+    def _take(self) -> Window:
+        with self._lock:
+            window, self._window = self._window, Window()
+        self._batches += len(window.reports)
+        self._messages += sum(report.messages for report in window.reports)
+        self._rows += sum(report.rows for report in window.reports)
+        return window
+
+    def _log(self, numbers: Mapping[str, float | int | str]) -> None:
+        # People read them, too: three digits after the point say all there is to say.
+        shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in numbers.items()}
+        first = self._context.instance.get_latest_materialization_event(self._key) is None
+        # A table without a materialization would look as if it had never been there.
+        self._context.log_event((AssetMaterialization if first else AssetObservation)(self._key, metadata=shown))
+        # The context keeps every event until the step ends, which this one may never do.
+        deque(self._context.consume_events(), maxlen=0)

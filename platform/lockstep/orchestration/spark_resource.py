@@ -1,0 +1,101 @@
+"""The Spark session as a Dagster resource: lazily started, typed, ended with the run."""
+
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster import ConfigurableResource, InitResourceContext
+from pydantic import Field, PrivateAttr
+
+from lockstep.settings import Settings, SparkSettings, load_settings
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+STOP_SECONDS = 3.0
+"""A session stops in well under a second; past this its JVM is killed."""
+
+
+class SparkResource(ConfigurableResource["SparkSession"]):
+    """Wraps dagster-pyspark's lazy resource, with lockstep's checked jars and properties.
+
+    dagster-pyspark imports pyspark when it is loaded, and would silently keep a session of another
+    configuration: so it is imported by the first use, behind the checks of `prepare_session`.
+    Further Spark properties come from the settings, not from here: a run's configuration is shown.
+    """
+
+    master: str = Field(description="A classic Spark master, for example local[2,3].")
+    driver_memory: str = Field(description="Heap of the driver's JVM, for example 1g.")
+    _context: "SparkContext | None" = PrivateAttr(default=None)
+
+    def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> "SparkSession":
+        """Start the session of this run, or give the one that runs. Never call it on the main thread.
+
+        Args:
+            name: The application's name in the Spark UI.
+            import_roots: Folders from which executors import the user's stream modules.
+
+        Raises:
+            EnvironmentProblem: This process cannot start the session.
+        """
+        from dagster_pyspark import LazyPySparkResource
+
+        from lockstep.spark.session import prepare_session
+
+        properties = prepare_session(self._settings(), import_roots=import_roots)
+        config = {**properties, "spark.app.name": name}
+        session: SparkSession = LazyPySparkResource(spark_config=config).spark_session
+        self._context = session.sparkContext
+        return session
+
+    def context(self, name: str, import_roots: tuple[Path, ...] = ()) -> "SparkContext":
+        """Start Spark without SQL, which a stream does not need. Otherwise as `session`."""
+        from lockstep.spark.session import start_context
+
+        self._context = start_context(self._settings(), name, import_roots=import_roots)
+        return self._context
+
+    def cancel(self) -> None:
+        """End whatever the session computes, by force where it does not listen."""
+        if self._context is None:
+            return
+        if not _ends_within(self._context.cancelAllJobs, STOP_SECONDS):
+            _kill_jvm()
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Stop the session; the JVM ends with this process."""
+        del context
+        if self._context is not None and not _ends_within(self._context.stop, STOP_SECONDS):
+            _kill_jvm()
+        self._context = None
+
+    def _settings(self) -> SparkSettings:
+        wanted = {"master": self.master, "driver_memory": self.driver_memory}
+        return load_settings().spark.model_copy(update=wanted)
+
+
+def spark_resource(settings: Settings) -> SparkResource:
+    """The resource as this installation's settings have it."""
+    return SparkResource(master=settings.spark.master, driver_memory=settings.spark.driver_memory)
+
+
+def _ends_within(call: Callable[[], None], seconds: float) -> bool:
+    """Call into the JVM from a thread that may hang there; whether it came back in time."""
+    thread = threading.Thread(target=call, name="spark-end", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _kill_jvm() -> None:
+    """End the JVM of this process; its Python workers end when it is gone."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001  # pyspark keeps its child process nowhere else
+    process = getattr(gateway, "proc", None)
+    if isinstance(process, subprocess.Popen):
+        process.kill()

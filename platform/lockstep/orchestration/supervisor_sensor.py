@@ -1,0 +1,160 @@
+"""Reads what the supervisor decides on, and carries its decision out: the table, liveness files and Dagster's runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, SkipReason
+
+from lockstep.engine.driver.handover import (
+    Phase,
+    RunPulse,
+    forget_run,
+    process_exists,
+    pulse,
+    reserve_start,
+    run_pulses,
+)
+from lockstep.orchestration.names import (
+    AUTOMATIC_TAG,
+    EPOCH_TAG,
+    LOCKSTEP_START,
+    SUPERVISOR,
+    automatic_tags,
+    run_configuration,
+    stream_job,
+)
+from lockstep.orchestration.run_lifecycle import OVER, asked_to_terminate, stop_epoch
+from lockstep.orchestration.supervisor_policy import RunStage, SeenRun, SupervisorLook
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Desired, Head
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.handover import Pulse
+    from lockstep.orchestration.supervisor_policy import SupervisorCursor, SupervisorDecision
+    from lockstep.settings import Settings
+
+
+STAGES = {
+    DagsterRunStatus.QUEUED: RunStage.QUEUED,
+    DagsterRunStatus.NOT_STARTED: RunStage.LAUNCHED,
+    DagsterRunStatus.STARTING: RunStage.LAUNCHED,
+    DagsterRunStatus.STARTED: RunStage.LAUNCHED,
+    DagsterRunStatus.CANCELING: RunStage.CANCELING,
+    **dict.fromkeys(OVER, RunStage.OVER),
+}
+
+
+def look_at_runs(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, cursor: SupervisorCursor
+) -> SupervisorLook:
+    """Look at the table, the liveness files and Dagster's runs.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
+    folders = StreamFolders(stream.name, settings.table_root)
+    runs = unfinished_runs(stream, folders, instance)
+    if not delta_log.exists(folders.table):
+        return SupervisorLook(head=None, runs=runs)
+    head = OutputLog(folders.table).base().head
+    last = pulse(folders.control, head.epoch)
+    look = SupervisorLook(head=head, pulse=last, runs=runs)
+    if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
+        return look  # its writer counts: what became of runs before it does not matter
+    run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
+    return msgspec.structs.replace(
+        look,
+        last_status=run.status.value if run is not None else "",
+        terminated=_terminated(instance, stream, head, last),
+    )
+
+
+def unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:
+    """Runs of the stream's job that Dagster holds for alive, and all runs that have left a liveness file."""
+    pulses = run_pulses(folders.control)
+    alive = [status for status, stage in STAGES.items() if stage is not RunStage.OVER]
+    known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=stream_job(stream), statuses=alive))}
+    for run_id in pulses.keys() - known.keys():
+        if (run := instance.get_run_by_id(run_id)) is not None:
+            known[run_id] = run
+    stages = {run_id: STAGES.get(run.status, RunStage.LAUNCHED) for run_id, run in known.items()}
+    return tuple(_seen(run_id, stages, pulses.get(run_id)) for run_id in sorted({*known, *pulses}))
+
+
+def carry_out(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, decision: SupervisorDecision
+) -> SensorResult:
+    """Carry a decision out.
+
+    1. Tell Dagster of runs that are dead.
+    2. Commit a stop that a person asked for by terminating a run.
+    3. Reserve a start, so that of two ticks only one asks for it; then ask for the run.
+
+    Raises:
+        TableError: The table is not as its head says.
+    """
+    folders = StreamFolders(stream.name, settings.table_root)
+    for run_id in decision.close:
+        _close(instance, run_id)  # 1
+    for run_id in decision.forget:
+        forget_run(folders.control, run_id)
+    if decision.stop is not None:
+        stop_epoch(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
+    start, cursor = decision.start, decision.cursor.encode()
+    if start is None:
+        return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor)
+    if not reserve_start(folders.control, start.epoch, start.attempt):  # 3
+        return SensorResult(skip_reason=SkipReason("another look has asked for this start"), cursor=cursor)
+    request = RunRequest(
+        run_key=start.run_key,
+        job_name=stream_job(stream),
+        run_config=run_configuration(stream, available_now=False),
+        tags=automatic_tags(SUPERVISOR, start.cause, start.epoch),
+    )
+    return SensorResult(run_requests=[request], cursor=cursor)
+
+
+def _seen(run_id: str, stages: dict[str, RunStage], found: RunPulse | None) -> SeenRun:
+    stage = stages.get(run_id, RunStage.UNKNOWN)
+    if found is None:
+        return SeenRun(run_id=run_id, stage=stage)
+    exists = process_exists(found.process)
+    return SeenRun(run_id=run_id, stage=stage, counter=found.counter, process_exists=exists)
+
+
+def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: Pulse | None) -> str:
+    """The run that a person terminated; see `SupervisorLook`."""
+    if head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
+        return ""
+    epoch, job = {EPOCH_TAG: str(head.epoch)}, stream_job(stream)
+    asked_for = [
+        run.run_id
+        for asked_by in (SUPERVISOR, LOCKSTEP_START)
+        for run in instance.get_runs(RunsFilter(job_name=job, tags={**epoch, AUTOMATIC_TAG: asked_by}))
+    ]
+    writers = [last.run_id] if last is not None and last.run_id else []
+    return next((run_id for run_id in [*writers, *asked_for] if asked_to_terminate(instance, run_id)), "")
+
+
+def _close(instance: DagsterInstance, run_id: str) -> None:
+    """Tell Dagster that nothing works for a run any more."""
+    run = instance.get_run_by_id(run_id)
+    if run is None or run.is_finished:
+        return
+    why = "its process does not count any more: it was killed, or its machine went down (supervisor of the stream)"
+    if run.status is DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, why)
+    else:
+        instance.report_run_failed(run, why)
+
+
+def _with_closed(decision: SupervisorDecision) -> str:
+    closed = ", ".join(run_id[:8] for run_id in decision.close)
+    return f"{decision.says}; closed dead runs {closed}" if closed else decision.says

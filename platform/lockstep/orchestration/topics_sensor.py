@@ -1,0 +1,149 @@
+"""The topics sensor's eyes and hands: reads Kafka, the table and Dagster, and puts a decision into Dagster's words.
+
+Nothing here starts Spark: a look is a question to Kafka and two small files, far below a second.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+from dagster import (
+    AddDynamicPartitionsRequest,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterRunStatus,
+    RunRequest,
+    RunsFilter,
+    SensorResult,
+    SkipReason,
+)
+
+from lockstep.engine.driver.handover import pulse
+from lockstep.kafka.admin import Discovery
+from lockstep.kafka.client import admin_client
+from lockstep.orchestration.names import (
+    TOPICS_SENSOR,
+    TOPICS_TAG,
+    automatic_tags,
+    run_configuration,
+    stream_job,
+    topics_partitions,
+)
+from lockstep.orchestration.observed_assets import Sweep, due, observe_ledger, observe_topics
+from lockstep.orchestration.restart_policy import Cursor, Decision, Look, Restart
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import positions
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.settings import Settings
+
+
+KAFKA_SECONDS_MAX = 10.0
+"""A tick that waits longer is killed by Dagster; the next one comes soon."""
+LAUNCH_MINUTES_MAX = 10
+"""A run that has not begun to work by then does not count as one on its way."""
+TAG_TOPICS_MAX = 20
+RUN_KEY_TAG = "dagster/run_key"
+NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
+UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a look at the companions gives Dagster: events, topics to register, and how far it came."""
+
+    events: list[AssetObservation | AssetMaterialization]
+    partitions: list[AddDynamicPartitionsRequest]
+    sweep: Sweep
+
+
+def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Look:
+    """Look at Kafka, the table and Dagster's runs.
+
+    Raises:
+        KafkaError: Kafka does not answer; that is never "no topics".
+        TableError: The table is not as its head says.
+    """
+    kafka = settings.kafka
+    discovery = Discovery(admin_client(kafka), min(kafka.timeout_seconds, KAFKA_SECONDS_MAX))
+    wanted = stream.topics.select(discovery.topic_names())
+    folders = StreamFolders(stream.name, settings.table_root)
+    if not delta_log.exists(folders.table):
+        return Look(head=None, wanted=wanted)
+    head = OutputLog(folders.table).base().head
+    return Look(
+        head=head,
+        wanted=wanted,
+        subscribed=frozenset(row.topic for row in positions(folders, head).values() if not row.retired),
+        pulse=pulse(folders.control, head.epoch),
+        on_its_way=_on_its_way(instance, stream_job(stream)),
+        unfinished=_unfinished(instance, stream_job(stream)),
+    )
+
+
+def sensor_result(stream: AnyStream, decision: Decision, seen: Observed) -> SensorResult:
+    """The decision in Dagster's words, and what was seen of the companions."""
+    wanted = decision.restart
+    return SensorResult(
+        run_requests=[run_request(stream, wanted)] if wanted is not None else [],
+        skip_reason=SkipReason(decision.says) if wanted is None else None,
+        cursor=msgspec.structs.replace(decision.cursor, sweep=seen.sweep).encode(),
+        asset_events=seen.events,
+        dynamic_partitions_requests=seen.partitions,
+    )
+
+
+def observe(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, wanted: frozenset[str], cursor: Cursor
+) -> Observed:
+    """Look at topics and ledger when it is time to.
+
+    Raises:
+        KafkaError: Kafka does not answer.
+        TableError: The table is not as its head says.
+    """
+    registered = instance.get_dynamic_partitions(topics_partitions(stream))
+    turn = due(wanted, registered, cursor.sweep, time.time())
+    if turn is None:
+        return Observed([], [], cursor.sweep)
+    seen = observe_topics(stream, settings, instance, shows_all=turn.shows_all)
+    events: list[AssetObservation | AssetMaterialization] = [*seen.events]
+    if turn.shows_all:
+        lag = sum(topic.lag_messages or 0 for topic in seen.found.topics)
+        events += observe_ledger(stream, settings, instance, lag_messages=lag)
+    new = sorted({*wanted, *(topic.topic for topic in seen.found.topics)} - set(registered))
+    requests = [AddDynamicPartitionsRequest(topics_partitions(stream), new)] if new else []
+    return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
+
+
+def run_request(stream: AnyStream, restart: Restart) -> RunRequest:
+    """A run of the stream's job, with the plan in its tags."""
+    shown = ", ".join(restart.added[:TAG_TOPICS_MAX])
+    left = len(restart.added) - TAG_TOPICS_MAX
+    topics = f"{shown} and {left} more" if left > 0 else shown
+    return RunRequest(
+        run_key=restart.run_key,
+        job_name=stream_job(stream),
+        run_config=run_configuration(stream, available_now=not restart.never_ending),
+        tags={TOPICS_TAG: topics, **automatic_tags(TOPICS_SENSOR, f"new topics: {topics}", restart.epoch)},
+    )
+
+
+def _on_its_way(instance: DagsterInstance, job: str) -> str | None:
+    since = datetime.now(UTC) - timedelta(minutes=LAUNCH_MINUTES_MAX)
+    runs = instance.get_runs(RunsFilter(job_name=job, statuses=NOT_WORKING_YET, created_after=since), limit=1)
+    return runs[0].run_id if runs else None
+
+
+def _unfinished(instance: DagsterInstance, job: str) -> frozenset[str]:
+    runs = instance.get_runs(RunsFilter(job_name=job, statuses=UNFINISHED))
+    return frozenset(run.tags[RUN_KEY_TAG] for run in runs if RUN_KEY_TAG in run.tags)

@@ -1,0 +1,316 @@
+"""Encodes and decodes session state; migrates older types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast, get_origin
+
+import msgspec
+
+from lockstep.errors import StateError
+from lockstep.model.compatibility import Difference, differences
+from lockstep.model.map_state import Rows
+from lockstep.model.state_types import Shape, as_builtins, rows_types, shape_hash, shape_of
+from lockstep.state.changelog import SectionHeader, StateDamaged
+from lockstep.state.values import Rebased, RowsField, Versions, mark_of, parted, versions_of
+
+S = TypeVar("S")
+SHOWN = 500
+"""Characters of a state that an error shows."""
+Migrate = Callable[[Mapping[str, object]], S]
+"""`Transform.migrate`: today's state of one that an older release of the stream wrote."""
+
+
+class StateTypeChanged(StateError):
+    """State was stored by another state type, and the change is not one that old state survives.
+
+    Attributes:
+        where: The section that holds the state.
+        differences: What differs, field by field.
+    """
+
+    def __init__(self, where: str, found: tuple[Difference, ...]) -> None:
+        shown = "\n".join(f"  {difference}" for difference in found)
+        super().__init__(
+            f"{where} was written by another state type:\n{shown}",
+            next_step=(
+                "keep the stored fields and give new ones a default, or override migrate(old) of the transform; or, to "
+                "read everything again into a new table, move the stream's folder under table_root away, then: "
+                "lockstep reset STREAM --new"
+            ),
+        )
+        self.where = where
+        self.differences = found
+
+
+class StateNotOfItsType(StateError):
+    """A fold left a state that its declared type cannot hold.
+
+    Attributes:
+        session: The session.
+        reason: What msgspec says.
+    """
+
+    def __init__(self, session: str, reason: str, *, next_step: str) -> None:
+        problem = f"the fold left a state of session {session!r} that its type cannot hold: {reason}"
+        super().__init__(problem, next_step=next_step)
+        self.session = session
+        self.reason = reason
+
+
+class MigrationFailed(StateError):
+    """The transform's `migrate` did not make today's state of a stored one.
+
+    Attributes:
+        session: The session.
+        reason: What it raised, or what is wrong with what it gave.
+        old: What it was given.
+    """
+
+    def __init__(self, session: str, reason: str, old: object) -> None:
+        super().__init__(
+            f"migrate() failed on the stored state of session {session!r}: {reason}; it was given {str(old)[:SHOWN]}",
+            next_step="mend migrate(); nothing of this batch was committed, the next start goes on from there",
+        )
+        self.session = session
+        self.reason = reason
+        self.old = old
+
+
+class StateSchema(Generic[S]):
+    """The state type of a stream, ready to encode and decode. Make one per process and stream.
+
+    Attributes:
+        shape: Its shape; kept with every section.
+        hash: Short name of the shape.
+        tables: The tables in it that are stored row by row.
+        migrate: Makes today's state of one of a type that today's cannot read; None where there is no such thing.
+    """
+
+    def __init__(self, state_type: object, migrate: Migrate[S] | None = None) -> None:
+        """Build the codec of a state type.
+
+        Raises:
+            DeclarationError: The type cannot be saved and recovered.
+        """
+        self.shape = shape_of(state_type)
+        self.hash = shape_hash(self.shape)
+        self.migrate = migrate
+        self._differences: dict[str, tuple[Difference, ...]] = {self.hash: ()}
+        self.tables: tuple[RowsField[Any, Any], ...] = tuple(map(RowsField, rows_types(state_type)))
+        # Without tables nothing is asked of a hook: what a fold left of a foreign type is an error of its own.
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
+        # None: the snapshot that opens the session is on its way, in several messages.
+        stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
+        self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=_as_table if self.tables else None)
+
+    def encode(self, session: str, gate: object, state: S) -> bytes:
+        """The stored value of a session: msgpack of [gate, state].
+
+        Raises:
+            StateNotOfItsType: The state holds something msgpack cannot carry.
+        """
+        try:
+            return self._encoder.encode((gate, state))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            step = "mend the fold; nothing of this batch was committed, the next start folds it again"
+            raise StateNotOfItsType(session, str(error), next_step=step) from error
+
+    def decode(self, session: str, stored: bytes) -> tuple[object, S]:
+        """The gate and the state of a stored value, as new objects.
+
+        Raises:
+            StateNotOfItsType: The value is not of the declared type.
+        """
+        try:
+            return cast("tuple[object, S]", self._decoder.decode(stored))
+        except msgspec.ValidationError as error:
+            step = "declare the field as what the fold left there, and mend the fold"
+            raise StateNotOfItsType(session, str(error), next_step=step) from error
+
+    def encode_migrated(self, session: str, state: S, old: object) -> bytes:
+        """What `migrate` gave, encoded without a gate.
+
+        Raises:
+            MigrationFailed: It is not of the declared type.
+        """
+        try:
+            encoded = self._encoder.encode(state)
+            self._decoder.decode(b"\x92\xc0" + encoded)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise MigrationFailed(session, f"what it gave is not of the state type: {error}", old) from error
+        return encoded
+
+    def put_tables(self, state: S, made: object) -> None:
+        """Put the tables of a state that `migrate` made into the same state, encoded and decoded."""
+        for table in self.tables:
+            table.fill(state, made)
+
+    def recovered(self, session: str, gate: object, state: S) -> S:
+        """A state as it would be loaded after it was saved: a new object.
+
+        Raises:
+            StateNotOfItsType: It cannot be saved, or is not of the declared type.
+        """
+        _, again = self.decode(session, self.encode(session, gate, state))
+        self.put_tables(again, state)
+        return again
+
+    def reads(self, stored_hash: str, stored: Shape) -> bool:
+        """Whether state that was stored as another shape is read as this type, without a migration."""
+        return not self.differing(stored_hash, stored)
+
+    def accept(self, shapes: Mapping[str, Shape], where: str) -> None:
+        """Accept state that was stored as other shapes, if this type can read it or has a `migrate`.
+
+        Args:
+            shapes: The shapes, by hash.
+            where: Where they are, for the error.
+
+        Raises:
+            StateTypeChanged: It cannot.
+        """
+        for stored_hash, stored in shapes.items():
+            if self.migrate is None and (found := self.differing(stored_hash, stored)):
+                raise StateTypeChanged(where, found)
+
+    def differing(self, stored_hash: str, stored: Shape) -> tuple[Difference, ...]:
+        """Why state that was stored as another shape cannot be read as this type; empty when it can."""
+        if stored_hash not in self._differences:
+            self._differences[stored_hash] = differences(stored, self.shape)
+        return self._differences[stored_hash]
+
+
+def _as_nothing(value: object) -> bool:
+    """A table has its own entries: in the state's it is only said to be there, which nil would not do."""
+    if not isinstance(value, Rows):
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return True
+
+
+def _as_table(declared: object, value: object) -> object:
+    """An empty table, to be bound to the stored rows."""
+    return Rows[Any, Any]() if (get_origin(declared) or declared) is Rows else value
+
+
+_PARTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_ENCODER = msgspec.msgpack.Encoder()
+_NIL = b"\xc0"
+
+
+OldRows = Callable[[str, Shape], dict[object, object]]
+"""The stored rows of a table of some session, without types: by the table's name and shape."""
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """What `migrate` gave: its tables are not in the encoded state."""
+
+    state: object
+
+
+class Today(msgspec.Struct, frozen=True):
+    """A stored value as today's type decodes it.
+
+    Attributes:
+        value: The encoded value.
+        migrated: Where the value was migrated.
+    """
+
+    value: bytes
+    migrated: Migrated | None = None
+
+
+class Translation(Generic[S]):
+    """The values of one partition, seen with today's type of state.
+
+    Attributes:
+        mark: What stands before a value that is written now; empty where today's type reads what has no mark.
+    """
+
+    def __init__(self, schema: StateSchema[S], header: SectionHeader | None) -> None:
+        """Look at what is stored.
+
+        Args:
+            schema: Today's type.
+            header: Of the newest section; None while there is none.
+        """
+        self._schema = schema
+        self._stored = versions_of(header) if header else Versions(schema.hash, {schema.hash: schema.shape})
+        reads = {hashed: schema.reads(hashed, shape) for hashed, shape in self._stored.shapes.items()}
+        self._foreign = {hashed for hashed, is_read in reads.items() if not is_read}
+        self._plain = self._stored.plain if self._stored.plain in self._foreign else schema.hash
+        self.mark = b"" if self._plain == schema.hash else mark_of(schema.hash)
+        self._is_plain = not self._foreign and not self._stored.is_mixed
+
+    def today(self, session: str, stored: bytes, rows: OldRows) -> Today:
+        """A stored value as today's type decodes it: without a mark, migrated where that is needed.
+
+        Args:
+            session: The session.
+            stored: Its stored value.
+            rows: Reads the rows of a table of the session: by the table's name and shape.
+
+        Raises:
+            MigrationFailed: The transform's `migrate` raised, or gave what the type cannot hold.
+        """
+        if self._is_plain:
+            return Today(stored)
+        marked, value = parted(stored)
+        hashed = marked or self._plain
+        return (
+            self._migrated(session, self._shape(session, hashed), value, rows)
+            if hashed in self._foreign
+            else Today(value)
+        )
+
+    def rebased(self) -> Rebased:
+        """What carries stored values into a state base."""
+        return Rebased(self._stored, self._plain, self._schema.hash)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether sessions may have rows of tables beside their own entries."""
+        return bool(self._schema.tables) or any(map(_has_tables, self._stored.shapes.values()))
+
+    @property
+    def plain(self) -> Shape | None:
+        """Shape of values without a mark, for the header of a delta; None where it is today's."""
+        return self._stored.shapes[self._plain] if self.mark else None
+
+    @property
+    def older(self) -> tuple[Shape, ...]:
+        """Shapes of marked values, other than today's, for the header of a delta."""
+        known = {self._schema.hash, self._stored.plain}
+        return tuple(shape for hashed, shape in self._stored.shapes.items() if hashed not in known)
+
+    def _shape(self, session: str, hashed: str) -> Shape:
+        if hashed not in self._stored.shapes:
+            raise StateDamaged(f"session {session!r}", f"a shape of {sorted(self._stored.shapes)}", hashed)
+        return self._stored.shapes[hashed]
+
+    def _migrated(self, session: str, shape: Shape, value: bytes, rows: OldRows) -> Today:
+        gate, state, *others = _PARTS.decode(value)
+        if state == _NIL:
+            return Today(value, Migrated(None))  # its snapshot is on its way
+        old = _with_rows(as_builtins(msgspec.msgpack.decode(state), shape), shape, rows)
+        migrate = self._schema.migrate
+        if migrate is None:
+            raise AssertionError(f"state of a refused type is read: {shape}")
+        try:
+            new = migrate(old if isinstance(old, dict) else {"state": old})
+        except Exception as error:  # the user's code ends here
+            raise MigrationFailed(session, f"{type(error).__name__}: {error}", old) from error
+        encoded = self._schema.encode_migrated(session, new, old)
+        return Today(_ENCODER.encode([gate, msgspec.Raw(encoded), *others]), Migrated(new))
+
+
+def _with_rows(old: object, shape: Shape, rows: OldRows) -> object:
+    """Builtins of a state with the rows of its tables, which lie in entries of their own."""
+    if shape.kind == "rows":
+        return rows("", shape)
+    tables = {field.name: rows(field.name, field.shape) for field in shape.fields if field.shape.kind == "rows"}
+    return {**old, **tables} if tables and isinstance(old, dict) else old
+
+
+def _has_tables(shape: Shape) -> bool:
+    return shape.kind == "rows" or any(field.shape.kind == "rows" for field in shape.fields)

@@ -1,0 +1,393 @@
+"""LMDB cache of one partition: file format and lock.
+
+lmdb's own lock file is not used: an overlapping reader without it silently misses entries, so
+nobody may overlap. The lock also counts uses that died: lmdb survives a killed writer, but a file
+with a damaged tree can kill its reader, and must not do so for ever.
+
+Nothing is ever synced: after a kill the kernel still has every page, and after a power loss the
+copy's folder, named after the boot, is not used again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from lockstep.state.changelog import Change
+
+KEY_BYTES_MAX = 511
+"""lmdb's limit, compiled in."""
+STAMP_KEY = b"!"
+
+_PLAIN, HASHED = b"k", b"h"
+_CRC = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+
+_META_BYTES = 256
+"""More than the part of a meta page that is read here."""
+_META_MAGIC = 0xBEEFC0DE
+_META = struct.Struct("<16xI20xI92xQQ")
+"""Page header, magic, (version, map's address and size), page size in the first word of the free
+list's record, (the rest of the two trees' records), last page, transaction."""
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    """The part of lmdb's meta page that says how long the file must be."""
+
+    page_size: int
+    last_page: int
+    transaction: int
+
+
+class HotDamaged(Exception):
+    """The hot copy cannot be used; it is thrown away and rebuilt. Never leaves this package."""
+
+
+class KeyCollision(HotDamaged):
+    """Two sessions with one hash. Rebuilding would not help: reported as it is."""
+
+
+def hot_key(session: bytes) -> bytes:
+    """The lmdb key of a session: itself, or its hash when it is too long for lmdb."""
+    if len(session) < KEY_BYTES_MAX:
+        return _PLAIN + session
+    return HASHED + hashlib.blake2b(session, digest_size=32).digest()
+
+
+def is_hashed(key: bytes) -> bool:
+    """Whether an lmdb key stands for a session too long for lmdb."""
+    return key.startswith(HASHED)
+
+
+def seal(key: bytes, session: bytes, value: bytes) -> bytes:
+    """The lmdb value: a checksum over all of the entry, the session where its key is a hash, the value."""
+    named = _LENGTH.pack(len(session)) + session if is_hashed(key) else b""
+    return _CRC.pack(zlib.crc32(value, zlib.crc32(named, zlib.crc32(key)))) + named + value
+
+
+def unseal(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
+    """The session and the value of an lmdb entry.
+
+    Raises:
+        HotDamaged: The entry is not as it was written.
+    """
+    rest = sealed[_CRC.size :]
+    if sealed[: _CRC.size] != _CRC.pack(zlib.crc32(rest, zlib.crc32(key))):
+        raise HotDamaged("an entry does not match its checksum")
+    if not is_hashed(key):
+        return key[len(_PLAIN) :], rest
+    (length,) = _LENGTH.unpack_from(rest)
+    end = _LENGTH.size + length
+    return rest[_LENGTH.size : end], rest[end:]
+
+
+def fits(path: Path) -> bool:
+    """Whether a hot copy's file is there with its pages.
+
+    lmdb maps the file and would die of SIGBUS on a page behind its end, which no handler can
+    mend; so the newest meta page's last page is compared with the file's size first.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            return _last_page_fits(file.fileno(), size)
+    except FileNotFoundError:
+        return False
+
+
+def _last_page_fits(handle: int, size: int) -> bool:
+    first = _meta(os.pread(handle, _META_BYTES, 0))
+    second = _meta(os.pread(handle, _META_BYTES, first.page_size)) if first else None
+    if first is None or second is None or first.page_size != second.page_size:
+        return False
+    newest = max(first, second, key=lambda meta: meta.transaction)
+    return size >= (newest.last_page + 1) * newest.page_size
+
+
+def _meta(page: bytes) -> _Meta | None:
+    """What a meta page says; None when it is none."""
+    if len(page) < _META_BYTES:
+        return None
+    magic, page_size, last_page, transaction = _META.unpack_from(page)
+    return _Meta(page_size, last_page, transaction) if magic == _META_MAGIC else None
+
+
+DEATHS_MAX = 1
+"""Uses in a row that may die before the copy is thrown away. One death is nearly always a plain
+kill, after which the copy is good; at the second the copy itself is suspect. Spark's three attempts
+of a task thus reach a rebuilt copy."""
+
+
+class CopyLock:
+    """An exclusive lock on one hot copy, released when closed or when the process dies."""
+
+    def __init__(self, handle: int, deaths: int) -> None:
+        self._handle = handle
+        self.deaths = deaths
+
+    @classmethod
+    def take(cls, path: Path) -> CopyLock | None:
+        """Take the lock without waiting; None when somebody else holds it."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        deaths = int.from_bytes(os.pread(handle, 1, 0))
+        os.pwrite(handle, bytes([min(deaths + 1, 255)]), 0)
+        return cls(handle, deaths)
+
+    @property
+    def copy_is_suspect(self) -> bool:
+        """Whether so many uses in a row died that the copy itself may be the reason."""
+        return self.deaths > DEATHS_MAX
+
+    def release(self) -> None:
+        """Note that this use ended well and let the next one in."""
+        os.pwrite(self._handle, b"\0", 0)
+        fcntl.flock(self._handle, fcntl.LOCK_UN)  # closing alone would leave it with a forked child
+        os.close(self._handle)
+
+
+MAP_BYTES = 64 << 30
+"""Address space per open copy, not memory or disk. Far above any partition's state, so that a map
+never has to grow under a reader; a process has 128 TiB, which bounds open copies to about 2,000."""
+
+
+class HotCopy:
+    """The state of one partition as of its stamp. Closed by whoever opened it.
+
+    All methods raise `HotDamaged` when lmdb or a checksum finds the file wrong, or the disk full.
+
+    Attributes:
+        is_private: Whether the copy is this use's own, and gone when it is closed.
+        is_open: Whether it may be used.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        lock: CopyLock | None,
+        on_close: Callable[[HotCopy], None],
+        scratch: Path | None = None,
+    ) -> None:
+        """Open the copy at `path` under its lock, or a private one without either, on the disk of `scratch`."""
+        self._path, self._scratch = path, scratch
+        self._lock = lock
+        self._on_close = on_close
+        self.is_private = path is None
+        self.is_open = True
+        self._reader: lmdb.Transaction | None = None
+        self._environment = self._opened()
+
+    def stamp(self) -> bytes | None:
+        """What `apply` stamped last; None for a copy that has none or a damaged one."""
+        sealed = self._get(STAMP_KEY)
+        try:
+            return None if sealed is None else unseal(STAMP_KEY, sealed)[1]
+        except HotDamaged:
+            return None
+
+    def is_empty(self) -> bool:
+        """Whether the copy holds nothing, not even a stamp."""
+        with _damage():
+            return int(self._environment.stat()["entries"]) == 0
+
+    def get(self, session: bytes) -> bytes | None:
+        """The value of a session; None when it has none."""
+        key = hot_key(session)
+        sealed = self._get(key)
+        if sealed is None:
+            self._check_missing(key)
+            return None
+        found, value = unseal(key, sealed)
+        if found != session:
+            raise _collision(session, found)
+        return value
+
+    def items(self, without: Iterable[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
+        """All sessions and values but those of some sessions, in the order of their lmdb keys."""
+        skipped = {STAMP_KEY, *map(hot_key, without)}
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            for key in cursor.iternext(keys=True, values=False):
+                if key not in skipped:
+                    yield unseal(bytes(key), bytes(cursor.value()))
+
+    def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Entries of short names that begin with some bytes and come after others, in order, at most so many."""
+        found: list[tuple[bytes, bytes]] = []
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            more = cursor.set_range(hot_key(after))
+            while more and len(found) < most and bytes(cursor.key()).startswith(hot_key(prefix)):
+                key, value = unseal(bytes(cursor.key()), bytes(cursor.value()))
+                if key > after:
+                    found.append((key, value))
+                more = cursor.next()
+        return found
+
+    def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """All entries whose names begin with these bytes, those with long names last."""
+        with _damage():
+            if self._reader is None:
+                self._reader = self._environment.begin()
+            with self._reader.cursor() as cursor:
+                return [*_with_prefix(cursor, prefix), *_hashed_with_prefix(cursor, prefix)]
+
+    def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
+        """Put and remove entries and set the stamp (None: take it away), in one transaction."""
+        self._end_reading()
+        with _damage(), self._environment.begin(write=True) as transaction:
+            _put_all(transaction, [(session, value) for session, value in changes if value is not None])
+            for session, value in changes:
+                if value is None:
+                    transaction.delete(hot_key(session))
+            if stamp is None:
+                transaction.delete(STAMP_KEY)
+            else:
+                transaction.put(STAMP_KEY, seal(STAMP_KEY, b"", stamp))
+
+    def reset(self) -> None:
+        """Throw everything away and begin with an empty file."""
+        self._end_reading()
+        self._environment.close()
+        with _damage():
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+        self._environment = self._opened()
+
+    def close(self) -> None:
+        """End the use and let the next one in. May be called again."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._end_reading()
+        self._environment.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._on_close(self)
+
+    def _opened(self) -> lmdb.Environment:
+        if self._path is None:
+            return _private_environment(self._scratch)
+        try:
+            return _environment(self._path)
+        except HotDamaged:
+            self._path.unlink(missing_ok=True)
+            return _environment(self._path)
+
+    def _get(self, key: bytes) -> bytes | None:
+        with _damage():
+            if self._reader is None:
+                self._reader = self._environment.begin()
+            found = self._reader.get(key)
+            return None if found is None else bytes(found)
+
+    def _check_missing(self, key: bytes) -> None:
+        """Look at the entries around the place where a key would be.
+
+        A damaged key is not found, and a session must not be taken for unknown. But the search
+        for it ends beside it, and the search led astray by a damaged branch ends out of order.
+        """
+        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+            behind = cursor.set_range(key)
+            if behind:
+                _check_neighbour(cursor, is_right=bytes(cursor.key()) > key)
+            if cursor.prev() if behind else cursor.last():
+                _check_neighbour(cursor, is_right=bytes(cursor.key()) < key)
+
+    def _end_reading(self) -> None:
+        # Without lmdb's reader table a writer may reuse the pages that an open reader still sees.
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+
+
+def _environment(path: Path) -> lmdb.Environment:
+    with _damage():
+        return lmdb.open(
+            str(path),
+            map_size=MAP_BYTES,
+            subdir=False,
+            mode=0o600,
+            sync=False,
+            metasync=False,
+            writemap=False,
+            lock=False,
+        )
+
+
+def _private_environment(scratch: Path | None) -> lmdb.Environment:
+    """An environment whose file has no name any more: it is gone with the process, however that ends."""
+    with _damage(), tempfile.TemporaryDirectory(prefix="lockstep-state-", dir=scratch) as folder:
+        return _environment(Path(folder) / "copy")
+
+
+def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Entries of short names. What ends the scan is looked at too: a damaged key must not hide those behind it."""
+    wanted = hot_key(prefix)
+    if is_hashed(wanted) or not cursor.set_range(wanted):
+        return
+    for key, sealed in cursor.iternext():
+        found = unseal(bytes(key), bytes(sealed))
+        if not bytes(key).startswith(wanted):
+            return
+        yield found
+
+
+def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Entries of long names lie in the order of their hashes: all of them are looked at."""
+    if not cursor.set_range(HASHED):
+        return
+    for key, sealed in cursor.iternext():
+        if not is_hashed(bytes(key)):
+            return
+        found = unseal(bytes(key), bytes(sealed))
+        if found[0].startswith(prefix):
+            yield found
+
+
+def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:
+    if not is_right:
+        raise HotDamaged("the keys are out of order")
+    unseal(bytes(cursor.key()), bytes(cursor.value()))
+
+
+def _put_all(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:
+    keyed = sorted((hot_key(session), session, value) for session, value in entries)
+    for key, session, _ in keyed:
+        if is_hashed(key):
+            _refuse_collision(transaction, key, session)
+    with transaction.cursor() as cursor:
+        cursor.putmulti([(key, seal(key, session, value)) for key, session, value in keyed])
+
+
+def _refuse_collision(transaction: lmdb.Transaction, key: bytes, session: bytes) -> None:
+    present = transaction.get(key)
+    if present is not None:
+        found, _ = unseal(key, bytes(present))
+        if found != session:
+            raise _collision(session, found)
+
+
+def _collision(session: bytes, found: bytes) -> KeyCollision:
+    return KeyCollision(f"sessions {session[:80]!r}... and {found[:80]!r}... have the same hash")
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Whatever lmdb reports means the same here: this copy is of no use."""
+    try:
+        yield
+    except (lmdb.Error, OSError) as error:
+        raise HotDamaged(str(error)) from error

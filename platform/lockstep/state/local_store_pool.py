@@ -1,0 +1,184 @@
+"""Local stores of a process: folder per boot, handle limit, memory budget.
+
+<root>/boot-<boot id>/v<store version>/<stream>/<topic id>-<partition>.lmdb and .lock
+
+After a power loss a copy's stamp was seen over wrong values, so copies of another boot are never
+read; they are removed when this boot makes its folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+import shutil
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from lockstep.state.local_store import CopyLock, HotCopy, HotDamaged, fits
+
+BYTES_MAX = 96_000_000
+"""Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as much: about
+the memory that Spark's own documentation gives a Python worker (spark.executor.pyspark.memory is often 512 MB to
+1 GB). Far lower bounds make ranges that touch many sessions twice spill again and again; higher ones end on a small
+executor in a kill."""
+ENTRY_BYTES = 250
+"""Objects, keys and dict slots around an entry, whatever it holds: 1 million empty sessions take a quarter of a GB."""
+
+
+class Spilling(Protocol):
+    """A partition's state that can let go of what it has decoded."""
+
+    def spill(self) -> None:
+        """Move what changed to the local disk and forget the rest."""
+        ...
+
+
+class Budget:
+    """Counts what the states of a task have decoded."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max, self._held = bytes_max, 0
+        self._by: dict[Spilling, int] = {}
+
+    def note(self, state: Spilling, size: int) -> None:
+        """Note that a state has decoded an entry of so many bytes, or begun one."""
+        self._held += size + ENTRY_BYTES
+        self._by[state] = self._by.get(state, 0) + size + ENTRY_BYTES
+
+    def keep(self) -> None:
+        """Let the largest states spill while too much is held. Only between messages: states in use are let go of."""
+        while self._held > self._bytes_max:
+            largest = max(self._by, key=lambda state: self._by[state])
+            largest.spill()
+            self.release(largest)
+
+    def release(self, state: Spilling) -> None:
+        """Note that a state holds nothing any more."""
+        self._held -= self._by.pop(state, 0)
+
+
+STORE_VERSION = 1
+"""Raised with every change of what a hot copy holds: older copies are then left alone."""
+COPIES_MAX = 1_000
+"""Copies open at once at most: 1,000 maps of 64 GiB are half of a process's address space."""
+HANDLES_EACH = 3
+"""File handles of an open copy: lock, data, and lmdb's second handle for its meta pages."""
+HANDLES_SPARE = 256
+"""File handles left to the rest of the process: Kafka sockets, Parquet files, Python."""
+
+_BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class HotFolder:
+    """Opens hot copies of one stream on this machine, a bounded number at a time.
+
+    Attributes:
+        budget: What the states that are opened here may hold in memory, together.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        durable: Path,
+        *,
+        boot: str | None = None,
+        copies_max: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        """Look at the place; nothing is made before a copy is opened.
+
+        Args:
+            root: Folder on a local disk that belongs to hot copies alone.
+            durable: The stream's state folder; tells streams and tables apart.
+            boot: Id of this boot; by default the kernel's. Without one every copy is private.
+            copies_max: Copies open at once; by default what file handles and address space allow.
+            budget: What the states that are opened here may hold in memory, together.
+        """
+        self.budget = budget or Budget()
+        boot = boot or boot_id()
+        stream = hashlib.blake2b(os.fsencode(durable.absolute()), digest_size=16).hexdigest()
+        self._root = root
+        self._boot = root / f"boot-{boot}" if boot else None
+        self._folder = self._boot / f"v{STORE_VERSION}" / stream if self._boot else None
+        self._copies_max = copies_max or most_copies(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._open: dict[HotCopy, None] = {}
+
+    def open(self, topic_id: str, partition: int) -> HotCopy:
+        """Open a partition's copy, or a private empty one when somebody else is using it.
+
+        Closes the copy opened first when too many are open: its user opens it again when needed.
+
+        Raises:
+            HotDamaged: Not even an empty copy can be made.
+        """
+        while len(self._open) >= self._copies_max:
+            next(iter(self._open)).close()
+        try:
+            copy = self._opened(topic_id, partition)
+        except OSError as error:
+            raise HotDamaged(str(error)) from error
+        self._open[copy] = None
+        return copy
+
+    def private(self) -> HotCopy:
+        """An empty copy of its user's own, beside those of partitions; gone when it is closed.
+
+        Raises:
+            HotDamaged: It cannot be made.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise HotDamaged(str(error)) from error
+        return HotCopy(None, None, lambda _: None, self._root)
+
+    def _opened(self, topic_id: str, partition: int) -> HotCopy:
+        if self._folder is None:
+            return HotCopy(None, None, self._closed)
+        name = f"{quote(topic_id, safe='')}-{partition}"
+        lock = self._locked(self._folder / f"{name}.lock")
+        if lock is None:
+            return HotCopy(None, None, self._closed)
+        try:
+            path = self._folder / f"{name}.lmdb"
+            if lock.copy_is_suspect or not fits(path):
+                path.unlink(missing_ok=True)
+            return HotCopy(path, lock, self._closed)
+        except (HotDamaged, OSError):
+            lock.release()
+            raise
+
+    def _locked(self, path: Path) -> CopyLock | None:
+        try:
+            return CopyLock.take(path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._remove_other_boots()
+            return CopyLock.take(path)
+
+    def _remove_other_boots(self) -> None:
+        for folder in self._root.iterdir():
+            if folder != self._boot and _BOOT_FOLDER.fullmatch(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _closed(self, copy: HotCopy) -> None:
+        self._open.pop(copy, None)
+
+
+def boot_id() -> str | None:
+    """The kernel's id of this boot; None on systems without one, where no copy outlives its use."""
+    try:
+        return _BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def most_copies(handles: int) -> int:
+    """How many copies a process may have open, given its limit of file handles."""
+    if handles == resource.RLIM_INFINITY:
+        return COPIES_MAX
+    return max(1, min(COPIES_MAX, (handles - HANDLES_SPARE) // HANDLES_EACH))

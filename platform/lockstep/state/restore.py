@@ -1,0 +1,222 @@
+"""Brings the local store to a version: current, rolled forward, rebuilt, self-healed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lockstep.errors import EnvironmentProblem, LockstepError
+from lockstep.state.changelog import (
+    Change,
+    Reading,
+    Recovery,
+    Section,
+    SectionHeader,
+    SectionRef,
+    StateAddress,
+    StateDamaged,
+    check_header,
+    in_blocks,
+    read_section,
+    reading,
+)
+from lockstep.state.codec import S, StateSchema
+from lockstep.state.local_store import HotCopy, HotDamaged
+from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.values import versions_of
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """What a hot copy says of itself: the section whose state it holds, with its header.
+
+    The header is kept so that the next delta can be written without reading a file.
+    """
+
+    section: SectionRef
+    header: SectionHeader
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """How a hot copy came to its state.
+
+    Attributes:
+        header: Header of the address's section; None for an empty state.
+        recovery: Whether it was current, rolled forward or rebuilt.
+        sections: Sections read from durable files.
+    """
+
+    header: SectionHeader | None
+    recovery: Recovery
+    sections: int = 0
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_STAMPS = msgspec.msgpack.Decoder(Stamp)
+
+
+def encode_stamp(stamp: Stamp) -> bytes:
+    """The bytes of a stamp."""
+    return _ENCODER.encode(stamp)
+
+
+def recover(copy: HotCopy, address: StateAddress, folder: Path, schema: StateSchema[S]) -> Recovered:
+    """Make `copy` hold the state of `address`.
+
+    Args:
+        copy: The copy, under its lock.
+        address: The state that is wanted.
+        folder: The stream's folder of durable files.
+        schema: The state type of today.
+
+    Raises:
+        StateDamaged: A durable file that is needed is missing or wrong.
+        StateTypeChanged: The state was written by a type that today's cannot read.
+        HotDamaged: The copy is of no use.
+    """
+    stamp = _stamp(copy)
+    if address.section is None:
+        return _emptied(copy)
+    if stamp is not None and stamp.section == address.section:
+        check_header(stamp.header, str(stamp.section), address)
+        schema.accept(versions_of(stamp.header).shapes, str(stamp.section))
+        return Recovered(stamp.header, Recovery.CURRENT)
+    head = read_section(folder, address.section, address)
+    schema.accept(versions_of(head.header).shapes, head.place)  # the rules of difference.py cover what lies before it
+    plan = reading(stamp.section if stamp else None, address.section, head.header.chain)
+    if plan.recovery is Recovery.REBUILT:
+        copy.reset()
+    for ref in plan.sections:
+        section = head if ref == address.section else read_section(folder, ref, address)
+        _check_place_in_chain(section, ref, (*head.header.chain, address.section))
+        apply_stamped(copy, section.blocks(), encode_stamp(Stamp(ref, section.header)))
+    return Recovered(head.header, plan.recovery, _sections_read(plan))
+
+
+def _stamp(copy: HotCopy) -> Stamp | None:
+    """The copy's stamp; None when it has none that can be read."""
+    stamped = copy.stamp()
+    try:
+        return None if stamped is None else _STAMPS.decode(stamped)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _emptied(copy: HotCopy) -> Recovered:
+    if copy.is_empty():
+        return Recovered(None, Recovery.CURRENT)
+    copy.reset()
+    return Recovered(None, Recovery.REBUILT)
+
+
+def _check_place_in_chain(section: Section, ref: SectionRef, whole: tuple[SectionRef, ...]) -> None:
+    expected = whole[: whole.index(ref)]
+    if section.header.chain != expected:
+        raise StateDamaged(section.place, f"the chain {expected} before it", section.header.chain)
+
+
+def apply_stamped(copy: HotCopy, blocks: Iterable[list[Change]], stamp: bytes) -> None:
+    """Apply changes block by block, stamped in the last transaction: a copy cut short has no stamp."""
+    waiting = None
+    for block in blocks:
+        if waiting is not None:
+            copy.apply(waiting, None)
+        waiting = block
+    copy.apply(waiting or [], stamp)
+
+
+def _sections_read(plan: Reading) -> int:
+    return max(1, len(plan.sections))
+
+
+T = TypeVar("T")
+
+
+class LocalStateUnusable(EnvironmentProblem):
+    """The local disk holds neither the hot copy nor a rebuilt one; usually it is full.
+
+    Attributes:
+        topic_id: Kafka's id of the topic's life.
+        partition: Partition number.
+        next_offset: The state is that of all offsets before this one, which are committed.
+        reason: What lmdb or the system says.
+    """
+
+    def __init__(self, address: StateAddress, reason: str) -> None:
+        super().__init__(
+            f"no local copy of the {address} can be made: {reason}",
+            next_step="free space on the local disk or set another `local_root`; nothing committed is lost",
+        )
+        self.topic_id, self.partition, self.next_offset = address.topic_id, address.partition, address.next_offset
+        self.reason = reason
+
+
+class HealingCopy(Generic[S]):
+    """Uses a hot copy and makes it anew, once, when a use finds it damaged.
+
+    Attributes:
+        recovered: How the copy last came to the address's state; None before its first use.
+    """
+
+    def __init__(self, address: StateAddress, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> None:
+        self.recovered: Recovered | None = None
+        self._address = address
+        self._durable = durable
+        self._hot = hot
+        self._schema = schema
+        self._copy: HotCopy | None = None
+
+    def use(self, action: Callable[[HotCopy], T]) -> T:
+        """Do something with a copy that holds the address's state.
+
+        Raises:
+            StateError: It had to be rebuilt and the durable state does not allow it.
+            LocalStateUnusable: A rebuilt copy was damaged, too.
+        """
+        try:
+            return action(self._current())
+        except HotDamaged:
+            self._throw_away()
+        try:
+            return action(self._current())
+        except HotDamaged as error:
+            self._throw_away()
+            raise LocalStateUnusable(self._address, str(error)) from error
+
+    def advance(self, changes: Iterable[Change], stamp: Stamp) -> None:
+        """Apply what the durable file holds already; a copy that cannot take it is thrown away."""
+        try:
+            copy = self._current()
+            if not copy.is_private:
+                apply_stamped(copy, in_blocks(changes), encode_stamp(stamp))
+        except HotDamaged:
+            self._throw_away()
+
+    def close(self) -> None:
+        """Let go of the copy. May be called again."""
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+
+    def _current(self) -> HotCopy:
+        # Another user may have moved on a copy that was closed for want of handles: recover again.
+        if self._copy is None or not self._copy.is_open:
+            self._copy = self._hot.open(self._address.topic_id, self._address.partition)
+            try:
+                self.recovered = recover(self._copy, self._address, self._durable, self._schema)
+            except LockstepError:
+                self.close()  # it does not hold the state, and must not be taken for it
+                raise
+        return self._copy
+
+    def _throw_away(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None and copy.is_open:
+            try:
+                copy.reset()
+            except HotDamaged:
+                pass  # not even emptied: the next use finds no stamp, or the damage again
+            finally:
+                copy.close()

@@ -1,0 +1,228 @@
+"""System keys, timer queue, message buffer of a partition.
+
+They are stored, chained and recovered like any entry. Their keys begin with bytes that no session has,
+because a session is UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from heapq import heappop, heappush
+from typing import Final, cast
+
+import msgspec
+
+from lockstep.errors import StateError
+from lockstep.model.record import KafkaMessage, Record
+from lockstep.state.changelog import Change
+
+AGENDA: Final = b"\xff"
+"""Then the deadline and a digest of the session: what is due, in order."""
+HELD: Final = b"\xfe"
+"""Then a digest of the session and the offset: a message held back."""
+CLOCK: Final = b"\xfd"
+"""Then the session: what is known of its time."""
+
+
+def is_reserved(key: bytes) -> bool:
+    """Whether a stored key is none of a session."""
+    return key[:1] in {AGENDA, HELD, CLOCK}
+
+
+SCANNED: Final = 256
+"""Stored entries read at a time: who asks for what is due first seldom needs many."""
+
+Scan = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
+"""Stored entries whose keys begin with some bytes and come after others, in order, at most so many."""
+
+
+class Reserved:
+    """The reserved entries of one partition while one range is folded."""
+
+    def __init__(self, stored: Callable[[bytes], bytes | None], scan: Scan) -> None:
+        """Nothing is read before it is asked for.
+
+        Args:
+            stored: Gives the stored value of a key.
+            scan: Gives stored entries in order.
+        """
+        self._stored, self._scan = stored, scan
+        self._changed: dict[bytes, bytes | None] = {}
+        self._new: set[bytes] = set()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None when it has none."""
+        return self._changed[key] if key in self._changed else self._stored(key)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Set the value of a key that was never stored."""
+        self._new.add(key)
+        self._changed[key] = value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        self._changed[key] = value
+
+    def remove(self, key: bytes) -> None:
+        """Remove a key, whether it is there or not."""
+        if key in self._new:
+            self._new.remove(key)
+            del self._changed[key]
+        else:
+            self._changed[key] = None
+
+    def stored_from(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What was stored before this range, in the order of keys; changes of this range are not seen."""
+        after = prefix
+        while found := self._scan(prefix, after, SCANNED):
+            yield from found
+            after = found[-1][0]
+
+    def changes(self) -> list[Change]:
+        """What differs from what was stored, in the order of keys."""
+        return [
+            (key, value)
+            for key, value in sorted(self._changed.items())
+            if key in self._new or value != self._stored(key)
+        ]
+
+    def forget(self) -> None:
+        """Undo everything since the state was opened."""
+        self._changed.clear()
+        self._new.clear()
+
+
+NEVER: Final = 2**63 - 1
+_OFFSET: Final = 2**63
+"""Added to a deadline, so that negative ones come first in the order of bytes."""
+
+
+class Agenda:
+    """Sessions by the watermark at which something is due for them.
+
+    A session may stand in it more than once; whoever takes an entry looks at what really is due.
+
+    Attributes:
+        next_us: The first deadline, in microseconds since 1970 (UTC); `NEVER` without any.
+    """
+
+    def __init__(self, reserved: Reserved) -> None:
+        self._reserved = reserved
+        self._stored = self._read()
+        self._first_stored = next(self._stored, None)
+        self._added: list[tuple[int, str, bytes]] = []
+        self.next_us = self._earliest()
+
+    def add(self, deadline_us: int, session: str) -> None:
+        """Note that something is due for a session."""
+        key = _timer_key(deadline_us, session)
+        self._reserved.put(key, session.encode("utf-8", "surrogatepass"))
+        heappush(self._added, (deadline_us, session, key))
+        self.next_us = min(self.next_us, deadline_us)
+
+    def take(self, watermark_us: int) -> list[tuple[int, str]]:
+        """Take out all that is due at the first deadline up to a watermark: (deadline, session), by session."""
+        deadline_us = self.next_us
+        if deadline_us > watermark_us:
+            return []
+        taken: set[str] = set()
+        while self._first_stored is not None and self._first_stored[0] == deadline_us:
+            taken.add(self._taken(self._first_stored))
+            self._first_stored = next(self._stored, None)
+        while self._added and self._added[0][0] == deadline_us:
+            taken.add(self._taken(heappop(self._added)))
+        self.next_us = self._earliest()
+        return [(deadline_us, session) for session in sorted(taken)]
+
+    def _taken(self, entry: tuple[int, str, bytes]) -> str:
+        _, session, key = entry
+        self._reserved.remove(key)
+        return session
+
+    def _read(self) -> Iterator[tuple[int, str, bytes]]:
+        for key, value in self._reserved.stored_from(AGENDA):
+            deadline_us = int.from_bytes(key[1:9], "big") - _OFFSET
+            yield deadline_us, value.decode("utf-8", "surrogatepass"), key
+
+    def _earliest(self) -> int:
+        stored = NEVER if self._first_stored is None else self._first_stored[0]
+        return min(stored, self._added[0][0] if self._added else NEVER)
+
+
+def _timer_key(deadline_us: int, session: str) -> bytes:
+    digest = blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return AGENDA + (deadline_us + _OFFSET).to_bytes(8, "big") + digest
+
+
+class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message as it came (`KafkaMessage`), with its offset."""
+
+    at: int
+    sent_key: bytes | None
+    sent_value: bytes | None
+    sent_headers: list[tuple[str, bytes | None]] | None
+    sent_timestamp: tuple[int, int]
+    sent_epoch: int | None
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self.at
+
+    def key(self) -> bytes | None:
+        """The key."""
+        return self.sent_key
+
+    def value(self) -> bytes | None:
+        """The value."""
+        return self.sent_value
+
+    def headers(self) -> object:
+        """Pairs of name and value, or None."""
+        return self.sent_headers
+
+    def timestamp(self) -> tuple[int, int]:
+        """Type and milliseconds."""
+        return self.sent_timestamp
+
+    def leader_epoch(self) -> int | None:
+        """Leader epoch, where the broker told it."""
+        return self.sent_epoch
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_MESSAGES = msgspec.msgpack.Decoder(HeldMessage)
+
+
+class Held:
+    """The messages of one partition that are held back."""
+
+    def __init__(self, reserved: Reserved) -> None:
+        self._reserved = reserved
+
+    def put(self, session: str, record: Record) -> None:
+        """Keep a message."""
+        source: KafkaMessage = record.source
+        headers = cast("list[tuple[str, bytes | None]] | None", source.headers())
+        message = HeldMessage(
+            record.offset, source.key(), source.value(), headers, source.timestamp(), source.leader_epoch()
+        )
+        self._reserved.add(_buffer_key(session, record.offset), _ENCODER.encode(message))
+
+    def take(self, session: str, offset: int) -> HeldMessage:
+        """Take a message out.
+
+        Raises:
+            StateError: It is not there, and the state of the session says that it is.
+        """
+        key = _buffer_key(session, offset)
+        stored = self._reserved.get(key)
+        if stored is None:
+            problem = f"the message at offset {offset} of session {session!r} is held back, but not stored"
+            raise StateError(problem, next_step="restore the stream's `state` folder from a copy")
+        self._reserved.remove(key)
+        return _MESSAGES.decode(stored)
+
+
+def _buffer_key(session: str, offset: int) -> bytes:
+    return HELD + blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).digest() + offset.to_bytes(8, "big")

@@ -1,0 +1,261 @@
+"""Stored values: type marks and map entries.
+
+A value without a mark is of the section header's `plain` shape: the one that began the chain, with all
+that old state survives (model/compatibility.py). After a change that it does not survive, values of the
+new type lie over old ones in the same chain, so they carry a mark: a byte that begins no msgpack value,
+and the hash of their shape. The next state base gives today's values without a mark and marks the others,
+so that values nobody touched are carried on as they are, and are migrated when they are touched.
+
+A row's key is 0xf9, the session, 0xff, the field's name, 0xff, the row's key in msgpack: no byte of a session or
+a name is 0xff, so that the rows of one session, and of one of its tables, lie together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from lockstep.model.map_state import ABSENT, Absent, Rows, bind, changed_rows, stored_of
+from lockstep.model.state_types import RowsType, Shape, as_builtins, shape_hash
+from lockstep.state.changelog import Change, SectionHeader
+
+MARK = 0xC1
+"""The only byte that msgpack never uses."""
+MARK_BYTES = 17
+RESERVED_FROM, ROWS = 0xF8, 0xF9
+"""No session begins with a byte from 0xf8 on (UTF-8 has none); rows of tables lie under 0xf9. What lies under
+the others is lockstep's own and is of no state type."""
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """The shapes of the values of one partition.
+
+    Attributes:
+        plain: Hash of the shape of values without a mark.
+        shapes: All shapes that values may have, by hash.
+    """
+
+    plain: str
+    shapes: dict[str, Shape]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether values of more than one type may lie there."""
+        return len(self.shapes) > 1
+
+
+def versions_of(header: SectionHeader) -> Versions:
+    """What a header says of the values in its chain."""
+    named = {header.shape_hash: header.shape} | {shape_hash(shape): shape for shape in header.older}
+    if header.plain is None:
+        return Versions(header.shape_hash, named)
+    plain = shape_hash(header.plain)
+    return Versions(plain, named | {plain: header.plain})
+
+
+def is_session(key: bytes) -> bool:
+    """Whether an entry is a session's own."""
+    return key[:1] < bytes([RESERVED_FROM])
+
+
+def is_typed(key: bytes) -> bool:
+    """Whether an entry is of the state type, or of a part of it."""
+    return is_session(key) or key[0] == ROWS
+
+
+def mark_of(hashed: str) -> bytes:
+    """What stands before a marked value."""
+    return bytes([MARK]) + bytes.fromhex(hashed)
+
+
+def parted(value: bytes) -> tuple[str | None, bytes]:
+    """The hash of a value's mark, if it has one, and the value."""
+    if value[0] != MARK:
+        return None, value
+    return value[1:MARK_BYTES].hex(), value[MARK_BYTES:]
+
+
+class Rebased:
+    """Carries values into a state base: those of today's type without a mark, all others with theirs.
+
+    Attributes:
+        is_other: Whether a value got other bytes than it had, once all entries have been taken.
+    """
+
+    def __init__(self, stored: Versions, plain: str, today: str) -> None:
+        """Begin.
+
+        Args:
+            stored: The shapes of what is stored.
+            plain: The hash that a value without a mark is taken for: today's where today's type reads it.
+            today: Hash of today's shape.
+        """
+        self._stored, self._plain, self._today = stored, plain, today
+        self._carried: set[str] = set()
+        self.is_other = False
+
+    @property
+    def older(self) -> tuple[Shape, ...]:
+        """Shapes other than today's that were carried."""
+        return tuple(self._stored.shapes[hashed] for hashed in sorted(self._carried))
+
+    def carry(self, entries: Iterable[Change]) -> Iterator[Change]:
+        """The entries as the base has them."""
+        for key, value in entries:
+            if value is None or not is_typed(key):
+                yield key, value
+                continue
+            carried = self._value(value)
+            self.is_other |= len(carried) != len(value)
+            yield key, carried
+
+    def _value(self, stored: bytes) -> bytes:
+        marked, value = parted(stored)
+        hashed = marked or self._plain
+        if hashed == self._today:
+            return value
+        self._carried.add(hashed)
+        return mark_of(hashed) + value
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_END = b"\xff"
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Entries(Protocol):
+    """What is stored of a partition."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry; None without one."""
+        ...
+
+    def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """All entries whose keys begin so."""
+        ...
+
+
+class RowsField(Generic[K, V]):
+    """One table of a state type, ready to encode and decode. Made once per process and stream."""
+
+    def __init__(self, declared: RowsType) -> None:
+        self.attribute, self.name = declared.attribute, declared.name
+        self.key_of: Callable[[bytes], K] = msgspec.msgpack.Decoder(declared.key).decode
+        self.row_of: Callable[[bytes], V] = msgspec.msgpack.Decoder(declared.value).decode
+        self.encode = _ENCODER.encode
+        self._end = self.name.encode() + _END
+
+    def of(self, state: object) -> object:
+        """The table in a state; None in a state that is on its way."""
+        return getattr(state, self.attribute, None) if self.attribute else state
+
+    def fill(self, state: object, made: object) -> None:
+        """Fill the empty table of a state with the rows of another state's, encoded and decoded: all of them new."""
+        table, other = self.of(state), self.of(made)
+        if isinstance(table, Rows) and isinstance(other, Rows):
+            table.update({self.key_of(self.encode(key)): self.row_of(self.encode(row)) for key, row in other.items()})
+
+    def prefix(self, session: bytes) -> bytes:
+        """What the keys of a session's rows begin with."""
+        return session_prefix(session) + self._end
+
+
+class _Stored(Generic[K, V]):
+    """The stored rows of one table of one session."""
+
+    def __init__(self, field: RowsField[K, V], session: bytes, entries: Entries) -> None:
+        self._field, self._entries = field, entries
+        self.prefix = field.prefix(session)
+
+    def get(self, key: K) -> V | Absent:
+        """One row, decoded."""
+        value = self._entries.get(self.prefix + self._field.encode(key))
+        return ABSENT if value is None else self._field.row_of(parted(value)[1])
+
+    def all_keys(self) -> Iterator[tuple[bytes, K]]:
+        """All keys, encoded and decoded."""
+        begin = len(self.prefix)
+        for key, _ in self._entries.scan(self.prefix):
+            yield key[begin:], self._field.key_of(key[begin:])
+
+
+class RowStore:
+    """Binds the tables of states to what is stored, and finds what changed in them."""
+
+    def __init__(self, fields: tuple[RowsField[Any, Any], ...], entries: Entries) -> None:
+        self._fields, self._entries = fields, entries
+
+    def bind(self, session: bytes, state: object) -> None:
+        """Let the tables of a state that was just decoded stand for the stored rows."""
+        for field in self._fields:
+            table = field.of(state)
+            if isinstance(table, Rows):
+                bind(table, _Stored(field, session, self._entries))
+
+    def old_rows(self, session: bytes, name: str, shape: Shape) -> dict[object, object]:
+        """The rows of a table of an older state type, without types."""
+        key_shape, row_shape = shape.items
+        prefix = session_prefix(session) + name.encode() + _END
+        return {
+            _hashable(as_builtins(msgspec.msgpack.decode(key[len(prefix) :]), key_shape)): as_builtins(
+                msgspec.msgpack.decode(parted(value)[1]), row_shape
+            )
+            for key, value in self._entries.scan(prefix)
+        }
+
+    def changes(self, session: bytes, state: object, mark: bytes, *, is_migrated: bool) -> Iterator[Change]:
+        """What a fold changed in the tables of a state.
+
+        Raises:
+            TypeError: A table was replaced by something else than Rows.
+        """
+        whole: dict[bytes, bytes] = {}
+        replaced: list[RowsField[Any, Any]] = []
+        for field in self._fields if state is not None else ():
+            table, prefix = field.of(state), field.prefix(session)
+            if not isinstance(table, Rows):
+                raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
+            stored = stored_of(table)
+            if not is_migrated and isinstance(stored, _Stored) and self._is_own(stored, prefix):
+                yield from _changed(field, prefix, table, mark)
+            else:
+                replaced.append(field)
+                whole |= {prefix + field.encode(key): mark + field.encode(row) for key, row in table.items()}
+        is_whole = is_migrated or state is None
+        prefixes = [session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
+        for prefix in prefixes:
+            yield from self._difference(prefix, whole)
+        yield from whole.items()
+
+    def removals(self, session: bytes) -> Iterator[Change]:
+        """The removal of all rows of a session."""
+        return ((key, None) for key, _ in self._entries.scan(session_prefix(session)))
+
+    def _is_own(self, stored: _Stored[Any, Any], prefix: bytes) -> bool:
+        return stored.prefix == prefix and stored._entries is self._entries  # noqa: SLF001  # both of this module
+
+    def _difference(self, prefix: bytes, whole: dict[bytes, bytes]) -> Iterator[Change]:
+        """Stored rows that a new table has not; those that it has as they are need not be written."""
+        for key, value in self._entries.scan(prefix):
+            if key not in whole:
+                yield key, None
+            elif whole[key] == value:
+                del whole[key]
+
+
+def session_prefix(session: bytes) -> bytes:
+    """What the keys of all rows of a session begin with."""
+    return bytes([ROWS]) + session + _END
+
+
+def _changed(field: RowsField[Any, Any], prefix: bytes, table: Rows[Any, Any], mark: bytes) -> Iterator[Change]:
+    for key, row in changed_rows(table):
+        yield prefix + field.encode(key), None if row is ABSENT else mark + field.encode(row)
+
+
+def _hashable(key: object) -> object:
+    return tuple(map(_hashable, key)) if isinstance(key, (list, tuple)) else key

@@ -1,0 +1,92 @@
+"""Commits of anybody else to a stream's tables: told by the entries that lie on top of the newest one of lockstep.
+
+Every commit of lockstep first looks whether the version under it is one of its own. So what somebody else committed
+stays on top, and is seen by the next look of whoever writes, compacts or starts, until `lockstep repair` sets it aside.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.errors import TableError
+from lockstep.table import delta_log
+
+
+class ForeignCommit(TableError):
+    """Somebody else committed to a table of a stream.
+
+    Attributes:
+        table: Folder of the table.
+        version: The first version that is not of lockstep.
+        operation: Delta's name of what was done.
+        author: The engine that did it.
+    """
+
+    def __init__(self, table: Path, version: int, operation: str, author: str) -> None:
+        super().__init__(
+            f"{table}: version {version} is {operation} by {author}, not a commit of lockstep; "
+            "only lockstep writes this table",
+            next_step=f"end whoever wrote version {version}; then: lockstep repair {table.parent.name}",
+        )
+        self.table, self.version, self.operation, self.author = table, version, operation, author
+
+
+class TableReplaced(TableError):
+    """The folder of a table was moved, deleted or set back under a run that has it open.
+
+    Attributes:
+        table: Folder of the table.
+    """
+
+    def __init__(self, table: Path, problem: str) -> None:
+        super().__init__(
+            f"{table} is not what this run left there: it was moved, deleted or restored from a copy ({problem})",
+            next_step="put the folder back, or set table_root to where it is; then start again: a start goes on from "
+            "what the table says",
+        )
+        self.table = table
+
+
+def foreign_commit(table: Path, version: int) -> ForeignCommit:
+    """The error that names a version of somebody else's."""
+    entry = delta_log.read_entry(table, version)
+    what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "nobody knows whom")
+    return ForeignCommit(table, version, what, who)
+
+
+def refresh(handle: DeltaTable, table: Path) -> None:
+    """Bring a handle to the newest version.
+
+    Raises:
+        TableReplaced: What it had read is not there any more.
+    """
+    try:
+        handle.update_incremental()
+    except DeltaError as error:
+        raise TableReplaced(table, str(error).splitlines()[0]) from error
+    if not (table / "_delta_log").is_dir():
+        raise TableReplaced(table, "there is no log")
+
+
+def foreign_versions(table: Path, newest: int) -> list[int]:
+    """The versions of somebody else on top of a log, newest first; those that cannot be read are not judged."""
+    found: list[int] = []
+    for version in range(newest, 0, -1):
+        entry = delta_log.read_entry(table, version)
+        if entry is None or entry.kind is not None:
+            break
+        found.append(version)
+    return found
+
+
+def refuse_foreign(table: Path, newest: int) -> None:
+    """Refuse a log on top of which lies somebody else's commit.
+
+    Raises:
+        ForeignCommit: Names the first of them.
+    """
+    if found := foreign_versions(table, newest):
+        raise foreign_commit(table, found[-1])

@@ -1,0 +1,422 @@
+"""Parquet files with exact Delta statistics, synced.
+
+Readers skip files by these figures and answer min, max and count from them, so a wrong one loses
+rows without a word. So does a missing one: deltalake's dataset takes a file without bounds of a
+column for one that no filter on that column can match. What is done about each trap:
+
+- NaN is above every number for Spark, but no Parquet or Arrow maximum shows it. Spark also skips
+  row groups by Parquet's own statistics, so `written_columns` leaves float columns out of those,
+  and `SeenValues` watches the values instead. NaN and infinities are written as strings, as
+  Delta's own writer does. One reader is not helped by it: `DeltaTable.to_pyarrow_dataset` answers
+  filters on a float column wrongly for files with a NaN in it, whoever wrote them; Spark and
+  deltalake's QueryBuilder answer rightly.
+- Delta keeps timestamps in milliseconds: minima are rounded down, maxima up.
+- Long strings are cut; a cut maximum gets a last character that sorts after what was cut off.
+- Parquet counts nulls inside lists and maps as their elements: their nulls are counted here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+
+from lockstep.table.delta_log import sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from decimal import Decimal
+
+
+STRING_CHARACTERS: Final = 32
+"""Longest string kept, Delta's own figure: longer ones make commits larger and skip little more."""
+
+_LAST_CHARACTER: Final = "\U0010ffff"
+_ABOVE_ALL_TEXT: Final = _LAST_CHARACTER * STRING_CHARACTERS
+"""Sorts after any text: the character is none, and no text is made of it."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_US: Final = (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""The end of the year 9999, as far as readers parse dates alike."""
+
+FieldPath = tuple[str, ...]
+"""Names from the column down to the leaf; lists and maps are leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenColumns:
+    """How a Parquet writer must treat columns, as arguments of pyarrow.parquet.ParquetWriter.
+
+    Attributes:
+        use_dictionary: Strings only: a dictionary of floats makes Spark miss -0.0 when asked for 0.0.
+        write_statistics: All leaves but floats, lists and maps.
+    """
+
+    use_dictionary: list[str]
+    write_statistics: list[str]
+
+
+def written_columns(schema: pa.Schema) -> WrittenColumns:
+    """What a file of this schema must be written with."""
+    leaves = [leaf for leaf in _leaves(schema) if not _watched(leaf.kind)]
+    strings = [".".join(leaf.path) for leaf in leaves if pa.types.is_string(leaf.kind)]
+    return WrittenColumns(use_dictionary=strings, write_statistics=[".".join(leaf.path) for leaf in leaves])
+
+
+class SeenValues:
+    """Watches what is written for what Parquet's metadata cannot tell: floats, and nulls of lists and maps.
+
+    Add what is written, row group by row group: the cost is per call and column, not per row.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._leaves = [leaf for leaf in _leaves(schema) if _watched(leaf.kind)]
+        self._nulls = dict.fromkeys((leaf.path for leaf in self._leaves), 0)
+        self._minima: dict[FieldPath, float] = {}
+        self._maxima: dict[FieldPath, float] = {}
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Take note of rows that are written."""
+        for leaf in self._leaves:
+            values = leaf.values(rows)
+            self._nulls[leaf.path] += values.null_count
+            if pa.types.is_floating(leaf.kind):
+                self._floats(leaf.path, values)
+
+    def _floats(self, path: FieldPath, values: pa.ChunkedArray[Any] | pa.Array[Any]) -> None:
+        if values.null_count == len(values):
+            return
+        found: Any = pc.min_max(values).as_py()  # passes over NaN where there is a number
+        highest = math.nan if _has_nan(values) else found["max"]
+        self._minima[path] = min(self._minima.get(path, math.nan), found["min"], key=_nan_last)
+        self._maxima[path] = max(self._maxima.get(path, -math.inf), highest, key=_nan_last)
+
+    def bounds(self, path: FieldPath) -> Bounds:
+        """What was seen of one watched leaf."""
+        return Bounds(self._nulls[path], _number(self._minima.get(path)), _number(self._maxima.get(path)))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Statistics of one leaf as they go into the log; None is left out.
+
+    Attributes:
+        nulls: Rows in which the leaf is null.
+        minimum: At most the least value.
+        maximum: At least the greatest value.
+    """
+
+    nulls: int | None
+    minimum: object = None
+    maximum: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    path: FieldPath
+    kind: pa.DataType
+
+    def values(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray[Any] | pa.Array[Any]:
+        column = rows.column(self.path[0])
+        return pc.struct_field(column, list(self.path[1:])) if len(self.path) > 1 else column
+
+
+def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: SeenValues | None = None) -> str:
+    """Delta's statistics of one file as JSON: numRecords, minValues, maxValues, nullCount.
+
+    Args:
+        metadata: The written file's own.
+        schema: The file's Arrow schema.
+        seen: What was watched while writing. Without it floats have no bounds, and floats, lists
+            and maps no null counts: safe, but nothing is skipped by them.
+    """
+    chunks = _chunks(metadata)
+    found = {"minValues": dict[str, Any](), "maxValues": dict[str, Any](), "nullCount": dict[str, Any]()}
+    for leaf in _leaves(schema):
+        bounds = _bounds(leaf, chunks, seen)
+        _put(found["minValues"], leaf.path, bounds.minimum)
+        _put(found["maxValues"], leaf.path, bounds.maximum)
+        _put(found["nullCount"], leaf.path, bounds.nulls)
+    return msgspec.json.encode({"numRecords": metadata.num_rows, **found}).decode()
+
+
+def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: SeenValues | None) -> Bounds:
+    if _watched(leaf.kind):
+        return seen.bounds(leaf.path) if seen is not None else Bounds(nulls=None)
+    statistics = [one for one in chunks.get(".".join(leaf.path), []) if one is not None]
+    if len(statistics) < len(chunks.get(".".join(leaf.path), [])):
+        return Bounds(nulls=None)
+    nulls = sum(one.null_count or 0 for one in statistics)
+    bounded = [one for one in statistics if one.num_values]
+    if not bounded or pa.types.is_binary(leaf.kind):
+        return Bounds(nulls)
+    if not all(one.has_min_max for one in bounded):  # Parquet leaves out strings above 4 kB
+        return Bounds(nulls, "", _ABOVE_ALL_TEXT) if pa.types.is_string(leaf.kind) else Bounds(nulls)
+    return Bounds(nulls, *_outwards(leaf.kind, bounded))
+
+
+def _outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[object, object]:
+    """Least and greatest value in Delta's JSON form, rounded outwards where the form is coarser."""
+    if pa.types.is_timestamp(kind):
+        return _timestamps(min(one.min_raw for one in statistics), max(one.max_raw for one in statistics))
+    least, greatest = min(one.min for one in statistics), max(one.max for one in statistics)
+    if pa.types.is_string(kind):
+        return least[:STRING_CHARACTERS], _cut_maximum(greatest)
+    if pa.types.is_decimal(kind):
+        return _exact(least), _exact(greatest)
+    if pa.types.is_date(kind):
+        return least.isoformat(), greatest.isoformat()
+    return least, greatest
+
+
+def _cut_maximum(text: str) -> str:
+    if len(text) <= STRING_CHARACTERS:
+        return text
+    cut = text[:STRING_CHARACTERS]
+    return _ABOVE_ALL_TEXT if text[STRING_CHARACTERS] == _LAST_CHARACTER else cut + _LAST_CHARACTER
+
+
+def _timestamps(least_us: int, greatest_us: int) -> tuple[str | None, str | None]:
+    """Bounds in milliseconds; none where a date lies outside the years 1 to 9999."""
+    highest_us = min(-(-greatest_us // 1000) * 1000, max(_LATEST_US, greatest_us))
+    try:
+        return _instant(least_us // 1000 * 1000), _instant(highest_us)
+    except OverflowError:
+        return None, None
+
+
+def _instant(microseconds: int) -> str:
+    instant = (_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=None)
+    return instant.isoformat(timespec="microseconds" if microseconds % 1000 else "milliseconds") + "Z"
+
+
+def _exact(value: Decimal) -> msgspec.Raw:
+    return msgspec.Raw(format(value, "f").encode())
+
+
+def _number(value: float | None) -> float | str | None:
+    """A float as Delta's own writer puts it into JSON, which has no NaN and no infinities."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _has_nan(values: pa.ChunkedArray[Any] | pa.Array[Any]) -> bool:
+    # A sum is NaN when a part is, and costs half of looking; opposite infinities make it NaN too.
+    if not math.isnan(pc.sum(values).as_py()):
+        return False
+    return bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def _nan_last(value: float) -> tuple[bool, float]:
+    return (True, 0.0) if math.isnan(value) else (False, value)
+
+
+def _put(tree: dict[str, Any], path: FieldPath, value: object) -> None:
+    if value is None:
+        return
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _leaves(fields: Iterable[pa.Field[Any]], above: FieldPath = ()) -> Iterator[_Leaf]:
+    for field in fields:
+        path = (*above, field.name)
+        if isinstance(field.type, pa.StructType):
+            yield from _leaves(field.type, path)
+        else:
+            yield _Leaf(path, field.type)
+
+
+def _watched(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)
+
+
+def _chunks(metadata: pq.FileMetaData) -> dict[str, list[pq.Statistics | None]]:
+    """Statistics of every row group by the leaf's path."""
+    found: dict[str, list[pq.Statistics | None]] = {}
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for i in range(row_group.num_columns):
+            column = row_group.column(i)
+            found.setdefault(column.path_in_schema, []).append(column.statistics)
+    return found
+
+
+ROW_GROUP_ROWS = 1_000_000
+"""Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
+
+NAMED_MAX = 5
+"""So many files are named to people; the rest is counted."""
+
+BATCH_COMPRESSION_LEVEL = 1
+"""zstd's fastest usual level: a batch's file is soon compacted, and its CPU time is the batch's."""
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A finished file that a commit may name.
+
+    Attributes:
+        path: Relative to its table.
+        size: Bytes.
+        rows: Number of rows.
+        statistics: Delta statistics as JSON.
+        commit_hour: Value of the partition column; None for tables without partitions.
+    """
+
+    path: str
+    size: int
+    rows: int
+    statistics: str
+    commit_hour: str | None = None
+
+    def action(self, *, data_change: bool = True) -> AddAction:
+        """The action that adds the file to its table."""
+        hours = {} if self.commit_hour is None else {"commit_hour": self.commit_hour}
+        return AddAction(self.path, self.size, hours, int(time.time() * 1000), data_change, self.statistics)
+
+
+class DataFileWriter:
+    """Writes one Parquet file. The name ends in a uuid drawn here and is created exclusively.
+
+    A name made of epoch, batch and attempt would not do: attempts start again with each Spark job,
+    so a worker thought dead could overwrite a committed file.
+    """
+
+    def __init__(
+        self,
+        table: Path,
+        schema: pa.Schema,
+        *,
+        commit_hour: str | None,
+        prefix: str,
+        compression_level: int = BATCH_COMPRESSION_LEVEL,
+        counted_only: bool = False,
+    ) -> None:
+        """Create the file.
+
+        Args:
+            table: Folder of the table.
+            schema: Of the rows.
+            commit_hour: Value of the partition column; None for tables without partitions.
+            prefix: How the name begins.
+            compression_level: Of zstd.
+            counted_only: The file says how many rows it has and nothing of their values: a small file that is read
+                whole is half as large so, and its log entry a tenth. Bounds of some columns only would be wrong: see
+                `statistics`.
+        """
+        folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
+        self._table, self._commit_hour, self._schema = table, commit_hour, schema
+        self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
+        self._full = table / self._path
+        self._full.parent.mkdir(parents=True, exist_ok=True)
+        self._sink = self._full.open("xb")
+        # Floats carry no Parquet statistics: a NaN would hide rows. Watched values give Delta's own instead.
+        self._seen, columns = SeenValues(schema), written_columns(schema)
+        self._counted_only = counted_only
+        self._parquet = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="zstd",
+            compression_level=compression_level,
+            use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs forget
+            write_statistics=cast("bool", not counted_only and (columns.write_statistics or False)),
+            store_schema=not counted_only,
+        )
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows as one row group."""
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        self._parquet.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        if not self._counted_only:
+            self._seen.add(table)
+
+    def finish(self) -> DataFile:
+        """Close and sync the file and its folder, then say what was written."""
+        self._parquet.close()
+        self._sink.flush()
+        os.fsync(self._sink.fileno())
+        self._sink.close()
+        sync(self._full.parent)
+        metadata = pq.read_metadata(self._full)
+        return DataFile(
+            path=self._path,
+            size=self._full.stat().st_size,
+            rows=metadata.num_rows,
+            statistics=self._statistics(metadata),
+            commit_hour=self._commit_hour,
+        )
+
+    def _statistics(self, metadata: pq.FileMetaData) -> str:
+        if self._counted_only:
+            return msgspec.json.encode({"numRecords": metadata.num_rows}).decode()
+        return file_statistics(metadata, self._schema, self._seen)
+
+    def abandon(self) -> None:
+        """Remove the file: nothing refers to it."""
+        self._parquet.close()
+        self._sink.close()
+        self._full.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._sink.closed:
+            self.abandon()
+
+
+def write_file(
+    table: Path, rows: pa.Table, *, prefix: str, commit_hour: str | None = None, counted_only: bool = False
+) -> DataFile:
+    """Write a whole table of rows as one file; see `DataFileWriter`."""
+    with DataFileWriter(
+        table, rows.schema, commit_hour=commit_hour, prefix=prefix, counted_only=counted_only
+    ) as writer:
+        writer.write(rows)
+        return writer.finish()
+
+
+def named_files(table: Path, version: int | None = None) -> list[tuple[Path, int]]:
+    """The files that a version names, the newest unless told otherwise, with their sizes."""
+    actions = DeltaTable(table, version=version).get_add_actions(flatten=True).select(["path", "size_bytes"])
+    named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    return [(table / path, size) for path, size in named]
+
+
+def wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
+    """Those that are missing or of another size."""
+    return [str(path) for path, size in files if not path.exists() or path.stat().st_size != size]
+
+
+def some(items: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
+    return ", ".join(items[:NAMED_MAX]) + more
+
+
+def delete_file(path: Path) -> int | None:
+    """Delete a file; its bytes, or None where another clean-up was faster."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    return size

@@ -1,0 +1,147 @@
+"""How a table follows a declared type: what is added goes on by one commit, everything else is refused by name.
+
+Added may be a column that is optional or has a default; older rows show null in it. A column may become optional.
+Dropping, renaming, narrowing and retyping are refused: old files would lie about them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
+from deltalake.exceptions import DeltaError
+
+from lockstep.errors import TableError
+from lockstep.model.table_schema import to_delta
+from lockstep.table import delta_log
+from lockstep.table.foreign_commits import refuse_foreign
+
+MOST_ATTEMPTS = 20
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """What a table lacks of a declared type.
+
+    Attributes:
+        added: Columns that it does not have.
+        loosened: Columns that it holds as never null, and that may be null now.
+    """
+
+    added: tuple[Field, ...] = ()
+    loosened: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        said = [f"column {field.name} ({_type(field)}) is added" for field in self.added]
+        return "; ".join([*said, *(f"column {name} may be null" for name in self.loosened)])
+
+
+def growth(table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = frozenset()) -> Growth:
+    """What a table lacks of a schema.
+
+    Args:
+        table: The table as it is.
+        wanted: The schema of the type of today.
+        defaulted: Columns of it whose fields have a default.
+
+    Raises:
+        TableError: The schema is not one that the table can grow to; says so column by column.
+    """
+    held = {field.name: field for field in table.schema().fields}
+    asked = {field.name: field for field in to_delta(wanted).fields}
+    wrong = [said for name in sorted(held.keys() | asked.keys()) if (said := _problem(name, held, asked, defaulted))]
+    if wrong:
+        raise TableError(
+            f"the row type does not fit {table.table_uri}: {'; '.join(wrong)}",
+            next_step=(
+                "keep the columns there are, and add only ones that are optional or have a default; "
+                "or give the stream a new name for a new table"
+            ),
+        )
+    added = [Field(name, field.type, nullable=True) for name, field in asked.items() if name not in held]
+    loosened = [name for name, field in asked.items() if name in held and field.nullable and not held[name].nullable]
+    return Growth(tuple(added), tuple(loosened))
+
+
+def grow_side(folder: Path, wanted: pa.Schema) -> bool:
+    """Add the columns to a side table that this release knows more than the one that made it; True when there were any.
+
+    Raises:
+        ForeignCommit: Somebody else has committed to it.
+        TableError: The table is of another kind, or of a release that this one cannot follow.
+    """
+    everything = frozenset(wanted.names)
+    for _ in range(MOST_ATTEMPTS):
+        table = DeltaTable(folder)
+        found = growth(table, _with_newer(table, wanted), defaulted=everything)
+        if not found.added:
+            return False
+        refuse_foreign(folder, table.version())
+        if _added(table, folder, found):
+            return True
+    raise TableError(f"{folder}: lost {MOST_ATTEMPTS} races in a row", next_step="start the stream again")
+
+
+def without_nulls(rows: pa.Table, row_type: type[T]) -> list[T]:
+    """The rows of a side table; where an older release had no such column, the field's default stands."""
+    optional = [field for field in msgspec.structs.fields(row_type) if not field.required]
+    absent = [field.name for field in optional if field.name in rows.column_names and rows[field.name].null_count]
+    found = rows.to_pylist()
+    for row in found if absent else ():
+        for name in absent:
+            if row[name] is None:
+                del row[name]
+    return msgspec.convert(found, list[row_type])  # type: ignore[valid-type]  # a type that is given
+
+
+def defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
+    """Columns of a row type whose fields have a default."""
+    return frozenset(field.name for field in msgspec.structs.fields(row_type) if not field.required)
+
+
+def _with_newer(table: DeltaTable, wanted: pa.Schema) -> pa.Schema:
+    """A side table of a newer release has columns that this one leaves alone."""
+    held = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
+    return pa.schema([*wanted, *(field for field in held if field.name not in wanted.names)])
+
+
+def _problem(name: str, held: dict[str, Field], asked: dict[str, Field], defaulted: frozenset[str]) -> str | None:
+    if name not in asked:
+        return f"{name}: the table has it ({_type(held[name])}), the row type does not (dropped or renamed)"
+    if name not in held:
+        if asked[name].nullable or name in defaulted:
+            return None
+        return f"{name}: new and neither optional nor with a default; declare it X | None, or give it a default"
+    if held[name].type != asked[name].type:
+        return f"{name}: table {_type(held[name])}, declared {_type(asked[name])}"
+    return None
+
+
+def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
+    """One commit; False when somebody else committed in the same moment."""
+    version = table.version() + 1
+    try:
+        table.alter.add_columns(
+            list(found.added),
+            commit_properties=CommitProperties(
+                custom_metadata={delta_log.KIND: "side"},
+                max_commit_retries=0,
+                # The number as it stands: the last line of an entry says that it is whole.
+                app_transactions=[Transaction(delta_log.BATCH, table.transaction_version(delta_log.BATCH) or 0)],
+            ),
+            post_commithook_properties=NO_HOOKS,
+        )
+    except DeltaError:
+        return False
+    delta_log.sync(delta_log.entry_path(folder, version))
+    delta_log.sync(folder / "_delta_log")
+    return True
+
+
+def _type(field: Field) -> str:
+    """The type's name, for people."""
+    return str(pa.field(cast("Any", field.to_arrow())).type)

@@ -1,0 +1,86 @@
+"""The newest entry of a Delta log after a loss of power: whole, or cut.
+
+A commit syncs its entry before anything builds on it, so an entry that was cut was never acknowledged: setting
+it aside undoes nothing. delta-rs writes an entry's transactions last, so an entry that holds them is whole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from lockstep.table import delta_log
+from lockstep.table.commit import CommitKind
+
+LAST_LINES = {
+    CommitKind.BATCH.value: {delta_log.VERSION, delta_log.BATCH},
+    CommitKind.HALT.value: {delta_log.VERSION, delta_log.BATCH},
+    CommitKind.RESUME.value: {delta_log.VERSION, delta_log.BATCH},
+    CommitKind.CLAIM.value: {delta_log.VERSION, delta_log.EPOCH},
+    CommitKind.CREATE.value: set[str](),
+    "side": {delta_log.BATCH},
+}
+"""The transactions that each kind of entry ends with; all others of ours with their version."""
+
+
+class _Transaction(msgspec.Struct):
+    appId: str  # noqa: N815  # Delta's own name
+
+
+class _Line(msgspec.Struct):
+    commitInfo: dict[str, object] | None = None  # noqa: N815  # Delta's own name
+    txn: _Transaction | None = None
+
+
+def newest_version(table: Path) -> int | None:
+    """The newest version of which there is an entry's file; None without any."""
+    return max(delta_log.entry_versions(table), default=None)
+
+
+def is_cut(entry: bytes) -> bool:
+    """Whether an entry of ours is not whole. Of somebody else's only broken JSON is seen."""
+    try:
+        lines = msgspec.json.Decoder(_Line).decode_lines(entry)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
+    if info is None:
+        return True
+    kind = info.get(delta_log.KIND)
+    if not isinstance(kind, str):
+        return False
+    needed = LAST_LINES.get(kind, {delta_log.VERSION})
+    return not needed <= {line.txn.appId for line in lines if line.txn is not None}
+
+
+def cut_version(table: Path) -> int | None:
+    """The newest version, when its entry is cut; None when it is whole."""
+    version = newest_version(table)
+    if version is None:
+        return None
+    return version if is_cut(delta_log.entry_path(table, version).read_bytes()) else None
+
+
+def is_in_checkpoint(table: Path, version: int) -> bool:
+    """Whether a log checkpoint was made of a version or a later one: then it was whole once."""
+    return any(made >= version for made in delta_log.checkpoints(table))
+
+
+def set_aside(table: Path, version: int, folder: Path) -> Path:
+    """Move the entry of a version out of the log, without the checksums that Spark puts beside it; says where it lies.
+
+    Checksums of a version that is no more make the log unreadable to delta-rs; they go first.
+
+    Raises:
+        FileNotFoundError: Somebody else has moved it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
+    entry = delta_log.entry_path(table, version)
+    for checksum in (entry.with_suffix(".crc"), *entry.parent.glob(f".{version:020d}.*crc")):
+        checksum.unlink(missing_ok=True)
+    entry.rename(kept)
+    delta_log.sync(table / "_delta_log")
+    return kept

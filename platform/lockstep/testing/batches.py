@@ -1,0 +1,276 @@
+"""Messages of a test in batches: the engine's own work on files, with all that it carries from batch to batch."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Generic, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Message
+
+from lockstep.declare.transform import R, S
+from lockstep.engine.driver import positions
+from lockstep.engine.executor.compiled_stream import Program
+from lockstep.engine.executor.task import work_bin
+from lockstep.engine.protocol import BinFacts, BinTask, Job, PlannedRange, Position, RangeFacts
+from lockstep.integrity.base import EPOCH, Fault, microseconds
+from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.audit import Known, audit
+from lockstep.kafka.reader import Range, Run
+from lockstep.model.finding import Finding, Hole, Key
+from lockstep.state.changelog import StateAddress
+from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.store import PartitionState
+from lockstep.table.delta_log import SideFile
+from lockstep.table.quarantine import QuarantineRow
+from lockstep.testing.recorder import Notes, aside
+from lockstep.testing.result import Aside, Folded, Proven, Ran
+from lockstep.testing.script import CRASH, RENUMBER, RESTART, Event, Idle, InLog, NewTopic, Split
+
+TOPIC_ID = "testing"
+"""Kafka draws such an id for each life of a topic."""
+HOUR = "2026-01-01T00"
+PLANNED_AT_US = microseconds(datetime(2200, 1, 1, tzinfo=UTC) - EPOCH)
+"""When each batch of a test was planned: tests use times of today, and times that no clock shows."""
+GENERATION = 1
+
+
+def latest_us(made: Program) -> int:
+    """Event times of a test that are later are absurd."""
+    return PLANNED_AT_US + microseconds(made.event_time.max_skew)
+
+
+@dataclass
+class _Life(Generic[R]):
+    """One life of a topic with one partition.
+
+    Attributes:
+        position: Where the next batch begins.
+        notes: What was seen.
+        log: Its messages.
+        mark: What stands before its sessions among the states.
+    """
+
+    position: Position
+    notes: Notes[R]
+    log: list[InLog] = field(default_factory=list)
+    mark: str = ""
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[Run]:
+        """See `lockstep.engine.executor.task.Log`."""
+        self.notes.begin()
+        for index, wanted in enumerate(ranges):
+            messages = cast("list[Message]", self.log[wanted.start : wanted.until])
+            yield Run(index, messages, [], wanted.until)
+
+    def ahead(self, beyond: Range) -> Iterator[Run]:
+        """See `lockstep.engine.executor.task.Log`: what is found depends on no batch, so nobody looks further than it goes."""
+        del beyond
+        return iter(())
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        """See `lockstep.engine.executor.task.Log`: nothing in memory is corrupt."""
+        return corrupt.start
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        """See `lockstep.engine.executor.task.Log`: a log in memory has no holes."""
+        del position, gaps
+        return []
+
+
+class Batches(Generic[S, R]):
+    """The batches of one test.
+
+    Attributes:
+        finding: The violation that ended it.
+    """
+
+    def __init__(self, made: Program, topic: str, split: Split) -> None:
+        self._made, self._split = made, split
+        self._lives: list[_Life[R]] = []
+        self._life = self._begun(topic)
+        self._root = Path()
+        self._number = 0
+        self._read: list[tuple[_Life[R], int]] = []
+        self._proven: list[Proven[R]] = []
+        self._quarantine: list[Aside] = []
+        self._late: list[Aside] = []
+        self.finding: Finding | None = None
+
+    @contextmanager
+    def folder(self) -> Generator[None]:
+        """While the test runs; nothing is left of it."""
+        with tempfile.TemporaryDirectory(prefix="lockstep-testing-") as root:
+            self._root = Path(root)
+            yield
+
+    @property
+    def end(self) -> int:
+        """The offset of the next message."""
+        return len(self._life.log)
+
+    def add(self, message: InLog) -> None:
+        """The next message; after the first violation nothing is read."""
+        self._life.log.append(message)
+        if self._waiting() == self._split.messages:
+            self._work(crashes=self._split.crashes)
+
+    def event(self, event: Event) -> None:
+        """What happens before the next message."""
+        self._work(crashes=self._split.crashes or event is CRASH)
+        if self.finding is not None:
+            return
+        match event:
+            case NewTopic(name):
+                self._life = self._begun(name)
+            case Idle(watermark_us):
+                where = self._life.position
+                self._batch(PlannedRange(where, where.next_offset, watermark_us), crashes=self._split.crashes)
+            case _ if event is RESTART:
+                self._without_hot_state()
+            case _ if event is RENUMBER:
+                self._made_anew()
+            case _:
+                pass
+
+    def ran(self, stream: str) -> Ran[S, R]:
+        """What came of it all."""
+        self._work(crashes=self._split.crashes)
+        states = {name: state for life in self._lives for name, state in self._states(life)}
+        aside_of = tuple(self._quarantine), tuple(self._late)
+        return Ran(stream, tuple(self._folded()), states, self.finding, tuple(self._proven), *aside_of)
+
+    def _begun(self, topic: str) -> _Life[R]:
+        earlier = [life for life in self._lives if life.position.topic == topic]
+        topic_id = "-".join([TOPIC_ID, *([topic] if self._lives else []), *(["again"] * len(earlier))])
+        where = Position(topic=topic, topic_id=topic_id, partition=0, next_offset=0)
+        mark = f"{topic}: " if self._lives and topic != self._lives[0].position.topic else ""
+        life = _Life(where, Notes[R](self._made, topic), mark=mark)
+        self._lives.append(life)
+        return life
+
+    def _waiting(self) -> int:
+        return self.end - self._life.position.next_offset
+
+    def _work(self, *, crashes: bool) -> None:
+        """All messages that wait: a batch ends earlier where a task ends it."""
+        while self.finding is None and self._waiting():
+            reached = self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
+            if reached.finding is None and reached.until == reached.range.position.next_offset:
+                raise AssertionError(f"a batch from offset {reached.until} came to nothing")
+
+    def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeFacts:
+        """A batch; where it crashes, worked twice, and followed by a restart."""
+        life = self._life
+        facts = self._facts(planned)
+        if crashes:
+            facts = self._facts(planned)
+        (reached,) = facts.ranges
+        quarantine = self._aside("quarantine", facts.quarantine)
+        self._proven += life.notes.keep(self._rows(facts), quarantine)
+        self._quarantine += aside(quarantine)
+        self._late += aside(self._aside("late", facts.late))
+        self._read += [(life, at) for at in range(planned.position.next_offset, reached.until)]
+        life.position = positions.advanced(planned.position, reached)
+        self.finding = reached.finding
+        if crashes:
+            self._restart(reached)
+        return reached
+
+    def _facts(self, planned: PlannedRange) -> BinFacts:
+        self._number += 1
+        task = BinTask(
+            generation=GENERATION,
+            epoch=1,
+            number=self._number,
+            commit_hour=HOUR,
+            planned_at_us=PLANNED_AT_US,
+            ranges=(planned,),
+        )
+        return work_bin(self._job(), task, self._life.notes.program, self._life)
+
+    def _folded(self) -> Iterator[Folded[R]]:
+        """What became of each message at last: some were held back, and released by a later batch."""
+        for life, offset in self._read:
+            yield life.notes.folded(offset)
+        if self.finding is not None and self.finding.topic_id == self._life.position.topic_id:
+            yield self._life.notes.violation(self.finding)
+
+    def _restart(self, reached: RangeFacts) -> None:
+        """The next batch starts from what the ledger says of this one."""
+        identity = positions.BatchIdentity(
+            generation=GENERATION,
+            batch=self._number,
+            epoch=1,
+            committed_at=EPOCH,
+            batch_seconds=0.0,
+            restart_cause=None,
+        )
+        row = positions.ledger_row(identity, reached, None)
+        self._life.position = positions.position_of(row)
+        self._without_hot_state()
+
+    def _without_hot_state(self) -> None:
+        shutil.rmtree(self._root / "hot", ignore_errors=True)
+
+    def _made_anew(self) -> None:
+        """The audit finds another life of the topic; the class decides whether that can be borne."""
+        before = self._life
+        where = before.position
+        life = self._begun(where.topic)
+        self._life = life
+        topic = Topic(name=where.topic, topic_id=life.position.topic_id, partitions=1, deletes_only=True)
+        view = ClusterView(cluster_id="", topics={topic.name: topic}, ends={})
+        known: dict[Key, Known] = {where.key: Known(where.topic, where.next_offset)}
+        (finding,) = audit(known, view)
+        if self._made.integrity.answer(Fault.RECREATED) is Judgement.VIOLATION:
+            self.finding = finding
+            self._lives.remove(life)
+        else:
+            self._lives.remove(before)
+
+    def _states(self, life: _Life[R]) -> Iterator[tuple[str, S]]:
+        """The states of all open sessions, read from the files."""
+        where = life.position
+        address = StateAddress(GENERATION, where.topic_id, where.partition, where.next_offset, where.state)
+        hot = HotFolder(self._root / "hot", self._root / "state")
+        opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
+        with opened as state:
+            for session in dict.fromkeys(place.session for place in life.notes.places.values()):
+                entry = state.load(session)
+                if entry is not None and entry.state is not None:
+                    yield life.mark + session, cast("S", entry.state)
+
+    def _rows(self, facts: BinFacts) -> pa.Table | None:
+        """The rows of a batch, as they lie in the table."""
+        return (
+            pa.concat_tables(_read(self._root / "table" / file.path) for file in facts.files) if facts.files else None
+        )
+
+    def _aside(self, folder: str, files: Sequence[SideFile]) -> list[QuarantineRow]:
+        rows = [row for file in files for row in _read(self._root / folder / file.path).to_pylist()]
+        return [msgspec.convert(row, QuarantineRow) for row in rows]
+
+    def _job(self) -> Job:
+        return Job(
+            stream=b"",
+            kafka={},
+            table=self._root / "table",
+            quarantine=self._root / "quarantine",
+            late=self._root / "late",
+            state=self._root / "state",
+            hot=self._root / "hot",
+        )
+
+
+def _read(file: Path) -> pa.Table:
+    return pq.read_table(file)  # pyright: ignore[reportUnknownMemberType]  # its stubs leave its arguments open

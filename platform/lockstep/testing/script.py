@@ -1,0 +1,399 @@
+"""Messages, events, text notation.
+
+snapshot a 1 {"values": {"x": 1}}
+    gap
+    update a 2 {"name": "x"}
+    CRASH
+    update a 3 @90 {"name": "x"}
+
+docs/testing.md describes the language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Generic, Never, Self, TypeVar, cast
+
+import msgspec
+
+from lockstep import Decoder, Json, MessagePack
+from lockstep.declare.transform import M
+from lockstep.errors import LockstepError
+from lockstep.integrity.base import EPOCH
+from lockstep.model.record import TimestampType
+
+M_co = TypeVar("M_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent(Generic[M_co]):
+    """A message with more than its value.
+
+    Attributes:
+        value: A message of the stream, or the bytes of any; None for no value.
+        key: Its key; by default the key of the whole test.
+        timestamp_ms: Kafka's timestamp, milliseconds since 1970 (UTC).
+        headers: Its headers.
+    """
+
+    value: M_co | bytes | None
+    key: str | bytes | None = None
+    timestamp_ms: int = 0
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+@dataclass(frozen=True)
+class InLog:
+    """A message as a client library gives it (`KafkaMessage`), at its offset."""
+
+    at: int
+    sent_key: bytes | None
+    sent_value: bytes | None
+    timestamp_ms: int = 0
+    sent_headers: Sequence[tuple[str, bytes]] = ()
+
+    def offset(self) -> int:
+        """Its place among the messages of the test, from 0."""
+        return self.at
+
+    def key(self) -> bytes | None:
+        """The key."""
+        return self.sent_key
+
+    def value(self) -> bytes | None:
+        """The value."""
+        return self.sent_value
+
+    def headers(self) -> object:
+        """Pairs of name and value, or None."""
+        return list(self.sent_headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """Type and milliseconds."""
+        return int(TimestampType.CREATE_TIME), self.timestamp_ms
+
+    def leader_epoch(self) -> int | None:
+        """A test has no broker."""
+        return None
+
+
+AnySent = Sent[Never]
+"""A message as bytes: of any stream."""
+
+
+class _Header(msgspec.Struct):
+    name: str
+    value: bytes | None
+
+
+class _Line(msgspec.Struct):
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: datetime | None = None
+    headers: list[_Header] = []
+    value_bytes: int | None = None
+
+
+def read_messages(file: str | Path) -> list[AnySent]:
+    """The messages of a file that `lockstep message --out` or `lockstep quarantine export` wrote, for `run`.
+
+    Args:
+        file: JSON lines: key, value and headers in base64, a timestamp.
+
+    Raises:
+        LockstepError: The file is none of these; or a value is cut, as quarantine does it beyond a megabyte.
+    """
+    path = Path(file)
+    try:
+        lines = msgspec.json.Decoder(_Line).decode_lines(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        next_step = "lockstep message STREAM --out FILE, or lockstep quarantine export STREAM FILE.jsonl"
+        raise LockstepError(f"{path}: no messages can be read: {error}", next_step=next_step) from error
+    for number, line in enumerate(lines, 1):
+        if line.value_bytes is not None and line.value_bytes > len(line.value or b""):
+            problem = (
+                f"{path}, line {number}: {len(line.value or b'')} of {line.value_bytes} bytes of the value are left"
+            )
+            raise LockstepError(problem, next_step="lockstep message STREAM TOPIC/PARTITION@OFFSET reads it from Kafka")
+    return [_sent(line) for line in lines]
+
+
+def _sent(line: _Line) -> AnySent:
+    time_ms = 0 if line.timestamp is None else (line.timestamp - EPOCH) // timedelta(milliseconds=1)
+    headers = tuple((header.name, header.value or b"") for header in line.headers)
+    return AnySent(value=line.value, key=line.key, timestamp_ms=time_ms, headers=headers)
+
+
+_ENCODERS: dict[type[Decoder], Callable[[object], bytes]] = {
+    Json: msgspec.json.encode,
+    MessagePack: msgspec.msgpack.encode,
+}
+
+
+def in_log(at: int, message: M | bytes | Sent[M], key: str | bytes | None, decoder: Decoder) -> InLog:
+    """A message as it would lie in the topic, at an offset.
+
+    Typed messages are encoded, so that the stream's decoder has its say on them as well.
+
+    Raises:
+        LockstepError: The message is typed, and the stream's decoder has no encoder here.
+    """
+    sent = cast("Sent[object]", message) if isinstance(message, Sent) else Sent[object](value=message)
+    return InLog(
+        at,
+        _encoded_key(key if sent.key is None else sent.key),
+        _encoded_value(sent.value, decoder),
+        sent.timestamp_ms,
+        sent.headers,
+    )
+
+
+def _encoded_key(key: str | bytes | None) -> bytes | None:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _encoded_value(value: object, decoder: Decoder) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    encode = _ENCODERS.get(type(decoder))
+    if encode is None:
+        raise LockstepError(
+            f"a {type(value).__name__} cannot be encoded for {type(decoder).__name__}",
+            next_step="give the message as the bytes that a producer would send",
+        )
+    return encode(value)
+
+
+class Event:
+    """Something that happens between two messages. It ends the batch before it."""
+
+
+@dataclass(frozen=True)
+class _Named(Event):
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CRASH: Final = _Named("CRASH")
+"""The batch so far was worked and not committed: it is worked again."""
+RESTART: Final = _Named("RESTART")
+"""The run ends after the batch so far; the next one starts from the ledger, on a machine without hot state."""
+RENUMBER: Final = _Named("RENUMBER")
+"""The topic is deleted and made anew: its offsets begin at 0 again, under another topic id."""
+
+
+@dataclass(frozen=True)
+class NewTopic(Event):
+    """The messages that follow are of another topic, with state of its own.
+
+    Attributes:
+        name: Its name.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Idle(Event):
+    """Nothing came for `EventTime.idle_advance`: the watermark of the topic goes on by the clock.
+
+    Attributes:
+        watermark_us: Up to where, in microseconds since 1970 (UTC).
+    """
+
+    watermark_us: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """How messages are cut into batches.
+
+    Attributes:
+        messages: Of a batch, at most; None for all up to the next event.
+        crashes: Each batch is worked, thrown away, and worked again; then the run ends, and the next one starts
+            from what the ledger says, without the hot copy of the state.
+    """
+
+    messages: int | None
+    crashes: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a batch of nothing."""
+        if self.messages is not None and self.messages < 1:
+            raise ValueError(f"a batch of {self.messages} messages: at least 1")
+
+    @classmethod
+    def of(cls, given: int | Self | None) -> Split:
+        """What `run` was given."""
+        if given is None:
+            return Split(None, crashes=False)
+        return Split(given) if isinstance(given, int) else given
+
+
+GARBAGE: Final = b"\xff not a message"
+SECOND_MS: Final = 1_000
+_MESSAGE: Final = re.compile(
+    r"(?P<kind>[a-z_]+) (?P<session>\S+) (?P<number>-?\d+)(?: @(?P<second>-?\d+))?(?: (?P<fields>\{.*\}))?"
+)
+_FAULTS: Final = ("gap", "repeat", "swap")
+_EVENTS: Final[dict[str, Event]] = {"CRASH": CRASH, "RESTART": RESTART, "RENUMBER": RENUMBER}
+_FORMS: Final = (
+    "KIND SESSION NUMBER [@SECOND] [{fields}], `gap`, `repeat`, `swap`, `garbage SESSION`, `null SESSION`, CRASH, "
+    "RESTART, RENUMBER, `NEW_TOPIC NAME` or `IDLE @SECOND`"
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A message as its line says.
+
+    Attributes:
+        kind: The first word.
+        session: The key.
+        number: The producer's number.
+        second: The second that the line names, or one more than that of the line before.
+        fields: What it holds beside.
+    """
+
+    kind: str
+    session: str
+    number: int
+    second: int
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Encode = Callable[[Line], bytes]
+Steps = list[AnySent | Event]
+
+
+def as_json(line: Line) -> bytes:
+    """The usual encoding: `{"type": KIND, "number": NUMBER, ...fields}`."""
+    return msgspec.json.encode({"type": line.kind, "number": line.number, **line.fields})
+
+
+def parse(text: str, encode: Encode = as_json) -> Steps:
+    """The messages and events of a text, for `run`.
+
+    Args:
+        text: A line a message or event; empty lines and those that begin with # say nothing.
+        encode: Makes the bytes of a message of its line.
+
+    Raises:
+        LockstepError: A line is none of the language; it names the line and what it may be.
+    """
+    reading = _Reading(encode)
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                reading.line(line.strip())
+            except ValueError as error:
+                raise _wrong(number, line.strip(), str(error)) from error
+    if reading.waits is not None:
+        raise _wrong(len(text.splitlines()), reading.waits, "wants a message after it")
+    return reading.steps
+
+
+class _Reading:
+    """What was read so far.
+
+    Attributes:
+        steps: The messages and events.
+        waits: `gap` or `swap`, while what it is about has not come.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self.steps: Steps = []
+        self.waits: str | None = None
+        self._second = 0
+
+    def line(self, line: str) -> None:
+        """Read a line. Raises ValueError with what is wrong."""
+        word, _, rest = line.partition(" ")
+        if word in _EVENTS or word in {"NEW_TOPIC", "IDLE"}:
+            self._refuse_waiting(word)
+            self.steps.append(self._event(word, rest))
+        elif word in _FAULTS:
+            self._fault(word, rest)
+        elif word in {"garbage", "null"}:
+            self._add(self._sent(GARBAGE if word == "garbage" else None, _one(rest, f"{word} SESSION")))
+        else:
+            self._message(line)
+
+    def _event(self, word: str, rest: str) -> Event:
+        if word == "NEW_TOPIC":
+            return NewTopic(_one(rest, "NEW_TOPIC NAME"))
+        if word == "IDLE":
+            found = re.fullmatch(r"@(\d+)", rest)
+            if found is None:
+                raise ValueError("IDLE names a second: IDLE @90")
+            return Idle(int(found[1]) * 1_000_000)
+        _nothing(word, rest)
+        return _EVENTS[word]
+
+    def _fault(self, word: str, rest: str) -> None:
+        _nothing(word, rest)
+        self._refuse_waiting(word)
+        if word != "repeat":
+            self.waits = word
+            return
+        self.steps.append(self._last("repeat"))
+
+    def _message(self, text: str) -> None:
+        found = _MESSAGE.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not a line of the language: {_FORMS}")
+        self._second = self._second + 1 if found["second"] is None else int(found["second"])
+        fields = _fields(found["fields"])
+        line = Line(found["kind"], found["session"], int(found["number"]), self._second, fields)
+        self._add(self._sent(self._encode(line), line.session))
+
+    def _add(self, sent: AnySent) -> None:
+        """A message: lost after `gap`; before the one that came before it after `swap`."""
+        waits, self.waits = self.waits, None
+        if waits == "swap":
+            before = self._last("swap")
+            self.steps[-1:] = [sent, before]
+        elif waits is None:
+            self.steps.append(sent)
+
+    def _sent(self, value: bytes | None, session: str) -> AnySent:
+        return AnySent(value=value, key=session, timestamp_ms=max(self._second, 0) * SECOND_MS)
+
+    def _last(self, word: str) -> AnySent:
+        last = self.steps[-1] if self.steps else None
+        if not isinstance(last, Sent):
+            raise ValueError(f"`{word}` wants a message before it")  # noqa: TRY004  # of the text, not of a type
+        return last
+
+    def _refuse_waiting(self, word: str) -> None:
+        if self.waits is not None:
+            raise ValueError(f"`{self.waits}` wants a message after it, not {word}")
+
+
+def _fields(text: str | None) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the fields are no JSON: {error}") from error
+
+
+def _one(rest: str, form: str) -> str:
+    if not rest or " " in rest:
+        raise ValueError(f"the form is `{form}`")
+    return rest
+
+
+def _nothing(word: str, rest: str) -> None:
+    if rest:
+        raise ValueError(f"nothing stands behind {word}")
+
+
+def _wrong(number: int, line: str, problem: str) -> LockstepError:
+    return LockstepError(f"line {number}, {line!r}: {problem}", next_step="docs/testing.md lists the lines there are")

@@ -1,0 +1,106 @@
+"""What a user declared, ready to be called: the only code that the proof shares with the engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+
+from lockstep.declare.decoders.base import Registry
+from lockstep.declare.options import EventTime
+from lockstep.declare.stream import Stream
+from lockstep.declare.transform import Transform, migration_of
+from lockstep.model.record import Place, Record
+from lockstep.state.codec import StateSchema
+
+AnyStream = Stream[Any, Any, Any]
+"""A stream whose types do not matter here."""
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """A declaration's functions.
+
+    Attributes:
+        decode: A value to a message; raises on what is none.
+        place: A message's place.
+        open: A snapshot to a state.
+        apply: A state and an update to rows.
+        on_end: A state to its last rows; None where there are none. So for the hooks that follow.
+        watermark: A message to the event time up to which its partition is complete.
+        deadline: A state to when its timer is due.
+        on_timer: A state and that time to rows.
+        on_late: A state and a late message to rows.
+        event_time: How event time is treated.
+        row_type: What the transform emits.
+        state: How states are stored.
+        message_bytes_max: Larger values are no messages.
+    """
+
+    decode: Callable[[bytes], object]
+    place: Callable[[object, Record], Place]
+    open: Callable[[object, Record], object]
+    apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
+    on_end: Callable[[object], Iterable[msgspec.Struct]] | None
+    watermark: Callable[[object, Record], int | None] | None
+    deadline: Callable[[object], int | None] | None
+    on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None
+    on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None
+    event_time: EventTime
+    row_type: type[msgspec.Struct]
+    state: StateSchema[object]
+    message_bytes_max: int
+
+    @property
+    def idle_us(self) -> int | None:
+        """How long a session may be silent; None where it may be for ever."""
+        return _microseconds(self.event_time.session_idle)
+
+    @property
+    def advance_us(self) -> int | None:
+        """How long a partition may be silent before its watermark goes on by the clock; None where it does not."""
+        return _microseconds(self.event_time.idle_advance)
+
+    @property
+    def skew_us(self) -> int:
+        """How far ahead of the moment of planning a time may be."""
+        return self.event_time.max_skew // timedelta(microseconds=1)
+
+    def saved(self, state: object) -> bytes | object:
+        """A copy of a state, to go back to."""
+        return copy.deepcopy(state) if self.state.tables else self.state.encode("", None, state)
+
+    def recovered(self, saved: bytes | object) -> object:
+        """The state of a copy, as a new object."""
+        if self.state.tables:
+            return copy.deepcopy(saved)
+        return self.state.decode("", cast("bytes", saved))[1]
+
+
+def declared(stream: AnyStream, registry: Registry | None) -> Declared:
+    """The functions of a stream, in an installation with this schema registry."""
+    types, transform = stream.types, stream.transform
+    return Declared(
+        decode=stream.decoder.connected(registry).build(types.message),
+        place=transform.place,
+        open=transform.open,
+        apply=transform.apply,
+        **{name: getattr(transform, name) if _has_own(transform, name) else None for name in _HOOKS},
+        row_type=types.row,
+        state=StateSchema(types.state, migration_of(transform)),
+        message_bytes_max=stream.limits.message_bytes,
+        event_time=stream.event_time,
+    )
+
+
+_HOOKS = ("on_end", "watermark", "deadline", "on_timer", "on_late")
+
+
+def _has_own(transform: object, hook: str) -> bool:
+    return getattr(type(transform), hook) is not getattr(Transform, hook)
+
+
+def _microseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(microseconds=1)

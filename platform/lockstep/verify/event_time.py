@@ -1,0 +1,298 @@
+"""Watermark, timers, buffered messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import msgspec
+
+from lockstep.errors import EnvironmentProblem, StateError
+from lockstep.model.record import Kind, Place, Record
+from lockstep.verify.declaration import Declared
+from lockstep.verify.gates.base import Answer, Moment, Rules, happened, held_of, is_on_its_way, is_waiting, suspended
+from lockstep.verify.gates.window import due_at
+from lockstep.verify.rows import Source
+from lockstep.verify.sessions import Applying, Session
+from lockstep.verify.side_tables import Aside, Marked, PastViolation
+
+Held = tuple[Place, object, Record]
+"""A message's place, its body and its record."""
+NOT_OF_THE_MESSAGE = (EnvironmentProblem, StateError, PastViolation)
+"""Of this machine, the registry or the state, or the end of the proof: they say nothing of a message."""
+
+
+class Waiting:
+    """See the module.
+
+    Attributes:
+        held: What waits, by offset.
+    """
+
+    def __init__(self, rules: Rules, applying: Applying, aside: Aside) -> None:
+        self._rules, self._applying, self._aside = rules, applying, aside
+        self.held: dict[int, Held] = {}
+
+    def hold(self, message: Held) -> None:
+        """Hold a message back."""
+        self.held[message[2].offset] = message
+        self._aside.counts["buffered"] += 1
+
+    def free(self, offsets: Iterable[int]) -> None:
+        """Messages that will not be applied."""
+        for offset in offsets:
+            place, _, record = self._taken(offset)
+            self._aside.keep(record, "suspended", place.session)
+
+    def drop(self, offsets: Iterable[int]) -> None:
+        """Messages that a snapshot covers."""
+        for offset in offsets:
+            self._taken(offset)
+            self._aside.drop(offset)
+            self._aside.counts["repeats"] += 1
+
+    def release(self, session: str, offsets: Sequence[int], at: int) -> None:
+        """Apply messages in order, while another one is worked on."""
+        for number, offset in enumerate(offsets):
+            if session not in self._applying.sessions:
+                self.free(offsets[number:])
+                return
+            message = self._taken(offset)
+            try:
+                self.apply(message, at=at)
+            except NOT_OF_THE_MESSAGE:
+                raise
+            except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
+                self.refused(message[2], session, error)
+                self.free(offsets[number + 1 :])
+                return
+
+    def apply(self, message: Held, *, at: int) -> None:
+        """Apply a message; one that ends its session frees what waits in it."""
+        place = message[0]
+        held = self._applying.sessions.get(place.session)
+        self._applying.apply(message, at=at)
+        if place.kind is Kind.END and held is not None:
+            self.free(held_of(held.known.memory))
+
+    def complete(self, message: Held, parts: Sequence[int]) -> bool:
+        """Apply a snapshot whose last message has come; whether the transform took all of it."""
+        session, at = message[0].session, message[2].offset
+        before = self._before(session)
+        waiting = [self.held[offset] for offset in parts]
+        for number, each in enumerate([*waiting, message]):
+            try:
+                self._applying.apply(each, at=at, opens=number == 0)
+            except NOT_OF_THE_MESSAGE:
+                raise
+            except Exception as error:  # noqa: BLE001  # see above
+                self._back(session, before)
+                self._incomplete(message, parts, each, error)
+                return False
+        for offset in parts:
+            self._taken(offset)
+        return True
+
+    def refused(self, record: Record, session: str, error: Exception) -> None:
+        """A message on which the transform raised."""
+        cause = str(getattr(error, "what", "transform raised"))
+        answer = self._aside.answer(self._rules.raised, record.offset, cause)
+        self._aside.keep(record, cause, session)
+        if answer is not Answer.QUARANTINE:
+            self.suspend(session)
+
+    def suspend(self, session: str) -> None:
+        """Let a session wait for its next snapshot."""
+        held = self._applying.sessions.get(session)
+        if held is not None:
+            waiting = () if held.known.waits else held_of(held.known.memory)
+            held.known = suspended(held.known)
+            self._applying.touched.add(session)
+            self.free([offset for offset in waiting if offset in self.held])
+
+    def _taken(self, offset: int) -> Held:
+        self._aside.counts["released"] += 1
+        return self.held.pop(offset)
+
+    def _before(self, session: str) -> _Before:
+        held, applying = self._applying.sessions[session], self._applying
+        copied = msgspec.structs.replace(held, since=list(held.since))
+        return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.marked())
+
+    def _back(self, session: str, before: _Before) -> None:
+        """Go back to before a snapshot; what its parts changed was of their own state."""
+        applying = self._applying
+        applying.sessions[session], applying.last_row = before.held, before.last_row
+        applying.emitted.since(before.rows)
+        self._aside.back(before.aside)
+
+    def _incomplete(self, message: Held, parts: Sequence[int], failed: Held, error: Exception) -> None:
+        """A snapshot of which the transform refused a message goes to quarantine, whole."""
+        session = message[0].session
+        if failed is not message:
+            self.held.pop(failed[2].offset)
+            self._aside.counts["released"] += 1
+            self._aside.keep(message[2], "suspended", session)
+        self.refused(failed[2], session, error)
+        self.free([offset for offset in parts if offset in self.held])
+        self._forget_parts(session)
+
+    def _forget_parts(self, session: str) -> None:
+        """In a class that suspends nobody the session is what it was before: unknown, if it had no state."""
+        held = self._applying.sessions.get(session)
+        if held is None or not is_on_its_way(held.known.memory):
+            return
+        if held.state is None:
+            del self._applying.sessions[session]
+        else:
+            held.known = held.known._replace(memory=held.known.memory["g"])
+        self._applying.touched.add(session)
+
+
+class _Before(NamedTuple):
+    held: Session
+    rows: int
+    last_row: tuple[int, int]
+    aside: Marked
+
+
+NEVER = 2**63 - 1
+Agenda = tuple[dict[str, int], list[tuple[int, str]], int]
+"""When something is due for each session, the same in order, and the watermark."""
+
+
+class Due:
+    """See the module.
+
+    Attributes:
+        moment: The watermark.
+        arms: Whether anything may become due at all.
+        is_timed: Whether anything depends on the watermark.
+    """
+
+    def __init__(
+        self, declared: Declared, rules: Rules, moment: Moment, applying: Applying, waiting: Waiting, aside: Aside
+    ) -> None:
+        self._declared, self._rules, self.moment = declared, rules, moment
+        self._applying, self._waiting, self._aside = applying, waiting, aside
+        self.arms = (declared.deadline, declared.idle_us, rules.release) != (None, None, None)
+        self.is_timed = self.arms or rules.by_time or declared.watermark is not None
+        self._at: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def see(self, place: Place, body: object, record: Record) -> None:
+        """Move the watermark to what a message says."""
+        if self._declared.watermark is None:
+            self.moment.see(happened(place, record))
+        elif (said := self._declared.watermark(body, record)) is not None:
+            self.moment.see(said)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the watermark has passed something."""
+        return bool(self._heap) and self._heap[0][0] <= self.moment.at_us
+
+    def touch(self, place: Place, record: Record) -> None:
+        """A message of a session was applied, or held back."""
+        held = self._applying.sessions.get(place.session)
+        if held is None or not self.arms:
+            return
+        if not self.moment.is_absurd(at_us := happened(place, record)):
+            held.seen_us = max(held.seen_us, at_us)
+        held.at = record.offset
+        self.note(place.session, held)
+
+    def note(self, session: str, held: Session) -> None:
+        """Note when something is due for a session."""
+        due_us = self.due_us(held)
+        if due_us == NEVER:
+            self._at.pop(session, None)
+        elif self._at.get(session) != due_us:
+            self._at[session] = due_us
+            heappush(self._heap, (due_us, session))
+
+    def due_us(self, held: Session) -> int:
+        """The watermark at which something is due for a session; `NEVER` without anything."""
+        return min(self._release_us(held), self._timer_us(held), self._silent_us(held))
+
+    def fire(self, at: int, waits_before: Callable[[str], int]) -> None:
+        """Do all that is due, in the order of (when it is due, session), while an offset is worked on.
+
+        Args:
+            at: The offset.
+            waits_before: The offset before which a session began that waits for its next snapshot.
+
+        Raises:
+            PastViolation: A timer raises, which stops a stream under every class.
+        """
+        while self.is_due:
+            due_us, session = heappop(self._heap)
+            held = self._applying.sessions.get(session)
+            if self._at.get(session) != due_us:
+                continue
+            del self._at[session]
+            if held is not None and not is_waiting(held.known, waits_before(session)):
+                self._wake(session, held, due_us, at)
+
+    def copied(self) -> Agenda:
+        """All that it remembers."""
+        return dict(self._at), list(self._heap), self.moment.at_us
+
+    def back(self, copied: Agenda) -> None:
+        """Go back to what it remembered."""
+        self._at, self._heap, self.moment.at_us = copied
+
+    def _wake(self, session: str, held: Session, due_us: int, at: int) -> None:
+        if self._release_us(held) <= due_us and self._rules.release is not None:
+            ruling = self._rules.release(held.known.memory)
+            held.known = held.known._replace(memory=ruling.memory)
+            self._applying.touched.add(session)
+            self._aside.counts["gaps"] += ruling.cause == "gap"
+            self._waiting.release(session, ruling.after, at)
+            if session not in self._applying.sessions or held.known.waits:
+                return
+        try:
+            if self._timer_us(held) <= due_us:
+                self._run_timer(session, held, at)
+            if self._silent_us(held) <= due_us:
+                self._end(session, held, at)
+                return
+        except NOT_OF_THE_MESSAGE:
+            raise
+        except Exception as error:
+            raise PastViolation("timer raised") from error
+        self.note(session, held)
+
+    def _run_timer(self, session: str, held: Session, at: int) -> None:
+        due_us = self._timer_us(held)
+        rows: list[msgspec.Struct] = []
+        if self._declared.on_timer is not None:
+            rows = self._applying.beside(session, self._declared.on_timer(held.state, due_us), held)
+        if self._timer_us(held) <= due_us:
+            raise ValueError("the timer did not move on")
+        self._emit(session, held, due_us, at, rows)
+
+    def _end(self, session: str, held: Session, at: int) -> None:
+        due_us, waiting = self._silent_us(held), held_of(held.known.memory)
+        rows = self._applying.end(session)
+        self._waiting.free(waiting)
+        self._emit(session, held, due_us, at, rows)
+
+    def _emit(self, session: str, held: Session, due_us: int, at: int, rows: list[msgspec.Struct]) -> None:
+        self._aside.counts["timer_rows"] += bool(rows)
+        self._applying.emit(Source(held.at, session, None, due_us), at, rows)
+
+    def _release_us(self, held: Session) -> int:
+        waits_for_more = is_on_its_way(held.known.memory)
+        due_us = None if waits_for_more or self._rules.release is None else due_at(held.known.memory)
+        return NEVER if due_us is None else due_us
+
+    def _timer_us(self, held: Session) -> int:
+        if self._declared.deadline is None or held.state is None:
+            return NEVER
+        due_us = self._declared.deadline(held.state)
+        return NEVER if due_us is None else due_us
+
+    def _silent_us(self, held: Session) -> int:
+        return NEVER if self._declared.idle_us is None else held.seen_us + self._declared.idle_us

@@ -1,0 +1,1 @@
+"""Independent gates of the proof, one for each integrity class."""

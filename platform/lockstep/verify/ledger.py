@@ -1,0 +1,506 @@
+"""Ledger, commits and side files as stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.errors import TableError
+from lockstep.state.changelog import SectionRef
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Head, SideFile
+from lockstep.table.file_checksum import verify
+from lockstep.table.layout import StreamFolders
+from lockstep.verify.report import Place, ViolationKind, Violations
+
+Key = tuple[str, int]
+"""(topic id, partition)."""
+EXPIRED = "expired"
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """Offsets [start, until) without a message, with the cause that the ledger names."""
+
+    start: int
+    until: int
+    cause: str
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A session that an operator skips: it waits where it began before an offset."""
+
+    session: str
+    before: int
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What an operator accepted, so that a halted stream went on."""
+
+    kind: str
+    who: str = ""
+    why: str = ""
+
+
+class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
+    """One ledger row: what the proof needs of it, and nothing of the engine's own type of it.
+
+    Columns that a later release added have defaults: rows of an older one are without.
+    """
+
+    generation: int
+    batch: int
+    topic_id: str
+    topic: str
+    partition: int
+    start: int
+    until: int
+    messages: int
+    rows: int
+    accepted_without_row: int
+    skipped: int
+    repeats: int
+    gaps: int
+    dropped: int
+    quarantined: int
+    suspended_from: int
+    holes: list[Hole]
+    state_file: str | None = None
+    state_start: int | None = None
+    state_length: int | None = None
+    accepted_loss: str | None = None
+    accepted: list[Accepted] = []
+    suspended_sessions: list[Skipped] = []
+    catching_up: bool = False
+    with_rows: int | None = None
+    buffered: int = 0
+    released: int = 0
+    late: int = 0
+    timer_rows: int = 0
+    watermark: datetime | None = None
+    rows_emitted: int = 0
+    planned_at: datetime | None = None
+
+    @property
+    def place(self) -> Place:
+        """Its partition."""
+        return Place(self.topic, self.topic_id, self.partition)
+
+    @property
+    def section(self) -> SectionRef | None:
+        """Where the partition's state lies after it."""
+        if self.state_file is None or self.state_start is None or self.state_length is None:
+            return None
+        return SectionRef(file=self.state_file, start=self.state_start, length=self.state_length)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Event time that the partition had come to; None before any."""
+        return microseconds(self.watermark)
+
+    @property
+    def planned_us(self) -> int | None:
+        """When its batch was planned."""
+        return microseconds(self.planned_at)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it only repeats a position."""
+        return self.start == self.until
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether its offsets were given up by an operator."""
+        return self.accepted_loss is not None and not self.is_empty
+
+    @property
+    def is_word(self) -> bool:
+        """Whether it is an operator's word on a halted stream, and read nothing."""
+        return bool(self.accepted) and not self.messages
+
+    @property
+    def read_from(self) -> int:
+        """First offset that was still there to read."""
+        at = self.start
+        for hole in self.holes:
+            if hole.cause == EXPIRED and hole.start == at:
+                at = hole.until
+        return at
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(at: datetime | None) -> int | None:
+    """A time in microseconds since 1970 (UTC)."""
+    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
+
+
+class Chain(msgspec.Struct):
+    """All ranges of one partition, in order of batches.
+
+    Attributes:
+        place: The partition.
+        ranges: Its ranges.
+        grown_at: Batches at which its topic got another partition.
+    """
+
+    place: Place
+    ranges: list[LedgerRange]
+    grown_at: frozenset[int] = frozenset()
+
+    @property
+    def start(self) -> int:
+        """First offset that the stream wanted."""
+        return self.ranges[0].start
+
+    @property
+    def until(self) -> int:
+        """First offset not committed."""
+        return self.ranges[-1].until
+
+
+def chains(rows: Iterable[LedgerRange], violations: Violations) -> dict[Key, Chain]:
+    """Ranges by partition; checks that each begins where the one before ended."""
+    found: dict[Key, Chain] = {}
+    for row in sorted(rows, key=lambda each: (each.batch, each.start, each.until)):
+        found.setdefault((row.topic_id, row.partition), Chain(row.place, [])).ranges.append(row)
+    for chain in found.values():
+        _check_joints(chain, violations)
+    return {key: msgspec.structs.replace(chain, grown_at=_growth(chain, found)) for key, chain in found.items()}
+
+
+def _check_joints(chain: Chain, violations: Violations) -> None:
+    for before, after in pairwise(chain.ranges):
+        if before.batch == after.batch:
+            found = f"[{before.start}, {before.until}) and [{after.start}, {after.until}) in batch {after.batch}"
+            violations.add(ViolationKind.LEDGER_ROW_DOUBLED, chain.place, after.start, "one row a batch", found)
+        elif after.start != before.until:
+            kind = ViolationKind.RANGE_GAP if after.start > before.until else ViolationKind.RANGE_OVERLAP
+            found = f"batch {after.batch} starts at {after.start}"
+            violations.add(kind, chain.place, min(before.until, after.start), f"start {before.until}", found)
+    for row in chain.ranges:
+        if row.until < row.start:
+            violations.add(
+                ViolationKind.RANGE_OVERLAP, chain.place, row.until, f"an end from {row.start} on", row.until
+            )
+
+
+def _growth(chain: Chain, found: Mapping[Key, Chain]) -> frozenset[int]:
+    """Batches in which a partition of the same topic appears that its first batch did not have."""
+    firsts = {each.ranges[0].batch for key, each in found.items() if key[0] == chain.place.topic_id}
+    return frozenset(firsts - {min(firsts)})
+
+
+def provable_from(ranges: Sequence[LedgerRange], first_kept: int) -> int:
+    """Index of the first range from which on Kafka still has all that was read; len(ranges) for none.
+
+    Where a log was cut and grew again, what lies at the offsets before is not what was read.
+    """
+    index = len(ranges)
+    while index > 0 and _is_kept(ranges[index - 1], first_kept):
+        index -= 1
+    return index
+
+
+def _is_kept(row: LedgerRange, first_kept: int) -> bool:
+    return not row.catching_up and (row.is_empty or row.read_from >= first_kept)
+
+
+Row = dict[str, object]
+COMPACTED = "compacted-"
+"""How the names of compacted files begin; said here again, because the proof shares nothing with what it proves."""
+NamedFiles = dict[tuple[int, int], tuple[SideFile, ...]]
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A live file of a table, as its log names it."""
+
+    path: str
+    size: int
+    rows: int
+
+
+class Named(msgspec.Struct):
+    """What the output table's commits name.
+
+    Attributes:
+        ledger: The ledger file of each (generation, batch).
+        quarantine: The quarantine files of each (generation, batch) that has any.
+        late: Those of the late table.
+        first_version: Oldest entry that is still there; older ones were cleaned up.
+    """
+
+    ledger: NamedFiles
+    quarantine: NamedFiles
+    late: NamedFiles
+    first_version: int
+
+
+class SideTable(msgspec.Struct):
+    """A side table at the version that was read.
+
+    Attributes:
+        name: "ledger" or "quarantine".
+        folder: Where it lies.
+        files: Its live files, by path.
+        held: The newest batch that it says it holds.
+    """
+
+    name: str
+    folder: Path
+    files: dict[str, StoredFile]
+    held: int
+
+
+class Stored(msgspec.Struct):
+    """Everything that was read of a stream's tables.
+
+    Attributes:
+        version: Version of the output table.
+        head: Its head; the proof ends at the head's batch.
+        data_files: Live files of the output table.
+        ledger: Ledger rows up to the head, without those of generations that were rewound.
+        quarantine: Quarantine rows, likewise.
+        late: Rows of the late table, likewise.
+        checked: How many side files were compared.
+        notes: What limits the comparison.
+    """
+
+    version: int
+    head: Head
+    data_files: list[StoredFile]
+    ledger: list[LedgerRange]
+    quarantine: list[Row]
+    late: list[Row]
+    checked: int
+    notes: list[str]
+
+
+def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
+    """Read the tables.
+
+    1. The output table's head: the proof goes up to its batch and no further.
+    2. The side tables, which may hold later batches by now.
+    3. All that the output's commits name, those later batches included.
+    4. Compare 2 with 3; read the rows.
+
+    Raises:
+        TableError: A log cannot be read, or holds entries of somebody else.
+    """
+    try:
+        base = OutputLog(folders.table).base()  # 1
+        data_files = list(_live(DeltaTable(folders.table, version=base.version)).values())
+        sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
+        late = _side(folders.late) if delta_log.exists(folders.late) else None
+        named = _named(folders.table, base.version)  # 3
+    except DeltaError as error:
+        raise TableError(
+            f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
+            next_step=f"lockstep repair {folders.stream} says what is broken",
+        ) from error
+    head, notes = base.head, []
+    if named.first_version > 0:
+        notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
+    ledger = _compared(sides[0], named.ledger, named.first_version, head, violations)  # 4
+    kept = _compared(sides[1], named.quarantine, named.first_version, head, violations)
+    too_late: list[Row] = []
+    if late is not None:
+        too_late = _compared(late, named.late, named.first_version, head, violations)
+    _check_data_files(folders.table, data_files, violations)
+    return Stored(
+        version=base.version,
+        head=head,
+        data_files=data_files,
+        ledger=[_range(row) for row in _valid(ledger, head)],
+        quarantine=list(_valid(kept, head)),
+        late=list(_valid(too_late, head)),
+        checked=sum(len(side.files) for side in (*sides, late) if side is not None),
+        notes=notes,
+    )
+
+
+def _live(table: DeltaTable) -> dict[str, StoredFile]:
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return {a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0) for a in actions}
+
+
+def _side(folder: Path) -> SideTable:
+    table = DeltaTable(folder)
+    return SideTable(folder.name, folder, _live(table), table.transaction_version(delta_log.BATCH) or 0)
+
+
+def _named(table: Path, version: int) -> Named:
+    """What the commits name; those after `version` too, because the side tables may be ahead of it by now."""
+    found = Named({}, {}, {}, version)
+    for at in range(version, -1, -1):
+        entry = delta_log.read_entry(table, at)
+        if entry is None:
+            break
+        found.first_version = at
+        _name(found, entry)
+    for at in _later(table, version):
+        _name(found, delta_log.read_entry(table, at))
+    return found
+
+
+def _name(found: Named, entry: delta_log.Entry | None) -> None:
+    head = entry.head if entry is not None else None
+    if head is not None and head.ledger is not None:
+        found.ledger.setdefault((head.generation, head.batch), (head.ledger,))
+    if head is not None and head.quarantine is not None:
+        found.quarantine.setdefault((head.generation, head.quarantine.batch), head.quarantine.files)
+    if head is not None and head.late is not None:
+        found.late.setdefault((head.generation, head.late.batch), head.late.files)
+
+
+def _later(table: Path, version: int) -> Iterator[int]:
+    at = version + 1
+    while delta_log.entry_path(table, at).exists():
+        yield at
+        at += 1
+
+
+def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head, violations: Violations) -> list[Row]:
+    """The rows of a side table, after its files were compared with those that the commits name."""
+    rows: list[Row] = []
+    wanted: dict[str, tuple[tuple[int, int], SideFile]] = {
+        file.path: (key, file) for key, files in named.items() for file in files
+    }
+    compacted = _CompactedRows(side, violations)
+    # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
+    newest = max((batch for (_, batch), _ in wanted.values() if batch <= head.batch), default=0)
+    for path, (key, file) in sorted(wanted.items(), key=lambda item: item[1][0][1]):
+        batch = key[1]
+        if path not in side.files and key in compacted.rows:
+            rows += compacted.take(key, file)
+            continue
+        if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
+            found = "no live file of that name"
+            violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
+        if batch <= head.batch:
+            rows += _rows(side, file, batch, violations)
+    first_known = min((batch for (_, batch), _ in wanted.values()), default=0) if first_version > 0 else 0
+    for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
+        rows += _foreign_rows(side, path, first_known, violations)
+    return rows + compacted.rest(first_known)
+
+
+class _CompactedRows:
+    """Rows of compacted files of a side table, which took the place of the files that commits name.
+
+    Attributes:
+        paths: Those files.
+        rows: Their rows by (generation, batch).
+    """
+
+    def __init__(self, side: SideTable, violations: Violations) -> None:
+        self._side, self._violations = side, violations
+        self.paths = {path for path in side.files if path.startswith(COMPACTED)}
+        self.rows: dict[tuple[int, int], list[Row]] = {}
+        for path in sorted(self.paths):
+            for row in self._read(path):
+                self.rows.setdefault((cast("int", row["generation"]), cast("int", row["batch"])), []).append(row)
+
+    def take(self, key: tuple[int, int], file: SideFile) -> list[Row]:
+        """The rows of one batch, which must be as many as the commit says."""
+        found = self.rows.pop(key)
+        if len(found) != file.rows:
+            expected = f"{self._side.name}/{file.path}: {file.rows} rows"
+            self._changed(expected, f"{len(found)} rows of batch {key[1]} in a compacted file")
+        return found
+
+    def rest(self, first_known: int) -> list[Row]:
+        """Rows that no commit names: to be expected only of batches whose commits were cleaned up."""
+        rows: list[Row] = []
+        for (_, batch), found in sorted(self.rows.items()):
+            if batch < first_known:
+                rows += found
+            else:
+                expected = "only rows of files that commits name"
+                self._violations.add(
+                    ViolationKind.SIDE_FILE_FOREIGN, None, None, expected, f"{len(found)} rows of batch {batch}"
+                )
+        return rows
+
+    def _read(self, path: str) -> list[Row]:
+        try:
+            verify(self._side.folder / path, self._side.folder.parent.name)
+        except TableError as error:
+            self._changed(f"{self._side.name}/{path} as it was written", error.problem)
+        rows, live = _read(self._side.folder / path) or [], self._side.files[path]
+        if len(rows) != live.rows:
+            self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")
+        return rows
+
+    def _changed(self, expected: str, found: str) -> None:
+        self._violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
+
+
+def _foreign_rows(side: SideTable, path: str, first_known: int, violations: Violations) -> list[Row]:
+    """Rows of a file that no commit names: to be expected only of batches whose commits were cleaned up."""
+    rows = _read(side.folder / path) or []
+    if rows and all(cast("int", row["batch"]) < first_known for row in rows):
+        return rows
+    found = f"{len(rows)} rows in {side.name}/{path}"
+    violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, "only files that commits name", found)
+    return []
+
+
+def _rows(side: SideTable, file: SideFile, batch: int, violations: Violations) -> list[Row]:
+    """The rows of a file that a commit names, whether the side table has it or not."""
+    path = side.folder / file.path
+    rows, live = _read(path), side.files.get(file.path)
+    if rows is None:
+        found = "unreadable" if path.exists() else "no such file"
+        violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
+        return []
+    sizes = {path.stat().st_size} | ({live.size} if live is not None else set())
+    counts = {len(rows)} | ({live.rows} if live is not None else set())
+    if sizes != {file.size} or counts != {file.rows}:
+        found = f"{sorted(sizes)} bytes, {sorted(counts)} rows"
+        expected = f"{side.name}/{file.path}: {file.size} bytes, {file.rows} rows"
+        violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
+    for row in rows:
+        if row["batch"] != batch:
+            found = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
+            violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, f"rows of batch {batch} in {file.path}", found)
+    return rows
+
+
+def _read(path: Path) -> list[Row] | None:
+    """The rows of a file; None when it is missing or no Parquet."""
+    try:
+        return pq.ParquetFile(path).read().to_pylist()
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _valid(rows: Iterable[Row], head: Head) -> Iterator[Row]:
+    """Rows of batches that no rewind took back."""
+    last_batch = {ended.generation: ended.last_batch for ended in head.lineage} | {head.generation: head.batch}
+    for row in rows:
+        if cast("int", row["batch"]) <= last_batch.get(cast("int", row["generation"]), -1):
+            yield row
+
+
+def _range(row: Row) -> LedgerRange:
+    """A ledger row; what is null in it is what its column has by default."""
+    return msgspec.convert({name: value for name, value in row.items() if value is not None}, LedgerRange)
+
+
+def _check_data_files(table: Path, files: Iterable[StoredFile], violations: Violations) -> None:
+    for file in files:
+        path = table / file.path
+        found = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
+        if found != f"{file.size} bytes":
+            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)

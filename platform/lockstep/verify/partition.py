@@ -1,0 +1,285 @@
+"""Walks one partition's log once more beside its ledger rows: the fold, and after each range what it must have left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from confluent_kafka import Message
+
+from lockstep.verify.declaration import Declared
+from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, Answer, Rules
+from lockstep.verify.kafka_reader import offset_of
+from lockstep.verify.ledger import EXPIRED, Chain, LedgerRange
+from lockstep.verify.replay import Folding
+from lockstep.verify.report import ViolationKind, Violations
+from lockstep.verify.rows import Cursor, RowComparison
+from lockstep.verify.side_tables import Aside, PastViolation
+from lockstep.verify.state import StoredState
+
+COUNTS = (
+    *("messages", "rows", "with_rows", "accepted_without_row", "skipped"),
+    *("repeats", "gaps", "dropped", "quarantined", "late", "buffered", "released", "timer_rows"),
+)
+"""Columns of the ledger that the fold counts too."""
+
+BEGUN_ELSEWHERE = -1
+"""Offset from which a partition is suspended that a topic grew by: what its sessions were before lies elsewhere."""
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a partition's proof works with."""
+
+    declared: Declared
+    chain: Chain
+    rules: Rules
+    folding: Folding
+    aside: Aside
+    cursor: Cursor
+    rows: RowComparison
+    stored: StoredState
+
+
+class PartitionProof:
+    """The proof of one partition from one of its ranges on.
+
+    Attributes:
+        totals: Messages by what became of them.
+        lost: Offsets that an operator gave up.
+        gaps: Offsets without a message, each with the cause that the ledger names, where it names one.
+        ended: Why the fold could not go on to the end.
+    """
+
+    def __init__(self, parts: Parts, first: int, violations: Violations) -> None:
+        self._parts, self._violations = parts, violations
+        self._ranges = parts.chain.ranges
+        self._next = first
+        self._at = self._ranges[first].read_from if first < len(self._ranges) else parts.chain.until
+        self._range_gaps: list[tuple[int, int]] = []
+        self._suspend_at: list[int] = []
+        self.totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
+        self.lost = 0
+        self.gaps: list[tuple[int, int, str]] = []
+        self.ended = ""
+        if first < len(self._ranges):
+            self._begin()
+            self._close_reached()
+
+    @property
+    def start(self) -> int:
+        """First offset to read."""
+        return self._at
+
+    @property
+    def living(self) -> Iterator[str]:
+        """Sessions that go on here: known, and not waiting for a snapshot."""
+        before = self._parts.folding.suspension.before
+        for session, held in self._parts.folding.sessions.items():
+            if not held.known.waits and held.known.opened_at >= before:
+                yield session
+
+    @property
+    def compared_rows(self) -> int:
+        """Rows of the table that were compared with the fold."""
+        return self._parts.rows.compared
+
+    @property
+    def compared_states(self) -> int:
+        """Session states that were compared with the fold."""
+        return self._parts.stored.compared
+
+    @property
+    def compared_kept(self) -> int:
+        """Rows of quarantine and late table that were compared with their messages."""
+        return self._parts.aside.kept.compared + self._parts.aside.late.compared
+
+    def take(self, messages: Sequence[Message], reached: int) -> None:
+        """Fold messages; every offset before `reached` is in them, or holds none."""
+        if self.ended:
+            return
+        try:
+            for message in messages:
+                self._take(message)
+            self._pass_over(reached)
+            self._compare_rows(self._at)
+        except PastViolation as past:
+            self._end(past.cause)
+
+    def finish(self, end: int) -> None:
+        """After the last message: what is left over has no message.
+
+        Args:
+            end: Where reading ended; before the end of the chain only where Kafka lost the rest.
+        """
+        chain, parts = self._parts.chain, self._parts
+        if self.ended or end < chain.until:
+            return
+        self._compare_rows(chain.until + (parts.folding.applying.last_row[0] == chain.until))
+        for batch in parts.cursor.before(2**63 - 1):
+            offset = batch["_emit_offset"][0].as_py()
+            found, expected = f"{batch.num_rows} rows", f"no rows from {chain.until} on"
+            self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, found)
+        for offset in parts.folding.waiting.held:
+            parts.aside.nowhere(offset)
+        for kept in (parts.aside.kept, parts.aside.late):
+            for offset in kept.outside(range(chain.start, chain.until)):
+                kept.unread(offset)
+
+    def _take(self, message: Message) -> None:
+        offset = offset_of(message)
+        self._pass_over(offset)
+        if offset < self._at:
+            return  # in front of what was still there to read, says the ledger: `verify` has compared that with Kafka
+        self._at = offset + 1
+        if self._ranges[self._next].is_loss:
+            self.lost += 1
+        else:
+            while self._suspend_at and self._suspend_at[0] <= offset:
+                self._suspend_before(self._suspend_at.pop(0))
+            self._parts.folding.take(message, offset)
+        self._close_reached()
+
+    def _pass_over(self, reached: int) -> None:
+        """Note the offsets up to `reached` as without a message, range by range."""
+        while self._at < reached and self._next < len(self._ranges):
+            until = min(reached, self._ranges[self._next].until)
+            if self._at < until:
+                self._range_gaps.append((self._at, until))
+            self._at = max(self._at, until)
+            self._close_reached()
+
+    def _close_reached(self) -> None:
+        while self._next < len(self._ranges) and self._ranges[self._next].until <= self._at:
+            self._close()
+            self._next += 1
+            if self._next < len(self._ranges):
+                self._begin()
+
+    def _begin(self) -> None:
+        """The suspensions with which a range begins: the driver's, and those of holes inside."""
+        row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
+        expired = row.read_from > row.start and rules.expired is Answer.SUSPEND
+        grown = row.batch in self._parts.chain.grown_at and rules.grew is Answer.SUSPEND
+        at = row.read_from
+        self._at = max(self._at, at)
+        skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
+        folding.suspension = folding.suspension._replace(skipped=skipped)
+        if row.is_word:  # an operator's word: who waits, and from where on
+            folding.suspend_before(row.suspended_from)
+        elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is Answer.SUSPEND:
+            folding.suspend_before(BEGUN_ELSEWHERE)
+        elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
+            self._suspend_before(at)
+        unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
+        if rules.hole is Answer.SUSPEND:
+            self._suspend_at = sorted({*self._suspend_at, *unproven})
+        parts = self._parts
+        parts.aside.given_up = folding.suspension.before
+        planned_us, moment = row.planned_us, folding.due.moment
+        moment.latest_us = NO_LIMIT_US if planned_us is None else planned_us + parts.declared.skew_us
+        if row.is_empty and planned_us is not None and row.watermark_us is not None:
+            self._advance(row, planned_us, row.watermark_us)
+
+    def _advance(self, row: LedgerRange, planned_us: int, watermark_us: int) -> None:
+        """The watermark of a partition in which nothing comes goes on by the clock, where the stream says so."""
+        folding, advance_us = self._parts.folding, self._parts.declared.advance_us
+        if folding.due.is_timed and advance_us is not None and watermark_us <= planned_us - advance_us:
+            folding.advance(watermark_us, row.until)
+
+    def _suspend_before(self, offset: int) -> None:
+        self._parts.folding.suspend_before(max(self._parts.folding.suspension.before, offset))
+
+    @property
+    def _before(self) -> LedgerRange:
+        """The row before the current one."""
+        return self._ranges[self._next - 1]
+
+    def _close(self) -> None:
+        """What a range must have left."""
+        row, parts = self._ranges[self._next], self._parts
+        self._compare_holes(row)
+        self._compare_counts(row)
+        self._compare_time(row)
+        self._compare_suspensions(row)
+        whole = self._next == len(self._ranges) - 1
+        parts.stored.compare(row, parts.folding, whole=whole)
+        if parts.rules.hole is Answer.STOP and any(hole.cause == "unproven" for hole in row.holes):
+            raise PastViolation("a hole that nothing explains")
+
+    def _compare_suspensions(self, row: LedgerRange) -> None:
+        folding = self._parts.folding
+        if folding.suspension.before != row.suspended_from:
+            expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
+            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
+        left = {session for session, before in folding.suspension.skipped.items() if not folding.begun(session, before)}
+        found = {each.session for each in row.suspended_sessions}
+        if left != found and not row.is_word:
+            expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
+            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))
+
+    def _compare_counts(self, row: LedgerRange) -> None:
+        counts = self._parts.aside.counts
+        for name in COUNTS:
+            self.totals[name] += counts[name]
+            if getattr(row, name) not in {counts[name], None}:  # None: of an older release
+                expected = f"{counts[name]} {name} in batch {row.batch}"
+                self._add(ViolationKind.COUNT_DIFFERS, row.start, expected, getattr(row, name))
+        counts.clear()
+        offset, rows = self._parts.folding.applying.last_row
+        if row.rows_emitted != (emitted := rows if offset == row.until else 0):
+            expected = f"{emitted} rows emitted at offset {row.until} by batch {row.batch}"
+            self._add(ViolationKind.COUNT_DIFFERS, row.until, expected, row.rows_emitted)
+
+    def _compare_time(self, row: LedgerRange) -> None:
+        due = self._parts.folding.due
+        at_us = None if due.moment.at_us == UNKNOWN_US else due.moment.at_us
+        if due.is_timed and row.watermark_us != at_us:
+            expected = f"watermark {at_us} after batch {row.batch}"
+            self._add(ViolationKind.WATERMARK_DIFFERS, row.until, expected, row.watermark_us)
+
+    def _compare_holes(self, row: LedgerRange) -> None:
+        if row.is_loss:
+            self._range_gaps.clear()
+            return
+        claimed = {
+            at: hole.cause for hole in row.holes if hole.cause != EXPIRED for at in range(hole.start, hole.until)
+        }
+        found = {at for start, until in self._range_gaps for at in range(start, until)}
+        self._range_gaps.clear()
+        for start, until in _runs(found - claimed.keys()):
+            expected = f"offsets {start} to {until - 1} in the ledger's holes of batch {row.batch}"
+            self._add(ViolationKind.HOLE_UNEXPLAINED, start, expected, f"holes {_shown(row)}")
+        for start, until in _runs(claimed.keys() - found):
+            expected = f"messages at {start} to {until - 1}"
+            self._add(ViolationKind.HOLE_FALSE, start, expected, f"batch {row.batch} has them as {claimed[start]}")
+        self.gaps += [(at, at + 1, claimed[at]) for at in sorted(found & claimed.keys())]
+
+    def _compare_rows(self, until: int) -> None:
+        parts = self._parts
+        emitted = parts.folding.applying.emitted
+        later = emitted.since(emitted.emitted_before(until))
+        parts.folding.applying.emitted = later
+        parts.rows.compare(emitted, parts.cursor.before(until), parts.aside.kept)
+
+    def _end(self, cause: str) -> None:
+        self.ended = f"from offset {self._at - 1} on nothing is proven: {cause}"
+        expected = f"the stream stops ({cause})"
+        self._add(ViolationKind.PAST_VIOLATION, self._at - 1, expected, f"read up to {self._parts.chain.until}")
+
+    def _add(self, kind: ViolationKind, offset: int, expected: object, found: object) -> None:
+        self._violations.add(kind, self._parts.chain.place, offset, expected, found)
+
+
+def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Offsets that follow each other, as [start, until)."""
+    runs: list[tuple[int, int]] = []
+    for offset in sorted(offsets):
+        if runs and runs[-1][1] == offset:
+            runs[-1] = (runs[-1][0], offset + 1)
+        else:
+            runs.append((offset, offset + 1))
+    return runs
+
+
+def _shown(row: LedgerRange) -> str:
+    return ", ".join(f"{hole.start} to {hole.until - 1} ({hole.cause})" for hole in row.holes) or "none"

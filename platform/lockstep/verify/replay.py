@@ -1,0 +1,281 @@
+"""Folds one partition's messages again, one by one, with the second gate of its class."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import msgspec
+from confluent_kafka import Message
+
+from lockstep.model.record import KafkaMessage, Kind, Record
+from lockstep.verify import report
+from lockstep.verify.declaration import Declared
+from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Due, Held, Waiting
+from lockstep.verify.gates.base import Answer, Fate, Known, Moment, Rules, Suspension, What, fate, is_on_its_way
+from lockstep.verify.rows import Source
+from lockstep.verify.sessions import Applying, Session
+from lockstep.verify.side_tables import Aside, Marked
+
+NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""What decoders raise on a value that is none of the stream's messages."""
+
+
+class Folding:
+    """The fold of one partition.
+
+    Attributes:
+        aside: What is not applied, and all counts.
+        applying: The sessions.
+        waiting: What is held back.
+        due: What the watermark sets going.
+        suspension: Which sessions wait for their next snapshot without having done anything.
+    """
+
+    def __init__(self, declared: Declared, rules: Rules, moment: Moment, place: report.Place, aside: Aside) -> None:
+        self._declared, self._rules, self._place, self.aside = declared, rules, place, aside
+        self.applying = Applying(declared, aside, undoes=rules.raised is not Answer.STOP)
+        self.waiting = Waiting(rules, self.applying, aside)
+        self.due = Due(declared, rules, moment, self.applying, self.waiting, aside)
+        self.suspension = Suspension()
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """All sessions that are known."""
+        return self.applying.sessions
+
+    @property
+    def suspends(self) -> bool:
+        """Whether sessions are stored with the offset at which they began."""
+        decided = bool(self.suspension.before or self.suspension.skipped) and not self._rules.needs_no_snapshot
+        return self._rules.suspends or decided
+
+    def waits_before(self, session: str) -> int:
+        """The offset from which on a session that began earlier waits."""
+        return 0 if self._rules.needs_no_snapshot else self.suspension.of(session)
+
+    def suspend_before(self, offset: int) -> None:
+        """Let all sessions that began before an offset wait."""
+        self.suspension = self.suspension._replace(before=offset)
+
+    def begun(self, session: str, before: int) -> bool:
+        """Whether a session has begun anew from an offset on."""
+        held = self.sessions.get(session)
+        return held is not None and not held.known.waits and held.known.opened_at >= before
+
+    def placed(self, record: Record) -> Held:
+        """A message that was held back, as it was when it came."""
+        body = self._decoded(record.value)
+        return self._declared.place(body, record), body, record
+
+    def advance(self, watermark_us: int, at: int) -> None:
+        """Move the watermark on where nothing has come."""
+        self.due.moment.see(watermark_us)
+        self.due.fire(at, self.waits_before)
+
+    def take(self, message: Message, offset: int) -> None:
+        """Fold the next message.
+
+        Args:
+            message: The message.
+            offset: Its offset.
+
+        Raises:
+            PastViolation: The class forbids it, and the stream went on.
+        """
+        where = self._place
+        record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
+        self.aside.counts["messages"] += 1
+        if self.aside.kept.killed(record.offset):
+            self._undecodable(record)  # as the stream found out: it ends whoever decodes it
+            return
+        try:
+            body = self._decoded(record.value)
+        except NO_MESSAGE as error:
+            if isinstance(error, NOT_OF_THE_MESSAGE):
+                raise
+            self._undecodable(record)
+            return
+        try:
+            place = self._declared.place(body, record)
+        except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
+            self._misplaced(record, error)
+            return
+        if place.kind is Kind.SKIP:
+            self.aside.counts["skipped"] += 1
+            self.aside.nowhere(record.offset)
+        elif self.due.is_timed:
+            self._judge_in_time((place, body, record))
+        else:
+            self._judge((place, body, record))
+
+    def _decoded(self, value: bytes | None) -> object:
+        if value is None or len(value) > self._declared.message_bytes_max:
+            raise ValueError("no value, or a larger one than the stream takes")
+        return self._declared.decode(value)
+
+    def _judge_in_time(self, message: Held) -> None:
+        """Judge a message after what it makes due; one that the transform refuses makes nothing due."""
+        place, body, record = message
+        watermark_us = self.due.moment.at_us
+        try:
+            self.due.see(place, body, record)
+        except Exception as error:  # noqa: BLE001  # see above
+            self.waiting.refused(record, place.session, error)
+            return
+        may_undo = self.aside.kept.holds(record.offset) and (self.due.is_due or self.waiting.held)
+        copied = self._copied() if may_undo else None
+        self.due.fire(record.offset, self.waits_before)
+        raised = self._judge(message, refuses=copied is None)
+        if raised is not None and copied is not None:
+            self._back(copied)
+            self.waiting.refused(record, place.session, raised)
+        if raised is not None:
+            self.due.moment.at_us = watermark_us
+
+    def _judge(self, message: Held, *, refuses: bool = True) -> Exception | None:
+        """Judge a message; gives what the transform raised on it.
+
+        Args:
+            message: Its place, body and record.
+            refuses: Whether it is put aside then.
+        """
+        place, _, record = message
+        held = self.sessions.get(place.session)
+        fated = fate(self._rules, held.known if held is not None else None, place, record, self.suspension)
+        self.waiting.free(fated.freed)
+        self.waiting.drop(fated.stale)
+        try:
+            done = self._done(fated, message, held)
+        except NOT_OF_THE_MESSAGE:
+            raise
+        except Exception as error:  # noqa: BLE001  # see above
+            if refuses:
+                self.waiting.refused(record, place.session, error)
+            return error
+        if done:  # what the transform refuses after all is not counted as noticed
+            self._notice(fated)
+            if fated.what in _GOES_ON:
+                self.due.touch(place, record)
+        return None
+
+    def _done(self, fated: Fate, message: Held, held: Session | None) -> bool:
+        """Do with a message what was ruled; whether that is to be noticed."""
+        place, _, record = message
+        if fated.what is What.ACCEPT:
+            return self._accept(fated, message)
+        if fated.what is What.HOLD:
+            self._hold(fated, message)
+        elif fated.what is What.DROP:
+            self.aside.drop(record.offset)
+        elif fated.what is What.LATE:
+            self._late(message)
+        elif fated.what is What.ASIDE:
+            self.aside.keep(record, fated.cause, place.session)
+        else:
+            self._keep_out(fated, record, place.session, held)
+        return True
+
+    def _accept(self, fated: Fate, message: Held) -> bool:
+        place, _, record = message
+        known = cast("Known", fated.known)
+        held = self.sessions.get(place.session)
+        if held is not None and fated.before and is_on_its_way(held.known.memory):
+            if not self.waiting.complete(message, fated.before):
+                return False
+            self.sessions[place.session].known = known
+            return True
+        if held is not None and (fated.before or place.kind is Kind.END):
+            held.known = known  # what is applied or freed now waits no longer
+            self.waiting.release(place.session, fated.before, record.offset)
+        if place.kind is Kind.END:
+            self.waiting.apply(message, at=record.offset)
+            return True
+        self.applying.apply(message, at=record.offset, known=known, opens=True if fated.begins else None)
+        self.waiting.release(place.session, fated.after, record.offset)
+        return True
+
+    def _hold(self, fated: Fate, message: Held) -> None:
+        session, known = message[0].session, cast("Known", fated.known)
+        held = self.sessions.get(session)
+        if held is None:
+            self.sessions[session] = Session(known, None)
+        else:
+            held.known = known
+        self.applying.touched.add(session)
+        self.waiting.hold(message)
+
+    def _late(self, message: Held) -> None:
+        place, body, record = message
+        held, on_late = self.sessions.get(place.session), self._declared.on_late
+        if held is not None and on_late is not None:
+            rows = self.applying.beside(place.session, on_late(held.state, body, record), held)
+            self.aside.counts["timer_rows"] += bool(rows)
+            source = Source(record.offset, place.session, place.sequence, place.event_time_us)
+            self.applying.emit(source, record.offset, rows)
+        self.aside.keep_late(record, place.session)
+
+    def _keep_out(self, fated: Fate, record: Record, session: str, held: Session | None) -> None:
+        after = fated.known
+        if fated.what is What.REFUSE:  # the stream should have stopped here, unless another policy was in force then
+            self.aside.stop_unless_kept(record.offset, fated.cause)
+            after = held.known._replace(waits=True) if held is not None else None
+        self.aside.keep(record, fated.cause, session)
+        if held is not None and after is not None and held.known != after:
+            held.known = after
+            self.applying.touched.add(session)
+
+    def _notice(self, fated: Fate) -> None:
+        if fated.what is What.HOLD:
+            return
+        if fated.cause == "gap":
+            self.aside.counts["gaps"] += 1
+        elif fated.what is What.DROP or (fated.what is What.ACCEPT and fated.cause):
+            self.aside.counts["repeats"] += 1
+
+    def _undecodable(self, record: Record) -> None:
+        answer = self.aside.answer(self._rules.undecodable, record.offset, "undecodable")
+        if answer is Answer.COUNT:
+            self.aside.drop(record.offset)
+            return
+        self.aside.keep(record, "undecodable", None)
+        if answer is not Answer.QUARANTINE:  # whose message it was is not known
+            self.suspend_before(record.offset + 1)
+
+    def _misplaced(self, record: Record, error: Exception) -> None:
+        """A message of which the transform cannot say whose it is."""
+        cause = str(getattr(error, "what", "transform raised"))
+        answer = self.aside.answer(self._rules.raised, record.offset, cause)
+        self.aside.keep(record, cause, None)
+        if answer is not Answer.QUARANTINE:
+            self.suspend_before(record.offset + 1)
+
+    def _copied(self) -> _Copied:
+        """All that a message may change, to go back to."""
+        applying = self.applying
+        return _Copied(
+            sessions={session: held.copied() for session, held in self.sessions.items()},
+            held=dict(self.waiting.held),
+            aside=self.aside.marked(),
+            rows=len(applying.emitted.rows),
+            last_row=applying.last_row,
+            due=self.due.copied(),
+        )
+
+    def _back(self, copied: _Copied) -> None:
+        self.applying.sessions, self.waiting.held = copied.sessions, copied.held
+        self.aside.back(copied.aside)
+        self.applying.emitted.since(copied.rows)
+        self.applying.last_row = copied.last_row
+        self.due.back(copied.due)
+
+
+class _Copied(NamedTuple):
+    sessions: dict[str, Session]
+    held: dict[int, Held]
+    aside: Marked
+    rows: int
+    last_row: tuple[int, int]
+    due: Agenda
+
+
+_GOES_ON = (What.ACCEPT, What.HOLD)

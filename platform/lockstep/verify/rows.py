@@ -1,0 +1,424 @@
+"""Table rows read and compared.
+
+Data files hold many partitions each, and the fold wants one partition at a time. So all files are read once, in one
+pass, into a scratch file of uncompressed Arrow, mapped into memory: a slice of it then costs nothing.
+
+All rows of a piece at once, column by column, in Arrow; only where that finds a difference, or cannot be done, row by
+row in Python.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lockstep.model.table_schema import row_schema
+from lockstep.verify.ledger import Key, StoredFile
+from lockstep.verify.report import Place, ViolationKind, Violations
+from lockstep.verify.side_tables import KeptMessages
+
+BATCH_ROWS = 65_536
+PLACE_COLUMNS = ("_topic", "_topic_id", "_partition")
+ORDER_COLUMNS = ("_emit_offset", "_row")
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Rows of one partition that follow each other in a data file.
+
+    Attributes:
+        file: Which scratch file.
+        index: Which record batch of it.
+        rows: How many.
+        first: Emit offset and row number of the first.
+        last: The same of the last.
+        ordered: Whether they rise.
+    """
+
+    file: int
+    index: int
+    rows: int
+    first: tuple[int, int]
+    last: tuple[int, int]
+    ordered: bool
+
+
+class TableRows:
+    """All rows of a table by partition. Close it: the scratch files stay mapped until then.
+
+    Attributes:
+        slices: By (topic id, partition), in order of their first rows.
+        places: Each partition with the topic's name that its rows carry.
+        rows: How many rows there are.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._schemas: list[pa.Schema] = []
+        self._readers: list[pa.ipc.RecordBatchFileReader] = []
+        self._stack = ExitStack()
+        self.slices: dict[Key, list[Slice]] = {}
+        self.places: dict[Key, Place] = {}
+        self.rows = 0
+
+    def load(self, table: Path, files: Iterable[StoredFile]) -> None:
+        """Read all files; those that are missing are somebody else's finding."""
+        with ExitStack() as stack:
+            writers: list[tuple[pa.ipc.RecordBatchFileWriter, int]] = []
+            for file in files:
+                if (table / file.path).exists():
+                    for batch in pq.ParquetFile(table / file.path).iter_batches(BATCH_ROWS):
+                        self._add(batch, writers, stack)
+        for number in range(len(self._schemas)):
+            mapped = self._stack.enter_context(pa.memory_map(str(self._path(number))))
+            self._readers.append(self._stack.enter_context(pa.ipc.open_file(mapped)))
+        for key in self.slices:
+            self.slices[key].sort(key=lambda each: each.first)
+
+    def check_order(self, violations: Violations) -> None:
+        """Find rows that do not rise within their partition, and rows that are there twice."""
+        for key, slices in self.slices.items():
+            if not _is_ordered(slices):
+                _name_disorder(self.places[key], self._positions(key), violations)
+
+    def cursor(self, key: Key) -> Cursor:
+        """The rows of a partition, in order; put in order first where they are not."""
+        slices = self.slices.get(key, [])
+        batches = (self._readers[each.file].get_batch(each.index) for each in slices)
+        if _is_ordered(slices):
+            return Cursor(batches)
+        order: Any = [(name, "ascending") for name in ORDER_COLUMNS]
+        return Cursor(iter(pa.Table.from_batches(batches).sort_by(order).combine_chunks().to_batches()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._readers.clear()
+        self._stack.close()
+
+    def _path(self, number: int) -> Path:
+        return self._scratch / f"rows-{number}.arrow"
+
+    def _add(self, batch: pa.RecordBatch, writers: list[tuple[Any, int]], stack: ExitStack) -> None:
+        if batch.schema not in self._schemas:
+            path = str(self._path(len(self._schemas)))
+            self._schemas.append(batch.schema)
+            writers.append((stack.enter_context(pa.ipc.new_file(path, batch.schema)), 0))
+        file = self._schemas.index(batch.schema)
+        self.rows += batch.num_rows
+        for start, until in _runs(batch):
+            run = batch.slice(start, until - start)
+            writer, index = writers[file]
+            writer.write_batch(run)
+            writers[file] = (writer, index + 1)
+            self._note(run, file, index)
+
+    def _note(self, run: pa.RecordBatch, file: int, index: int) -> None:
+        topic, topic_id, partition = (run[name][0].as_py() for name in PLACE_COLUMNS)
+        emitted, numbers = (_numbers(run, name) for name in ORDER_COLUMNS)
+        rises = (emitted[1:] > emitted[:-1]) | ((emitted[1:] == emitted[:-1]) & (numbers[1:] > numbers[:-1]))
+        first, last = (int(emitted[0]), int(numbers[0])), (int(emitted[-1]), int(numbers[-1]))
+        found = Slice(file, index, run.num_rows, first, last, bool(rises.all()))
+        self.slices.setdefault((topic_id, partition), []).append(found)
+        self.places.setdefault((topic_id, partition), Place(topic, topic_id, partition))
+
+    def _positions(self, key: Key) -> list[tuple[int, int]]:
+        """Emit offset and row number of each row, in the order of the table."""
+        found: list[tuple[int, int]] = []
+        for each in self.slices[key]:
+            batch = self._readers[each.file].get_batch(each.index)
+            found += zip(*(_numbers(batch, name).tolist() for name in ORDER_COLUMNS), strict=True)
+        return found
+
+
+class Cursor:
+    """Walks through the rows of one partition."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._batch: pa.RecordBatch | None = next(batches, None)
+
+    def before(self, offset: int) -> list[pa.RecordBatch]:
+        """The next rows, up to those emitted at `offset` or later."""
+        taken: list[pa.RecordBatch] = []
+        while self._batch is not None:
+            rows = int(np.searchsorted(_numbers(self._batch, "_emit_offset"), offset))
+            if rows:
+                taken.append(self._batch.slice(0, rows))
+            if rows < self._batch.num_rows:
+                self._batch = self._batch.slice(rows)
+                break
+            self._batch = next(self._batches, None)
+        return taken
+
+    def skip(self, rows: int) -> None:
+        """Pass over so many rows."""
+        while rows and self._batch is not None:
+            passed = min(rows, self._batch.num_rows)
+            rows, rest = rows - passed, self._batch.slice(passed)
+            self._batch = rest if rest.num_rows else next(self._batches, None)
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return batch[name].to_numpy(zero_copy_only=False)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """Where rows of one partition follow each other."""
+    if batch.num_rows == 0:
+        return
+    changed = np.zeros(max(0, batch.num_rows - 1), dtype=bool)
+    for name in ("_topic_id", "_partition"):
+        column = batch[name]
+        changed |= pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
+    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), batch.num_rows]
+    yield from pairwise(edges)
+
+
+def _is_ordered(slices: list[Slice]) -> bool:
+    return all(each.ordered for each in slices) and all(before.last < after.first for before, after in pairwise(slices))
+
+
+def _name_disorder(place: Place, positions: list[tuple[int, int]], violations: Violations) -> None:
+    seen: set[tuple[int, int]] = set()
+    highest = (-1, -1)
+    for position in positions:
+        offset, row = position
+        if position in seen:
+            violations.add(ViolationKind.ROW_DOUBLED, place, offset, f"row {row} once", "the row again")
+        elif position < highest:
+            found = f"row {row} behind row {highest[1]} of offset {highest[0]}"
+            violations.add(ViolationKind.ROW_ORDER, place, offset, "rising offsets and rows", found)
+        seen.add(position)
+        highest = max(highest, position)
+
+
+CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+NOT_COMPARED = ("commit_hour",)
+"""Outside of row equality: a batch that was planned again may lie in another hour."""
+
+
+class Source(NamedTuple):
+    """Whose rows these are: the message, or the session's last one where a timer emitted them."""
+
+    offset: int
+    session: str
+    sequence: int | None
+    event_time_us: int | None
+
+
+class Emitted:
+    """Rows that the fold gives, column by column, in order.
+
+    Attributes:
+        proof: The proof columns, but for topic and partition.
+        rows: The user's rows.
+    """
+
+    def __init__(self) -> None:
+        self.proof: dict[str, list[Any]] = {
+            name: [] for name in ("_offset", "_emit_offset", "_row", "_session", "_sequence", "_event_time")
+        }
+        self._add = [held.append for held in self.proof.values()]
+        self.rows: list[msgspec.Struct] = []
+
+    def add(self, source: Source, at: int, first: int, rows: Sequence[msgspec.Struct]) -> None:
+        """Rows that were emitted together.
+
+        Args:
+            source: Whose they are.
+            at: The offset that was worked on then.
+            first: The number of the first among the rows emitted there.
+            rows: The rows.
+        """
+        columns = (source.offset, at, first, source.session, source.sequence, source.event_time_us)
+        if len(rows) == 1:
+            for add, value in zip(self._add, columns, strict=True):
+                add(value)
+        else:
+            for (name, held), value in zip(self.proof.items(), columns, strict=True):
+                held.extend(range(first, first + len(rows)) if name == "_row" else [value] * len(rows))
+        self.rows += rows
+
+    def since(self, rows: int) -> Emitted:
+        """Take out all but the first so many rows."""
+        taken = Emitted()
+        for name, held in self.proof.items():
+            taken.proof[name] += held[rows:]
+            del held[rows:]
+        taken.rows += self.rows[rows:]
+        del self.rows[rows:]
+        return taken
+
+    def emitted_before(self, offset: int) -> int:
+        """How many rows were emitted before an offset."""
+        return bisect_left(self.proof["_emit_offset"], offset)
+
+
+class RowComparison:
+    """Compares the rows of one partition.
+
+    Attributes:
+        compared: How many rows of the table were compared.
+    """
+
+    def __init__(self, place: Place, violations: Violations) -> None:
+        self._place, self._violations = place, violations
+        self.compared = 0
+
+    def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: KeptMessages) -> None:
+        """Compare what the fold gave for some offsets with what the table holds of them.
+
+        Args:
+            emitted: What the fold gave.
+            table: What the table holds.
+            kept: The quarantine, whose messages must have no rows.
+        """
+        self.compared += sum(batch.num_rows for batch in table)
+        if not self._alike(emitted, table):
+            self._differences(emitted, table, kept)
+
+    def _alike(self, emitted: Emitted, table: Sequence[pa.RecordBatch]) -> bool:
+        if sum(batch.num_rows for batch in table) != len(emitted.rows):
+            return False
+        at = 0
+        for batch in table:
+            until = at + batch.num_rows
+            if not all(self._column_alike(emitted, batch, name, at, until) for name in batch.schema.names):
+                return False
+            at = until
+        return True
+
+    def _column_alike(self, emitted: Emitted, batch: pa.RecordBatch, name: str, at: int, until: int) -> bool:
+        if name in NOT_COMPARED:
+            return True
+        values = self._values(emitted, name, at, until)
+        try:
+            return bool(pa.array(values, batch.schema.field(name).type).equals(batch[name]))
+        except CONVERSION_ERRORS:
+            return False
+
+    def _values(self, emitted: Emitted, name: str, at: int, until: int) -> list[Any]:
+        if name in emitted.proof:
+            return emitted.proof[name][at:until]
+        if name in _PLACE:
+            return [getattr(self._place, _PLACE[name])] * (until - at)
+        values = list(map(attrgetter(name), emitted.rows[at:until]))
+        return values if _PLAIN.issuperset(map(type, values)) else list(map(as_column, values))
+
+    def _differences(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: KeptMessages) -> None:
+        """Row by row, by their identity (emit offset, row)."""
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        kinds: dict[str, pa.DataType] = {}
+        for batch in table:
+            kinds |= {field.name: field.type for field in batch.schema if field.name not in NOT_COMPARED}
+            for row in batch.to_pylist():
+                found.setdefault((row["_emit_offset"], row["_row"]), row)
+        expected = self._expected(emitted, kinds)
+        for identity in sorted(expected.keys() | found.keys()):
+            self._difference(identity, expected.get(identity), found.get(identity), kept)
+
+    def _expected(self, emitted: Emitted, kinds: Mapping[str, pa.DataType]) -> dict[tuple[int, int], dict[str, Any]]:
+        rows: dict[tuple[int, int], dict[str, Any]] = {}
+        for at in range(len(emitted.rows)):
+            names = {name: self._values(emitted, name, at, at + 1)[0] for name in kinds}
+            identity = (emitted.proof["_emit_offset"][at], emitted.proof["_row"][at])
+            rows[identity] = {name: _as_read(value, kinds[name]) for name, value in names.items()}
+        return rows
+
+    def _difference(
+        self,
+        identity: tuple[int, int],
+        expected: dict[str, Any] | None,
+        found: dict[str, Any] | None,
+        kept: KeptMessages,
+    ) -> None:
+        offset, row = identity
+        if found is None:
+            self._violations.add(ViolationKind.ROW_MISSING, self._place, offset, f"row {row}", "no such row")
+        elif expected is None:
+            kind = ViolationKind.QUARANTINE_AND_ROWS if kept.holds(offset) else ViolationKind.ROW_EXTRA
+            self._violations.add(kind, self._place, offset, f"no row {row}", f"session {found.get('_session')!r}")
+        else:
+            # A file from before a column was added does not have it.
+            wrong = [name for name in expected if name in found and not _equal(expected[name], found[name])]
+            for name in wrong[:1]:
+                wanted, actual = f"row {row}: {name} = {expected[name]!r}", repr(found[name])
+                self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
+
+
+_PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})
+"""What Arrow takes as it is."""
+_PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
+
+
+def as_column(value: Any) -> Any:
+    """A value of the user's row as Arrow takes it."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, msgspec.Struct):
+        return {name: as_column(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return [(key, as_column(held)) for key, held in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [as_column(held) for held in value]
+    return value
+
+
+def unfit(rows: Iterable[msgspec.Struct], row_type: type[msgspec.Struct]) -> bool:
+    """Whether a row is not of its declared type, or holds what its columns cannot."""
+    kinds = {field.name: field for field in row_schema(row_type)}
+    return any(type(row) is not row_type or _unfit(row, row_type, kinds) for row in rows)
+
+
+def unfit_proof(source: Source) -> bool:
+    """Whether the columns of the proof cannot hold what is said of a message."""
+    try:
+        pa.array([source.session], pa.string())
+        pa.array([source.sequence, source.event_time_us], pa.int64())
+    except CONVERSION_ERRORS:
+        return True
+    return False
+
+
+def _unfit(row: msgspec.Struct, row_type: type[msgspec.Struct], kinds: Mapping[str, pa.Field[Any]]) -> bool:
+    try:
+        msgspec.convert(msgspec.to_builtins(row), row_type)
+        for name, field in kinds.items():
+            value = getattr(row, name)
+            pa.array([as_column(value)], field.type)
+            if (value is None and not field.nullable) or (isinstance(value, datetime) and value.utcoffset() is None):
+                return True
+    except (*CONVERSION_ERRORS, msgspec.MsgspecError):
+        return True
+    return False
+
+
+def _as_read(value: Any, kind: pa.DataType) -> Any:
+    """A value as it comes back from a column of this type."""
+    try:
+        column: Any = pa.array([value], kind)
+        return column.to_pylist()[0]
+    except CONVERSION_ERRORS:
+        return value
+
+
+def _equal(expected: Any, found: Any) -> bool:
+    return bool(expected == found) or repr(expected) == repr(found)  # the second for NaN, wherever it is

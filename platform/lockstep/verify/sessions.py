@@ -1,0 +1,179 @@
+"""Applies messages to the states of one partition's sessions, and undoes what the transform did before it raised.
+
+Where it raises, the session's state goes back to what it was: it is made again from its last saved copy and the
+messages since. The engine folds the whole range again instead; both must come to the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import msgspec
+
+from lockstep.declare.transform import Opened
+from lockstep.model.record import Kind, Place, Record
+from lockstep.verify.declaration import Declared
+from lockstep.verify.gates.base import Known
+from lockstep.verify.rows import Emitted, Source, unfit, unfit_proof
+from lockstep.verify.side_tables import Aside
+
+SAVED_AFTER_MESSAGES = 64
+"""Messages that may have to be applied again after one on which the transform raises."""
+
+
+class Session(msgspec.Struct):
+    """One session.
+
+    Attributes:
+        known: What the second gate remembers.
+        state: The user's state; None while its first snapshot is on its way.
+        saved: A copy of the state; None where none is needed.
+        since: What was applied after the copy was made.
+        seen_us: The newest event time of its messages.
+        at: Offset of its last message that was applied or held back.
+    """
+
+    known: Known
+    state: object
+    saved: object = None
+    since: list[tuple[object, Record]] = msgspec.field(default_factory=list)
+    seen_us: int = 0
+    at: int = 0
+
+    def copied(self) -> Session:
+        """A copy that nothing which is done to the session changes."""
+        return msgspec.structs.replace(self, state=copy.deepcopy(self.state), since=list(self.since))
+
+
+class Applying:
+    """The sessions of one partition.
+
+    Attributes:
+        sessions: All that are known.
+        touched: Those that may have changed since somebody last cleared this.
+        emitted: Rows that the table must hold, since somebody last took them.
+        last_row: An offset, and how many rows were emitted while it was worked on: of the newest such offset.
+    """
+
+    def __init__(self, declared: Declared, aside: Aside, *, undoes: bool) -> None:
+        self._declared, self._aside, self._undoes = declared, aside, undoes
+        self.sessions: dict[str, Session] = {}
+        self.touched: set[str] = set()
+        self.emitted = Emitted()
+        self.last_row = (0, 0)
+
+    def apply(
+        self,
+        message: tuple[Place, object, Record],
+        *,
+        at: int,
+        known: Known | None = None,
+        opens: bool | None = None,
+    ) -> None:
+        """Apply a message; whatever the transform raises leaves nothing behind.
+
+        Args:
+            message: Its place, its body and its record.
+            at: The offset that is worked on: another one, where the message was held back.
+            known: What the second gate remembers from now on, where that changes.
+            opens: Whether it makes a new state; by default its kind says so.
+        """
+        place, body, record = message
+        held = self.sessions.get(place.session)
+        if place.kind is Kind.END:
+            rows = self.end(place.session)
+        elif held is None or (self._opens(held, place) if opens is None else opens):
+            rows = self._opened(place, body, record, known)
+        else:
+            rows = self._updated(held, place, body, record)
+            held.known = known or held.known
+        self.touched.add(place.session)
+        self._aside.nowhere(record.offset, with_rows=bool(rows))
+        self._aside.counts["with_rows" if rows else "accepted_without_row"] += 1
+        self.emit(Source(record.offset, place.session, place.sequence, place.event_time_us), at, rows)
+
+    def emit(self, source: Source, at: int, rows: list[msgspec.Struct]) -> None:
+        """Put rows among those that the table must hold."""
+        if not rows:
+            return
+        offset, number = self.last_row
+        first = number if offset == at else 0
+        self.last_row = (at, first + len(rows))
+        self._aside.counts["rows"] += len(rows)
+        self.emitted.add(source, at, first, rows)
+
+    def end(self, session: str) -> list[msgspec.Struct]:
+        """End a session; its last rows."""
+        held, rows = self.sessions.get(session), list[msgspec.Struct]()
+        if held is not None and held.state is not None and self._declared.on_end is not None:
+            rows = list(self._declared.on_end(held.state))
+        self.sessions.pop(session, None)
+        self.touched.add(session)
+        return rows
+
+    def beside(self, session: str, work: Iterable[msgspec.Struct], held: Session) -> list[msgspec.Struct]:
+        """Rows of a hook that may change the state; undone when it raises."""
+        try:
+            rows = list(work)
+        except Exception:
+            self._undo(held)
+            raise
+        self.touched.add(session)
+        self.save(held)
+        return rows
+
+    def save(self, held: Session, encoded: bytes | None = None) -> None:
+        """Keep a copy of a session's state, which may have been encoded anyway."""
+        if self._undoes and held.state is not None:
+            usable = encoded if not self._declared.state.tables else None
+            held.saved = usable or self._declared.saved(held.state)
+        else:
+            held.saved = None
+        held.since = []
+
+    @staticmethod
+    def _opens(held: Session, place: Place) -> bool:
+        return place.kind is not Kind.UPDATE or held.known.memory is None
+
+    def _opened(self, place: Place, body: object, record: Record, known: Known | None) -> list[msgspec.Struct]:
+        state = self._declared.open(body, record)
+        rows: list[msgspec.Struct] = []
+        if isinstance(state, Opened):
+            rows, state = list(state.rows), state.state
+        self._refuse_unfit(rows, place, record)
+        held = self.sessions.get(place.session)
+        if held is None:
+            held = self.sessions[place.session] = Session(known or Known(record.offset, None), state)
+        held.known, held.state = known or held.known, state
+        self.save(held)
+        return rows
+
+    def _updated(self, held: Session, place: Place, body: object, record: Record) -> list[msgspec.Struct]:
+        try:
+            rows = list(self._declared.apply(held.state, body, record))
+            self._refuse_unfit(rows, place, record)
+        except Exception:
+            self._undo(held)
+            raise
+        if self._undoes:
+            held.since.append((body, record))
+            if len(held.since) >= SAVED_AFTER_MESSAGES:
+                self.save(held)
+        return rows
+
+    def _undo(self, held: Session) -> None:
+        if held.saved is None:
+            return
+        held.state = self._declared.recovered(held.saved)
+        for body, record in held.since:
+            for _ in self._declared.apply(held.state, body, record):
+                pass
+
+    def _refuse_unfit(self, rows: list[msgspec.Struct], place: Place, record: Record) -> None:
+        """Rows that no table can hold count as raised; looked at closely only where the stream said so too."""
+        if not rows or not self._aside.kept.holds(record.offset):
+            return
+        source = Source(record.offset, place.session, place.sequence, place.event_time_us)
+        if unfit(rows, self._declared.row_type) or unfit_proof(source):
+            raise ValueError("a row that its table cannot hold")

@@ -1,0 +1,209 @@
+"""Quarantine and late rows expected and found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, cast
+
+from lockstep.model.record import Record
+from lockstep.verify.gates.base import Answer
+from lockstep.verify.ledger import Row
+from lockstep.verify.report import Place, ViolationKind, Violations
+
+VALUE_BYTES_MAX = 1_000_000
+"""Longer values are cut in quarantine, with their true size beside them."""
+KILLS_ITS_WORKER = "each worker that was given it died"
+"""What the quarantine says then."""
+SHOWN_CHARACTERS = 120
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Kinds(NamedTuple):
+    """How violations of a side table are called."""
+
+    missing: ViolationKind
+    extra: ViolationKind
+    doubled: ViolationKind
+    changed: ViolationKind
+
+
+IN_QUARANTINE = Kinds(
+    ViolationKind.QUARANTINE_MISSING,
+    ViolationKind.QUARANTINE_EXTRA,
+    ViolationKind.QUARANTINE_DOUBLED,
+    ViolationKind.QUARANTINE_CHANGED,
+)
+IN_LATE = Kinds(
+    ViolationKind.LATE_MISSING, ViolationKind.LATE_EXTRA, ViolationKind.LATE_DOUBLED, ViolationKind.LATE_CHANGED
+)
+
+
+class KeptMessages:
+    """Rows of a side table that are of one partition, by offset.
+
+    Attributes:
+        compared: How many rows were compared with their messages.
+    """
+
+    def __init__(self, place: Place, rows: Iterable[Row], violations: Violations, kinds: Kinds = IN_QUARANTINE) -> None:
+        self._place, self._violations, self._kinds = place, violations, kinds
+        self._rows: dict[int, Row] = {}
+        self._by_batch: Counter[int] = Counter()
+        self.compared = 0
+        for row in rows:
+            self._by_batch[cast("int", row["batch"])] += 1
+            offset = cast("int", row["offset"])
+            if offset in self._rows:
+                found = f"again in batch {row['batch']}"
+                violations.add(kinds.doubled, place, offset, "one row", found)
+            self._rows[offset] = row
+
+    def holds(self, offset: int) -> bool:
+        """Whether a message is in quarantine."""
+        return offset in self._rows
+
+    def killed(self, offset: int) -> bool:
+        """Whether a message ended each worker that was given it: it must not be decoded here either."""
+        row = self._rows.get(offset)
+        return row is not None and row["cause"] == "undecodable" and row["found"] == KILLS_ITS_WORKER
+
+    def count(self, batch: int) -> int:
+        """How many a batch put here."""
+        return self._by_batch[batch]
+
+    def outside(self, inside: range) -> list[int]:
+        """Offsets in quarantine that are not in a range."""
+        return sorted(offset for offset in self._rows if offset not in inside)
+
+    def expect(self, record: Record, cause: str, session: str | None) -> None:
+        """A message that must be here, as it came."""
+        row = self._rows.get(record.offset)
+        if row is None:
+            self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")
+            return
+        self.compared += 1
+        wanted = _as_kept(record) | {"cause": cause} | ({"session": session} if session is not None else {})
+        for name, value in wanted.items():
+            if row[name] != value:
+                expected, found = f"{name} {_short(value)}", _short(row[name])
+                self._violations.add(self._kinds.changed, self._place, record.offset, expected, found)
+                return
+
+    def refuse(self, offset: int, *, with_rows: bool) -> None:
+        """A message that must not be here."""
+        if offset in self._rows:
+            in_both = with_rows and self._kinds is IN_QUARANTINE
+            kind = ViolationKind.QUARANTINE_AND_ROWS if in_both else self._kinds.extra
+            found = f"there as {self._rows[offset]['cause']!r}"
+            self._violations.add(kind, self._place, offset, "not there", found)
+
+    def unread(self, offset: int) -> None:
+        """A row of an offset that holds no message, or was never read."""
+        found = f"there as {self._rows[offset]['cause']!r}"
+        self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
+
+
+def _as_kept(record: Record) -> dict[str, object]:
+    value = record.value
+    return {
+        "topic": record.topic,
+        "key": record.key,
+        "value": value[:VALUE_BYTES_MAX] if value is not None else None,
+        "value_bytes": len(value or b""),
+        "headers": [{"name": name, "value": content} for name, content in record.headers],
+        "timestamp": _EPOCH + timedelta(milliseconds=record.timestamp_ms),
+    }
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
+
+
+class PastViolation(Exception):  # ends the fold of a partition: what the class forbids was read past
+    """The log holds what the class forbids, and the stream went on.
+
+    Attributes:
+        cause: What.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Marked(NamedTuple):
+    """What was counted and noted up to a moment."""
+
+    counts: Counter[str]
+    compared: tuple[int, int]
+    violations: tuple[int, Counter[ViolationKind]]
+
+
+class Aside:
+    """The side tables of one partition.
+
+    Attributes:
+        kept: Its quarantine.
+        late: Its late table.
+        counts: Messages of the current range, by the names of the ledger's columns.
+        given_up: What lies before this offset is kept in quarantine, whatever it is.
+    """
+
+    def __init__(self, kept: KeptMessages, late: KeptMessages, violations: Violations) -> None:
+        self.kept, self.late, self._violations = kept, late, violations
+        self.counts: Counter[str] = Counter()
+        self.given_up = 0
+
+    def keep(self, record: Record, cause: str, session: str | None) -> None:
+        """A message that must be in quarantine."""
+        self.counts["quarantined"] += 1
+        self.kept.expect(record, cause, session)
+        self.late.refuse(record.offset, with_rows=False)
+
+    def keep_late(self, record: Record, session: str) -> None:
+        """A message that must be in the late table."""
+        self.counts["late"] += 1
+        self.late.expect(record, "late", session)
+        self.kept.refuse(record.offset, with_rows=False)
+
+    def nowhere(self, offset: int, *, with_rows: bool = False) -> None:
+        """A message that must be in neither."""
+        self.kept.refuse(offset, with_rows=with_rows)
+        self.late.refuse(offset, with_rows=with_rows)
+
+    def drop(self, offset: int) -> None:
+        """A message that is counted and no more."""
+        self.counts["dropped"] += 1
+        self.nowhere(offset)
+
+    def marked(self) -> Marked:
+        """All counts and violations, to go back to."""
+        compared = self.kept.compared, self.late.compared
+        return Marked(self.counts.copy(), compared, self._violations.marked())
+
+    def back(self, marked: Marked) -> None:
+        """Forget what was counted and noted since."""
+        self.counts.clear()
+        self.counts.update(marked.counts)
+        self.kept.compared, self.late.compared = marked.compared
+        self._violations.back(marked.violations)
+
+    def answer(self, answer: Answer, offset: int, cause: str) -> Answer:
+        """What the class does about a message that it cannot apply.
+
+        Raises:
+            PastViolation: It stops the stream, and the stream went on.
+        """
+        if offset < self.given_up:
+            return Answer.QUARANTINE
+        if answer is Answer.STOP:
+            self.stop_unless_kept(offset, cause)
+        return answer
+
+    def stop_unless_kept(self, offset: int, cause: str) -> None:
+        """The stream stops here, unless another policy was in force then."""
+        if not self.kept.holds(offset):
+            raise PastViolation(cause)

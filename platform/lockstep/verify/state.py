@@ -1,0 +1,336 @@
+"""Stored state compared.
+
+Messages held back, the agenda, the clocks of sessions, and the rows of tables that are stored one by one: their keys
+begin with bytes that no session has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lockstep.errors import StateError
+from lockstep.model.map_state import Rows
+from lockstep.model.record import Record
+from lockstep.model.state_types import Shape
+from lockstep.state.changelog import Section, SectionRef, StateAddress, StateDamaged, read_section
+from lockstep.state.codec import StateSchema, Today, Translation
+from lockstep.state.timers import AGENDA, CLOCK, HELD, HeldMessage
+from lockstep.state.values import ROWS, RowStore, is_session, parted, versions_of
+from lockstep.verify.declaration import Declared
+from lockstep.verify.event_time import NEVER, Held
+from lockstep.verify.gates.base import UNKNOWN_US, agree, from_stored, held_of, is_waiting, stored_form
+from lockstep.verify.ledger import LedgerRange
+from lockstep.verify.replay import Folding
+from lockstep.verify.report import ViolationKind, Violations
+from lockstep.verify.sessions import Session
+
+K = TypeVar("K")
+_MESSAGES = msgspec.msgpack.Decoder(HeldMessage)
+_CLOCKS = msgspec.msgpack.Decoder(tuple[int, int, int])
+_DIGEST_BYTES = 16
+_BEFORE_1970 = 2**63
+"""Added to the deadlines in keys."""
+
+
+class StoredBeside:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, dict[int, bytes]] = {}
+        self._agenda: dict[str, set[int]] = {}
+        self._clocks: dict[str, bytes] = {}
+        self._rows: dict[bytes, dict[bytes, bytes]] = {}
+
+    def put(self, key: bytes, value: bytes | None) -> bool:
+        """Take up an entry; False where it is of no known kind."""
+        kind, rest = key[:1], key[1:]
+        if kind == HELD:
+            _put(self._held.setdefault(rest[:_DIGEST_BYTES], {}), int.from_bytes(rest[_DIGEST_BYTES:], "big"), value)
+        elif kind == CLOCK:
+            _put(self._clocks, rest.decode("utf-8", "surrogatepass"), value)
+        elif kind == AGENDA:
+            self._put_on_agenda(rest, value)
+        elif kind == bytes([ROWS]):
+            session, _, row = rest.partition(b"\xff")
+            _put(self._rows.setdefault(session, {}), row, value)
+        else:
+            return False
+        return True
+
+    def held(self, session: str, offset: int) -> HeldMessage:
+        """A message that is held back.
+
+        Raises:
+            StateError: It is not there.
+        """
+        stored = self._held.get(_digest(session), {}).get(offset)
+        if stored is None:
+            problem = f"the message at offset {offset} of session {session!r} is held back, but not stored"
+            raise StateError(problem, next_step="restore the stream's `state` folder from a copy")
+        return _MESSAGES.decode(stored)
+
+    def clock(self, session: str) -> tuple[int, int]:
+        """The newest event time of a session, and the offset of its last message."""
+        stored = self._clocks.get(session)
+        return (0, 0) if stored is None else _CLOCKS.decode(stored)[1:]
+
+    def fill(self, session: str, state: object, schema: StateSchema[object]) -> None:
+        """Put its rows into the empty tables of a state."""
+        rows = self._rows.get(session.encode("utf-8", "surrogatepass"), {})
+        for field in schema.tables:
+            table, prefix = field.of(state), field.name.encode() + b"\xff"
+            if isinstance(table, Rows):
+                for key, value in rows.items():
+                    if key.startswith(prefix):
+                        table[field.key_of(key[len(prefix) :])] = field.row_of(parted(value)[1])
+
+    def old_rows(self, session: str, name: str, shape: Shape) -> dict[object, object]:
+        """The rows of a table of an older state type, without types."""
+        return RowStore((), self).old_rows(session.encode("utf-8", "surrogatepass"), name, shape)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a row's entry."""
+        session, _, row = key[1:].partition(b"\xff")
+        return self._rows.get(session, {}).get(row)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries of one session's rows whose keys begin so."""
+        session, _, begin = prefix[1:].partition(b"\xff")
+        for row, value in sorted(self._rows.get(session, {}).items()):
+            if row.startswith(begin):
+                yield prefix[: -len(begin) or None] + row, value
+
+    def differences(self, session: str, waiting: Mapping[int, Held]) -> Iterator[str]:
+        """What is not as the fold says of the messages that a session holds back.
+
+        Args:
+            session: The session.
+            waiting: The messages that wait in it, by offset.
+        """
+        stored = self._held.get(_digest(session), {})
+        for offset in sorted(stored.keys() ^ waiting.keys()):
+            words = ("held back", "not held back")
+            yield f"offset {offset} is {words[offset in waiting]} in the state, {words[offset in stored]} in the fold"
+        for offset in sorted(stored.keys() & waiting.keys()):
+            if _content(_MESSAGES.decode(stored[offset])) != _content(waiting[offset][2].source):
+                yield f"the message held back at offset {offset} has another content in the state"
+
+    def late_agenda(self, session: str, held: Session, due_us: int) -> Iterator[str]:
+        """What is not as the fold says of when something is due for a session that waits for nothing."""
+        clock = self.clock(session)
+        if clock != (held.seen_us, held.at):
+            yield f"its newest message at {clock} (event time, offset), in the fold {(held.seen_us, held.at)}"
+        noted = min(self._agenda.get(session, ()), default=NEVER)
+        if noted > due_us:
+            yield f"something due at {due_us}, on the agenda {'nothing' if noted == NEVER else noted}"
+
+    def of_nobody(self, sessions: Mapping[str, object]) -> Iterator[str]:
+        """Entries that belong to no session of the fold."""
+        known = {_digest(session) for session in sessions}
+        for digest in self._held.keys() - known:
+            yield from (f"offset {offset} held back in no session" for offset in sorted(self._held[digest]))
+        for session in sorted(self._clocks.keys() - sessions.keys()):
+            if not self._agenda.get(session):  # else it goes with what is on the agenda
+                yield f"a clock of session {session!r}"
+        names = {session.encode("utf-8", "surrogatepass") for session in sessions}
+        for name in sorted(self._rows.keys() - names):
+            yield from (f"rows of session {name!r}" for _ in list(self._rows[name])[:1])
+
+    def _put_on_agenda(self, rest: bytes, value: bytes | None) -> None:
+        """Its keys hold a digest of the session, its values the session: what is removed is found by its key."""
+        due_us = int.from_bytes(rest[:8], "big") - _BEFORE_1970
+        if value is not None:
+            self._agenda.setdefault(value.decode("utf-8", "surrogatepass"), set()).add(due_us)
+            return
+        for session, noted in self._agenda.items():
+            if due_us in noted and _digest(session) == rest[8:]:
+                noted.remove(due_us)
+
+
+def _put(entries: dict[K, bytes], key: K, value: bytes | None) -> None:
+    if value is None:
+        entries.pop(key, None)
+    else:
+        entries[key] = value
+
+
+def _digest(session: str) -> bytes:
+    return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+
+
+def _content(source: object) -> tuple[object, ...]:
+    record = Record("", "", 0, 0, source)  # type: ignore[arg-type]  # a message of either kind
+    return record.key, record.value, record.headers, record.timestamp_ms
+
+
+SHOWN_CHARACTERS = 200
+
+
+class StoredState:
+    """The stored state of one partition, as of the ledger row that was followed last.
+
+    Attributes:
+        compared: How many session states were compared.
+        unreadable: A section could not be read: nothing more can be said of the partition's state.
+    """
+
+    def __init__(self, folder: Path, declared: Declared, violations: Violations) -> None:
+        self._folder, self._schema, self._violations = folder, declared.state, violations
+        self._at: SectionRef | None = None
+        self._entries: dict[str, bytes] = {}
+        self._beside = StoredBeside()
+        self._typed: Translation[object] | None = None
+        self.compared = 0
+        self.unreadable = False
+
+    def follow(self, row: LedgerRange) -> None:
+        """Go on to the state that a ledger row names.
+
+        Raises:
+            StateError: A section is missing, damaged, of another partition or of another type.
+        """
+        wanted = row.section
+        if wanted == self._at:
+            return
+        head = self._load(row)
+        if head is not None and head.header.next_offset != row.until:
+            found = f"the state before offset {head.header.next_offset}"
+            self._differs(row, None, f"the state before offset {row.until}", found)
+
+    def _load(self, row: LedgerRange) -> Section | None:
+        """Read what the row names: what is new in it, or its whole chain."""
+        wanted = row.section
+        address = StateAddress(row.generation, row.topic_id, row.partition, row.until, wanted)
+        if wanted is None:
+            self._entries, self._beside, self._at, self._typed = {}, StoredBeside(), None, None
+            return None
+        head = read_section(self._folder, wanted, address)
+        if not head.header.chain or head.header.chain[-1] != self._at:
+            self._entries, self._beside = {}, StoredBeside()
+            for ref in head.header.chain:
+                self._put(read_section(self._folder, ref, address))
+        self._put(head)
+        self._at = wanted
+        self._schema.accept(versions_of(head.header).shapes, head.place)
+        self._typed = Translation(self._schema, head.header)
+        return head
+
+    def begin(self, row: LedgerRange, folding: Folding, *, suspends: bool) -> None:
+        """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
+        self._load(row)
+        folding.suspend_before(row.suspended_from)
+        suspends = suspends or folding.suspends
+        folding.due.moment.at_us = UNKNOWN_US if row.watermark_us is None else row.watermark_us
+        folding.applying.last_row = (row.until, row.rows_emitted)
+        for session, value in self._entries.items():
+            gate, state = self._decoded(session, value)
+            known = from_stored(gate, folding.waits_before(session), suspends=suspends)
+            if known is not None:
+                seen_us, at = self._beside.clock(session)
+                held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
+                folding.applying.save(held)
+                self._hold_again(session, held, row, folding)
+                folding.due.note(session, held)
+
+    def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Folding) -> None:
+        for offset in held_of(held.known.memory):
+            message = self._beside.held(session, offset)
+            record = Record(row.topic, row.topic_id, row.partition, offset, message)
+            folding.waiting.held[offset] = folding.placed(record)
+
+    def compare(self, row: LedgerRange, folding: Folding, *, whole: bool) -> None:
+        """Compare what is stored after a row with the fold: the sessions that were touched, or all."""
+        if self.unreadable:
+            return
+        try:
+            self.follow(row)
+        except StateError as error:
+            self.unreadable = True
+            expected = f"the state after batch {row.batch}"
+            self._violations.add(ViolationKind.STATE_DAMAGED, row.place, row.until, expected, error.problem)
+            return
+        touched = folding.applying.touched
+        sessions = folding.sessions.keys() | self._entries.keys() if whole else touched
+        for session in sorted(sessions):
+            self._compare(row, session, folding)
+            self._compare_beside(row, session, folding)
+        for found in self._beside.of_nobody(folding.sessions) if whole else ():
+            self._differs(row, None, "entries of sessions that are known", found)
+        touched.clear()
+
+    def _compare_beside(self, row: LedgerRange, session: str, folding: Folding) -> None:
+        held, due = folding.sessions.get(session), folding.due
+        found = list(self._beside.differences(session, _held_by(session, folding)))
+        if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
+            found += self._beside.late_agenda(session, held, due.due_us(held))
+        for each in found[:1]:
+            self._differs(row, session, "what is stored beside the state", each)
+
+    def _compare(self, row: LedgerRange, session: str, folding: Folding) -> None:
+        self.compared += 1
+        held, stored = folding.sessions.get(session), self._entries.get(session)
+        if held is None or stored is None:
+            if held is not None or stored is not None:
+                words = ("no state", "a state")
+                self._differs(row, session, words[held is not None], words[stored is not None])
+            return
+        value = self._schema.encode(session, stored_form(held.known, suspends=folding.suspends), held.state)
+        folding.applying.save(held, value)
+        if value == stored and not self._schema.tables:
+            return
+        gate, state = self._decoded(session, stored)
+        if not agree(gate, held.known, folding.waits_before(session)):
+            self._differs(row, session, f"gate {held.known}", f"gate {gate}")
+        elif state != held.state and repr(state) != repr(held.state):
+            self._differs(row, session, _short(held.state), _short(state))
+
+    def _differs(self, row: LedgerRange, session: str | None, expected: str, found: str) -> None:
+        where = f"{'' if session is None else f'session {session!r} '}after batch {row.batch}: {expected}"
+        self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
+
+    def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
+        """A stored value by today's type, whatever type it was stored by."""
+        # Tables have a layout of their own, which is refused before: there are no rows to migrate.
+        today = Today(value)
+        if self._typed is not None:
+            today = self._typed.today(session, value, lambda name, shape: self._beside.old_rows(session, name, shape))
+        gate, state = self._schema.decode(session, today.value)
+        if today.migrated is None:
+            self._beside.fill(session, state, self._schema)
+        else:
+            self._schema.put_tables(state, today.migrated.state)
+        return gate, state
+
+    def _put(self, section: Section) -> None:
+        if section.header.is_base:
+            self._entries, self._beside = {}, StoredBeside()
+        for block in section.blocks():
+            for key, value in block:
+                if not is_session(key):
+                    if not self._beside.put(key, value):
+                        raise StateDamaged(
+                            section.place, "entries of a known kind", f"a key beginning with {key[:1]!r}"
+                        )
+                    continue
+                session = key.decode("utf-8", "surrogatepass")
+                if value is None:
+                    self._entries.pop(session, None)
+                else:
+                    self._entries[session] = value
+
+
+def _held_by(session: str, folding: Folding) -> dict[int, Held]:
+    """What a session holds back: by what its gate remembers, so that nothing can be held back by nobody."""
+    held = folding.sessions.get(session)
+    offsets = () if held is None or held.known.waits else held_of(held.known.memory)
+    return {offset: folding.waiting.held[offset] for offset in offsets}
+
+
+def _short(state: object) -> str:
+    shown = repr(msgspec.to_builtins(state, str_keys=False))
+    return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."

@@ -1,0 +1,409 @@
+"""Lockstep verify, from tables and Kafka to the report."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.decoders.base import Registry
+from lockstep.errors import LockstepError, StateError
+from lockstep.settings import KafkaSettings
+from lockstep.table import delta_log
+from lockstep.table.layout import StreamFolders
+from lockstep.verify.declaration import AnyStream, Declared, declared
+from lockstep.verify.gates.base import Moment, NotProvable, Rules
+from lockstep.verify.gates.classes import rules_of
+from lockstep.verify.kafka_reader import TOGETHER_MAX, KafkaLog, Kept, Wanted, offset_of
+from lockstep.verify.ledger import Chain, Key, LedgerRange, Row, Stored, chains, provable_from, read_stored
+from lockstep.verify.partition import PartitionProof, Parts
+from lockstep.verify.replay import Folding
+from lockstep.verify.report import MEANING, Invariant, Place, Proof, Proven, Scope, Status, ViolationKind, Violations
+from lockstep.verify.rows import Cursor, RowComparison, TableRows
+from lockstep.verify.side_tables import IN_LATE, Aside, KeptMessages
+from lockstep.verify.state import StoredState
+
+
+class Work(msgspec.Struct):
+    """What was compared.
+
+    Attributes:
+        messages: Messages read again.
+        counts: Messages by what became of them.
+        holes: Offsets without a message.
+        lost: Offsets that an operator gave up.
+        rows: Rows compared with the fold.
+        table_rows: Rows of the table.
+        states: Session states compared.
+        kept: Quarantine rows compared.
+        ranges: Ledger rows.
+        scopes: How far each partition was proven.
+        blocked: Why something that Kafka still has could not be proven.
+    """
+
+    messages: int = 0
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    holes: int = 0
+    lost: int = 0
+    rows: int = 0
+    table_rows: int = 0
+    states: int = 0
+    kept: int = 0
+    ranges: int = 0
+    scopes: list[Scope] = msgspec.field(default_factory=list)
+    blocked: list[str] = msgspec.field(default_factory=list)
+
+    def add(self, chain: Chain, proof: PartitionProof) -> None:
+        """The end of one partition."""
+        self.counts.update(proof.totals)
+        self.holes += len(proof.gaps)
+        self.lost += proof.lost
+        self.rows += proof.compared_rows
+        self.states += proof.compared_states
+        self.kept += proof.compared_kept
+        self.ranges += len(chain.ranges)
+        if proof.ended:
+            self.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {proof.ended}")
+
+
+def summary(stream: str, stored: Stored, work: Work, violations: Violations, cpu_seconds: float) -> Proof:
+    """The proof."""
+    blocked = list(dict.fromkeys(work.blocked))
+    if not blocked and not work.messages and any(row.messages for row in stored.ledger):
+        blocked.append("no message could be read again")
+    invariants = tuple(
+        _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
+    )
+    statuses = {each.status for each in invariants}
+    status = next((s for s in (Status.VIOLATED, Status.NOT_PROVEN) if s in statuses), Status.PROVEN)
+    return Proof(
+        stream=stream,
+        status=status,
+        version=stored.version,
+        generation=stored.head.generation,
+        batch=stored.head.batch,
+        messages=work.messages,
+        invariants=invariants,
+        counts={**work.counts, "holes": work.holes, "accepted_loss": work.lost},
+        violation_count=violations.counts.total(),
+        violations=tuple(violations.kept),
+        scopes=tuple(sorted(work.scopes, key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
+        notes=(*stored.notes, *blocked),
+        cpu_seconds=round(cpu_seconds, 3),
+        next_step=_next_step(stream, status),
+    )
+
+
+def _proven(invariant: Invariant, checked: str, violations: Violations, *, blocked: bool) -> Proven:
+    count = violations.of(invariant)
+    needs_kafka = invariant in {Invariant.ACCOUNTED, Invariant.FOLD}
+    status = Status.VIOLATED if count else Status.NOT_PROVEN if blocked and needs_kafka else Status.PROVEN
+    return Proven(invariant, MEANING[invariant], status, checked, count)
+
+
+def _checked(invariant: Invariant, stored: Stored, work: Work) -> str:
+    counts = work.counts
+    if invariant is Invariant.ACCOUNTED:
+        named = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _WITHOUT_ROWS)
+        if counts["late"] or counts["buffered"]:
+            named += f", {counts['late']} late, {counts['buffered'] - counts['released']} held back"
+        lost = f", {work.lost} accepted as lost" if work.lost else ""
+        return f"{work.messages} messages: {counts['with_rows']} with rows, {named}; {work.holes} holes{lost}"
+    if invariant is Invariant.ORDER:
+        return f"{work.table_rows} rows in {len(stored.data_files)} files"
+    if invariant is Invariant.FOLD:
+        return f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.kept} quarantined"
+    return f"{stored.checked} side files: {len(stored.ledger)} ledger rows, {len(stored.quarantine)} quarantine rows"
+
+
+_WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
+
+
+def _next_step(stream: str, status: Status) -> str:
+    if status is Status.VIOLATED:
+        return (
+            f"keep all as it is; docs/verify.md says what each kind means; lockstep repair {stream} looks at the files"
+        )
+    if status is Status.NOT_PROVEN:
+        return "see the notes: what is missing was not compared, which is neither proof nor violation"
+    return f"nothing to do; lockstep status {stream} shows where it stands"
+
+
+def check_without_kafka(ranges: Iterable[LedgerRange], cursor: Cursor, aside: Aside, violations: Violations) -> None:
+    """Compare the ledger's counts of each range with its rows, its quarantine and what it has in the late table.
+
+    Rows that timers emit where a range ends lie at the first offset of the next one.
+    """
+    ahead = 0
+    for row in ranges:
+        rows = sum(batch.num_rows for batch in cursor.before(row.until)) - ahead + row.rows_emitted
+        ahead = row.rows_emitted
+        compared = {
+            "rows": (rows, "the table"),
+            "quarantined": (aside.kept.count(row.batch), "the quarantine"),
+            "late": (aside.late.count(row.batch), "the late table"),
+        }
+        for name, (stored, where) in compared.items():
+            if stored != getattr(row, name):
+                expected = f"{stored} {name} in batch {row.batch}, as {where} has"
+                violations.add(ViolationKind.COUNT_DIFFERS, row.place, row.start, expected, getattr(row, name))
+
+
+Gaps = list[tuple[int, int, str]]
+"""(start, until, cause)."""
+
+
+def check_causes(kafka: KafkaLog, found: Sequence[tuple[Place, Gaps]], violations: Violations) -> None:
+    """A reader that sees uncommitted messages finds those of aborted transactions, and nothing where a marker is."""
+    asked = [(place, gaps) for place, gaps in found if gaps]
+    seen: list[set[int]] = [set() for _ in asked]
+    wanted = [Wanted(place.topic, place.partition, gaps[0][0], gaps[-1][1]) for place, gaps in asked]
+    for piece in kafka.read(wanted, committed=False):
+        seen[piece.index].update(map(offset_of, piece.messages))
+    for (place, gaps), offsets in zip(asked, seen, strict=True):
+        _compare(place, gaps, offsets, violations)
+
+
+def _compare(place: Place, gaps: Gaps, seen: set[int], violations: Violations) -> None:
+    for start, until, cause in gaps:
+        for offset in range(start, until):
+            aborted = offset in seen
+            if aborted is not (cause == "aborted"):
+                expected = "aborted" if aborted else "marker, or unproven"
+                violations.add(ViolationKind.HOLE_CAUSE, place, offset, expected, cause)
+
+
+def verify(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None) -> Proof:
+    """Prove a stream, up to the head that its table has now.
+
+    1. Read the tables; compare the side tables with what the commits name (I8).
+    2. Join up the ledger's ranges of each partition (half of I1).
+    3. Put the rows beside each other by partition; check their order (I2).
+    4. Ask Kafka what it still has; from there on read it again, fold it, and compare (I1, I3).
+    5. Ask Kafka why offsets hold no message (the rest of I1).
+
+    Args:
+        stream: The declaration; it must be the one that wrote the table.
+        folders: Where its tables lie.
+        kafka: The cluster.
+        registry: The installation's schema registry, where the decoder needs one.
+
+    Raises:
+        LockstepError: Something could not be read: nothing is proven, and nothing is violated.
+    """
+    began, violations = time.process_time(), Violations()
+    if not delta_log.exists(folders.table):
+        raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
+    stored = read_stored(folders, violations)  # 1
+    found = chains(stored.ledger, violations)  # 2
+    with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
+        rows.load(folders.table, stored.data_files)
+        rows.check_order(violations)  # 3
+        proving = _Proving(stream, folders, stored, rows, violations, declared(stream, registry))
+        with _without_collector():
+            proving.prove(found, KafkaLog(kafka))  # 4, 5
+        work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
+    return summary(stream.name, stored, work, violations, time.process_time() - began)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """The fold makes no cycles, and the collector would walk over all its states again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Proving:
+    """The proof of all partitions.
+
+    Attributes:
+        work: What was done.
+    """
+
+    def __init__(
+        self,
+        stream: AnyStream,
+        folders: StreamFolders,
+        stored: Stored,
+        rows: TableRows,
+        violations: Violations,
+        functions: Declared,
+    ) -> None:
+        self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
+        self._integrity = stream.integrity
+        self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
+        self._homes: dict[tuple[str, str], int] = {}
+        self.work = Work()
+        try:
+            self._rules: Rules | None = rules_of(stream.integrity, Moment())
+        except NotProvable as reason:
+            self._rules = None
+            self.work.blocked.append(reason.reason)
+
+    def prove(self, found: Mapping[Key, Chain], kafka: KafkaLog) -> None:
+        """Prove each partition as far as that can be done."""
+        self._unclaimed(found)
+        ids = kafka.topic_ids({chain.place.topic for chain in found.values()})
+        alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
+        kept = kafka.kept((chain.place.topic, chain.place.partition) for chain in alive)
+        for chain in found.values():
+            if chain not in alive:
+                gone = "re-created" if chain.place.topic in ids else "gone"
+                self._not_again(chain, f"the topic is {gone}: order and counts only")
+        for at in range(0, len(alive), TOGETHER_MAX):
+            group = alive[at : at + TOGETHER_MAX]
+            self._prove_group([(c, kept[c.place.topic, c.place.partition]) for c in group], kafka)
+
+    def _prove_group(self, group: Iterable[tuple[Chain, Kept]], kafka: KafkaLog) -> None:
+        proofs = list(self._opened(group))
+        wanted = [Wanted(c.place.topic, c.place.partition, each.start, _end(c, kept)) for c, kept, each in proofs]
+        for piece in kafka.read(wanted):
+            self.work.messages += len(piece.messages)
+            proofs[piece.index][2].take(piece.messages, piece.reached)
+        for chain, end, proof in proofs:
+            proof.finish(_end(chain, end))
+            self.work.add(chain, proof)
+            self._check_homes(chain.place, proof)
+        check_causes(kafka, [(chain.place, proof.gaps) for chain, _, proof in proofs], self._violations)
+
+    def _check_homes(self, place: Place, proof: PartitionProof) -> None:
+        """A session that goes on in two partitions has no order, and its class promised one."""
+        if self._rules is None or not self._rules.of_one_partition:
+            return
+        for session in proof.living:
+            home = self._homes.setdefault((place.topic_id, session), place.partition)
+            if home != place.partition:
+                kind, both = ViolationKind.SESSION_IN_TWO_PARTITIONS, sorted((home, place.partition))
+                self._violations.add(kind, place, None, f"session {session!r} in one partition", f"partitions {both}")
+
+    def _opened(self, group: Iterable[tuple[Chain, Kept]]) -> Iterator[tuple[Chain, Kept, PartitionProof]]:
+        """Begin the proof of partitions; of those that cannot be folded again, check what can be."""
+        for chain, kept in group:
+            first = provable_from(chain.ranges, kept.first)
+            self._check_start(chain, kept)
+            if self._rules is None:
+                self._not_again(chain, self.work.blocked[0])
+            elif first == len(chain.ranges):
+                self._not_again(chain, f"Kafka has nothing before offset {kept.first}: order and counts only")
+            else:
+                opened = self._open(chain, first)
+                if opened is not None:
+                    self.work.scopes.append(_scope(chain, first, kept))
+                    yield chain, kept, opened
+
+    def _open(self, chain: Chain, first: int) -> PartitionProof | None:
+        """The proof of a partition from one of its ranges on, with the state that was stored before it."""
+        parts = self._parts(chain)
+        if first > 0:
+            before = chain.ranges[first - 1]
+            try:
+                parts.stored.begin(before, parts.folding, suspends=parts.rules.suspends)
+            except StateError as error:
+                reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
+                self._violations.add(
+                    ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
+                )
+                self.work.blocked.append(reason)
+                self._not_again(chain, "not provable: the state to begin with cannot be read")
+                return None
+            check_without_kafka(chain.ranges[:first], parts.cursor, parts.aside, self._violations)
+            parts.cursor.skip(chain.ranges[first - 1].rows_emitted)
+        return PartitionProof(parts, first, self._violations)
+
+    def _parts(self, chain: Chain) -> Parts:
+        key, moment = (chain.place.topic_id, chain.place.partition), Moment()
+        rules = rules_of(self._integrity, moment)
+        aside = self._aside(chain)
+        return Parts(
+            declared=self._declared,
+            chain=chain,
+            rules=rules,
+            folding=Folding(self._declared, rules, moment, chain.place, aside),
+            aside=aside,
+            cursor=self._rows.cursor(key),
+            rows=RowComparison(chain.place, self._violations),
+            stored=StoredState(self._folders.state, self._declared, self._violations),
+        )
+
+    def _aside(self, chain: Chain) -> Aside:
+        key = (chain.place.topic_id, chain.place.partition)
+        kept = KeptMessages(chain.place, self._quarantine.get(key, ()), self._violations)
+        late = KeptMessages(chain.place, self._late.get(key, ()), self._violations, IN_LATE)
+        return Aside(kept, late, self._violations)
+
+    def _not_again(self, chain: Chain, why: str) -> None:
+        """A partition whose messages are not folded again."""
+        cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
+        check_without_kafka(chain.ranges, cursor, self._aside(chain), self._violations)
+        self.work.scopes.append(_scope_of(chain, None, why))
+
+    def _check_start(self, chain: Chain, kept: Kept) -> None:
+        """What Kafka has before the first offset that was wanted was never read."""
+        if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
+            found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
+            self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
+        for row in chain.ranges:
+            if kept.first < row.read_from and row.read_from > row.start:  # a log never begins earlier again
+                found = f"expired before offset {row.read_from}, says batch {row.batch}"
+                expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
+                self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
+
+    def _unclaimed(self, found: Mapping[Key, Chain]) -> None:
+        """Rows and quarantine of partitions that the ledger does not know."""
+        for key, place in self._rows.places.items():
+            if key not in found:
+                first, rows = self._rows.slices[key][0].first[0], sum(each.rows for each in self._rows.slices[key])
+                expected = f"no rows of topic id {place.topic_id}"
+                self._violations.add(ViolationKind.ROW_UNCLAIMED, place, first, expected, f"{rows} rows")
+        tables = ((self._quarantine, ViolationKind.QUARANTINE_EXTRA), (self._late, ViolationKind.LATE_EXTRA))
+        for table, kind in tables:
+            for key in table.keys() - found.keys():
+                found_rows = f"{len(table[key])} rows of {key[0]}/{key[1]}"
+                self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
+
+
+def _by_partition(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault((str(row["topic_id"]), int(str(row["partition"]))), []).append(row)
+    return found
+
+
+def _end(chain: Chain, kept: Kept) -> int:
+    """Where reading again ends: what a log lost at its end cannot be waited for."""
+    return min(chain.until, kept.end)
+
+
+def _scope(chain: Chain, first: int, kept: Kept) -> Scope:
+    row, notes = chain.ranges[first], []
+    if first > 0:
+        state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
+        notes.append(f"Kafka keeps nothing before {kept.first}; {state}, rows before it checked for order and counts")
+    if kept.end < chain.until:
+        notes.append(f"Kafka's log ends at {kept.end}: offsets from there on are not proven")
+    if losses := [each for each in chain.ranges if each.is_loss]:
+        notes.append("; ".join(f"accepted loss: {each.accepted_loss}" for each in losses))
+    return _scope_of(chain, row.read_from, "; ".join(notes))
+
+
+def _scope_of(chain: Chain, proven_from: int | None, note: str) -> Scope:
+    place = chain.place
+    return Scope(
+        topic=place.topic,
+        topic_id=place.topic_id,
+        partition=place.partition,
+        proven_from=proven_from,
+        until=chain.until,
+        note=note,
+    )
