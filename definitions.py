@@ -12,8 +12,8 @@ from jobs.quality import checks_schedule
 from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
 from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.definitions import stream_assets, stream_checks
-from lockstep.orchestration.spark_resource import spark_resource
+from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
+from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import load_settings
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
@@ -25,8 +25,8 @@ OWNERS = ("team:data-platform",)
 settings = load_settings()
 
 defs = Definitions(
-    assets=[asset for stream in STREAMS for asset in stream_assets(stream, settings, owners=OWNERS)],
-    asset_checks=[check for stream in STREAMS for check in stream_checks(stream, settings)],
+    assets=[asset for stream in STREAMS for asset in make_stream_assets(stream, settings, owners=OWNERS)],
+    asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[
         *(schedule(stream) for stream in STREAMS for schedule in SCHEDULES),
@@ -34,7 +34,7 @@ defs = Definitions(
         pruning_schedule(STREAMS, settings),
     ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in (topics_sensor, supervisor_sensor)],
-    resources={"spark": spark_resource(settings)},
+    resources={"spark": make_spark_resource(settings)},
     # One process a run: one JVM, and exit codes that tell the truth.
     executor=in_process_executor,
 )

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from lockstep import Kind, LogOnly, Place, Record, Stream, Strict, TableFold, Topics
+from lockstep import Envelope, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
 
 Odds = tuple[float, float]
 """(price, size); size zero removes the price."""
@@ -83,12 +83,12 @@ class RunnerChange(msgspec.Struct, frozen=True):
 class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
     """The ladders and figures of one market's runners."""
 
-    def place(self, message: MarketMessage, record: Record) -> Place:
+    def place(self, message: MarketMessage, record: Record) -> Envelope:
         """The market is the key; a heartbeat tells nothing."""
         session, time_us = (record.key or b"").decode(), message.pt * 1000
         if not message.mc:
-            return Place(session, Kind.SKIP)
-        return Place(session, Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE, event_time_us=time_us)
+            return Envelope(session, Kind.SKIP)
+        return Envelope(session, Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE, event_time_us=time_us)
 
     def changes(self, message: MarketMessage) -> Iterable[tuple[Key, float | None]]:
         """Runner by runner: ladders, then figures. "NaN" is the exchange's way to say that there is no figure."""

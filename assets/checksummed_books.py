@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from lockstep import Checksum, Kind, Limits, Place, Record, Stream, Strict, Topics, Transform, Violation
+from lockstep import Checksum, Envelope, Kind, Limits, Record, Stream, Strict, Topics, Transform, Violation
 
 DEPTH, SUMMED = 1000, 10
 """Levels a side that the exchange keeps, and that its checksum covers."""
@@ -114,12 +114,12 @@ class LevelChange(msgspec.Struct, frozen=True):
 class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
     """The book of one pair."""
 
-    def place(self, message: BookMessage, record: Record) -> Place:
+    def place(self, message: BookMessage, record: Record) -> Envelope:
         """The pair is the key; the newest level tells the time."""
         kind = Kind.UPDATE if message.first.all_asks is None else Kind.SNAPSHOT
         newest = max((level.time for _, level in message.levels()), default=None)
         event_time_us = None if newest is None else int(newest.replace(".", ""))  # sent with six decimals
-        return Place((record.key or b"").decode(), kind, event_time_us=event_time_us)
+        return Envelope((record.key or b"").decode(), kind, event_time_us=event_time_us)
 
     def open(self, message: BookMessage, record: Record) -> Book:
         """Set the book from a snapshot."""

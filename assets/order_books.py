@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import Kind, Limits, Link, Linked, Place, Record, Stream, Strict, TableFold, Topics
+from lockstep import Envelope, Kind, Limits, Link, Linked, Record, Stream, Strict, TableFold, Topics
 
 Level = tuple[str, str]
 """(price, quantity) as sent; quantity zero removes the level."""
@@ -55,15 +55,15 @@ class LevelChange(msgspec.Struct, frozen=True):
 class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
     """The book of one market: quantity by (side, price)."""
 
-    def place(self, message: BookMessage, record: Record) -> Place:
+    def place(self, message: BookMessage, record: Record) -> Envelope:
         """The market is the key; snapshots are linked to differences by the exchange's ids."""
         session = (record.key or b"").decode()
         difference = message.data
         if difference is None:
             last = message.lastUpdateId
-            return Place(session, Kind.SNAPSHOT, sequence=last, link=Link(last=last))
+            return Envelope(session, Kind.SNAPSHOT, sequence=last, link=Link(last=last))
         link = Link(last=difference.u, first=difference.U, previous=difference.pu)
-        return Place(session, sequence=difference.u, link=link, event_time_us=difference.E * 1000)
+        return Envelope(session, sequence=difference.u, link=link, event_time_us=difference.E * 1000)
 
     def changes(self, message: BookMessage) -> Iterable[tuple[tuple[str, str], str | None]]:
         """Bids, then asks, in the order of the message."""

@@ -16,21 +16,21 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
-from lockstep import Kind, Place, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Envelope, Kind, Sequence, Stream, Strict, Topics, Transform
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.committer import Committer, Reached
-from lockstep.engine.driver.planner import hour_of
-from lockstep.engine.driver.positions import BatchIdentity, quiet_row
-from lockstep.engine.driver.startup import Approach
+from lockstep.engine.driver.committer import Committer, CompletedBatch
+from lockstep.engine.driver.planner import choose_commit_hour
+from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
+from lockstep.engine.driver.startup import WriterStartup
 from lockstep.engine.protocol import Position
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import DataFile, DataFileWriter
-from lockstep.table.row_encoder import Proof, RowsBuilder
-from lockstep.table.row_encoder import Run as RunOfRows
+from lockstep.table.row_encoder import PartitionRun as RunOfRows
+from lockstep.table.row_encoder import Provenance, RowsBuilder
 
 HOUR, DAY = 3600.0, 86400.0
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -50,8 +50,8 @@ class Reading(msgspec.Struct):
 class _Readings(Transform[Reading, Reading, Reading]):
     """Never folds anything here: rows are given to the committer as a task would give them."""
 
-    def place(self, message: Reading, record: object) -> Place:
-        return Place(message.sensor, Kind.UPDATE, None, None, None)
+    def place(self, message: Reading, record: object) -> Envelope:
+        return Envelope(message.sensor, Kind.UPDATE, None, None, None)
 
     def open(self, message: Reading, record: object) -> Reading:
         return message
@@ -153,7 +153,7 @@ class _Soak:
     def hour(self) -> None:
         """A run of an hour, then what the schedules do."""
         began, batches = time.process_time(), int(HOUR / self._growth.seconds)
-        claimed = Approach(STREAM, self._folders, "cluster").claim(cancelled=lambda: False)
+        claimed = WriterStartup(STREAM, self._folders, "cluster").claim(cancelled=lambda: False)
         with ThreadPoolExecutor(1) as helper:
             committer = Committer(self._folders, claimed, "growth", helper)
             for _ in range(batches):
@@ -169,7 +169,7 @@ class _Soak:
 
     def _batch(self, committer: Committer) -> None:
         head = committer.head
-        hour = hour_of(
+        hour = choose_commit_hour(
             datetime.fromtimestamp(self._clock.now, UTC).strftime("%Y-%m-%dT%H"), head.hour, head.closed_hour
         )
         file = self._file(hour)
@@ -178,7 +178,7 @@ class _Soak:
             del full
             return [self._ledger_row(identity, partition) for partition in range(self._growth.partitions)]
 
-        committer.commit(Reached(head.batch + 1, hour, (file,)), rows_of)
+        committer.commit(CompletedBatch(head.batch + 1, hour, (file,)), rows_of)
         self._offset += 1
 
     def _ledger_row(self, identity: BatchIdentity, partition: int) -> LedgerRow:
@@ -188,7 +188,11 @@ class _Soak:
         now = datetime.fromtimestamp(self._clock.now, UTC)
         counts = {"until": self._offset + 1, "messages": 1, "rows": 1, "with_rows": 1, "cpu_seconds": self._offset / 7}
         return msgspec.structs.replace(
-            quiet_row(identity, position, None), **counts, last_event_time=now, newest_timestamp=now, watermark=now
+            make_unchanged_row(identity, position, None),
+            **counts,
+            last_event_time=now,
+            newest_timestamp=now,
+            watermark=now,
         )
 
     def _file(self, hour: str) -> DataFile:
@@ -196,7 +200,7 @@ class _Soak:
         runs = [RunOfRows(f"growth.{number}", f"id-of-{number}", 0, 1) for number in range(count)]
         at = [self._offset] * count
         times = [int(self._clock.now * 1e6)] * count
-        proof = Proof(runs, at, [0] * count, ["session"] * count, at, times)
+        proof = Provenance(runs, at, [0] * count, ["session"] * count, at, times)
         rows = [Reading(f"sensor {number}", self._offset / 3, "C", 1) for number in range(count)]
         with DataFileWriter(self._folders.table, BUILDER.schema, commit_hour=hour, prefix="rows") as writer:
             writer.write(BUILDER.build(rows, proof))
@@ -214,10 +218,10 @@ class _Soak:
             bytes={kind: sum(sizes) for kind, sizes in sorted(found.items())},
             files={kind: len(sizes) for kind, sizes in sorted(found.items())},
             cpu_seconds={
-                "positions": _cpu(lambda: positions(folders, OutputLog(folders.table).base().head)),
+                "positions": _cpu(lambda: read_positions(folders, OutputLog(folders.table).base().head)),
                 "open the table": _cpu(lambda: DeltaTable(folders.table).get_add_actions()),
                 "open the ledger": _cpu(lambda: DeltaTable(folders.ledger).get_add_actions()),
-                "a start": _cpu(lambda: Approach(STREAM, folders, "cluster").claim(cancelled=lambda: False)),
+                "a start": _cpu(lambda: WriterStartup(STREAM, folders, "cluster").claim(cancelled=lambda: False)),
                 "a batch": self._batch_cpu,
             },
         )

@@ -26,7 +26,7 @@ from benchmarks.seen import Commit, Seen, commits, reached
 from benchmarks.systems import REFERENCE, STREAM, Task, environment
 from benchmarks.verify import digest_of
 from benchmarks.workload import Size, interleaved
-from lockstep.localdev.processes import start_tied
+from lockstep.localdev.processes import start_child
 from lockstep.table.layout import StreamFolders
 
 PATIENCE_SECONDS = 180.0
@@ -101,7 +101,7 @@ class Stage:
     def observed(self) -> Iterator[None]:
         """Have the observer look while this lasts."""
         program = [sys.executable, "-I", observer.__file__, str(self.folders.table), str(self._seen)]
-        process = start_tied(program, folder=self.folder, log=self.log)
+        process = start_child(program, folder=self.folder, log=self.log)
         try:
             yield
         finally:
@@ -147,7 +147,7 @@ class LiveStream:
         task = LiveTask(stage.bootstrap_servers, stage.size.pattern, stage.folder, stage.trigger_seconds)
         self._stage = stage
         self.started_ns = time.time_ns()
-        self.process = start_tied(task.command(), folder=stage.folder, log=stage.log, environment=environment())
+        self.process = start_child(task.command(), folder=stage.folder, log=stage.log, environment=environment())
 
     @property
     def pid(self) -> int:
@@ -202,7 +202,7 @@ class Pacer:
         size = msgspec.json.encode(asdict(stage.size)).decode()
         span = (str(first), str(until), str(rate))
         program = [sys.executable, "-m", "benchmarks.pacer", stage.bootstrap_servers, size, *span]
-        self.process = start_tied(
+        self.process = start_child(
             [*program, str(self._go), str(self._report)], folder=stage.folder, log=stage.log, environment=environment()
         )
 

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from benchmarks.messages import Change, Message, Snapshot
 from benchmarks.systems import STREAM
-from lockstep import Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Envelope, Kind, Record, Sequence, Stream, Strict, Topics, Transform
 
 Values = tuple[str, str, float, float, float, float, int, bool]
 State = dict[int, Values]
@@ -18,10 +18,10 @@ State = dict[int, Values]
 class Sensors(Transform[Message, State, Change]):
     """Rows of 8 columns by id; an update changes some columns of some rows."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         """Sessions and numbers come with each message."""
         kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
-        return Place(message.session, kind, message.seq, None, message.ts)
+        return Envelope(message.session, kind, message.seq, None, message.ts)
 
     def open(self, message: Message, record: Record) -> State:
         """All rows of the snapshot."""

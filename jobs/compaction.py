@@ -9,8 +9,8 @@ from lockstep.orchestration import names
 def compaction_schedule(stream: AnyStream) -> ScheduleDefinition:
     """The schedule and its job: ten minutes past the hour, when the hour before is surely closed."""
     job = define_asset_job(
-        names.compaction_job(stream),
-        selection=AssetSelection.assets(names.compaction_key(stream)),
+        names.name_compaction_job(stream),
+        selection=AssetSelection.assets(names.make_compaction_key(stream)),
         description=f"Rewrites the small files of {stream.name}'s closed hours; order kept and proven.",
         tags=names.MAINTENANCE,
     )

@@ -9,8 +9,8 @@ from lockstep.orchestration import names
 def housekeeping_schedule(stream: AnyStream) -> ScheduleDefinition:
     """The schedule and its job: twenty past the hour, after compaction and apart from it."""
     job = define_asset_job(
-        names.housekeeping_job(stream),
-        selection=AssetSelection.assets(names.housekeeping_key(stream)),
+        names.name_housekeeping_job(stream),
+        selection=AssetSelection.assets(names.make_housekeeping_key(stream)),
         description=f"Deletes old log entries, replaced files and unreachable state of {stream.name}.",
         tags=names.MAINTENANCE,
     )

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from dagster import DefaultScheduleStatus, ScheduleDefinition
 
 from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.pruning_job import pruning_job
+from lockstep.orchestration.pruning_job import make_pruning_job
 from lockstep.settings import Settings
 
 
 def pruning_schedule(streams: Iterable[AnyStream], settings: Settings) -> ScheduleDefinition:
     """The schedule and its job: ten minutes to the hour, apart from compaction, housekeeping and checks."""
     return ScheduleDefinition(
-        job=pruning_job(streams, settings.dagster),
+        job=make_pruning_job(streams, settings.dagster),
         cron_schedule="50 * * * *",
         default_status=DefaultScheduleStatus.RUNNING,
     )

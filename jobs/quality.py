@@ -9,8 +9,8 @@ from lockstep.orchestration import names
 def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
     """The schedule and its job: half past the hour, apart from compaction."""
     job = define_asset_job(
-        names.checks_job(stream),
-        selection=AssetSelection.checks_for_assets(names.table_key(stream)),
+        names.name_checks_job(stream),
+        selection=AssetSelection.checks_for_assets(names.make_table_key(stream)),
         description=f"Checks that {stream.name} is complete, without duplicates and in order.",
         tags=names.MAINTENANCE,
     )

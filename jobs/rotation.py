@@ -13,7 +13,7 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.rotation import rotate
+from lockstep.orchestration.rotation import rotate_stream
 from lockstep.settings import Settings
 
 MINUTES = 60
@@ -23,8 +23,8 @@ def rotation_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefiniti
     """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core."""
 
     @schedule(
-        name=names.rotation_schedule(stream),
-        job_name=names.stream_job(stream),
+        name=names.name_rotation_schedule(stream),
+        job_name=names.name_stream_job(stream),
         cron_schedule=f"{zlib.crc32(stream.name.encode()) % MINUTES} 3 * * *",
         default_status=DefaultScheduleStatus.RUNNING,
         description=(
@@ -33,6 +33,6 @@ def rotation_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefiniti
         ),
     )
     def rotate_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
-        return rotate(stream, settings, context.instance)
+        return rotate_stream(stream, settings, context.instance)
 
     return rotate_run

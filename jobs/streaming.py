@@ -10,8 +10,8 @@ from lockstep.orchestration import names
 def streaming_job(stream: AnyStream) -> UnresolvedAssetJobDefinition:
     """The job that runs a stream until it is stopped."""
     return define_asset_job(
-        names.stream_job(stream),
-        selection=AssetSelection.assets(names.table_key(stream)).without_checks(),
+        names.name_stream_job(stream),
+        selection=AssetSelection.assets(names.make_table_key(stream)).without_checks(),
         description=f"Runs {stream.name} until it is stopped or handed over.",
         tags=names.NEVER_TOO_LONG,
     )

@@ -26,8 +26,8 @@ def supervisor_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition
     """Keeps a stream running: closes dead runs, starts a new one, later and later while none lives."""
 
     @sensor(
-        name=names.supervisor_sensor(stream),
-        job_name=names.stream_job(stream),
+        name=names.name_supervisor_sensor(stream),
+        job_name=names.name_stream_job(stream),
         minimum_interval_seconds=LOOK_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=f"Starts {stream.name} when its desired state is running and no run of it lives.",

@@ -14,8 +14,8 @@ from dagster import (
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.orchestration import names
-from lockstep.orchestration.restart_policy import decide, read_cursor
-from lockstep.orchestration.topics_sensor import look, observe, sensor_result
+from lockstep.orchestration.restart_policy import decide_restart, read_cursor
+from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
 LOOK_SECONDS = 10
@@ -25,8 +25,8 @@ def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
     """Looks for new topics of a stream; a run that never ends is handed over, else one reads and ends."""
 
     @sensor(
-        name=names.topics_sensor(stream),
-        job_name=names.stream_job(stream),
+        name=names.name_topics_sensor(stream),
+        job_name=names.name_stream_job(stream),
         minimum_interval_seconds=LOOK_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=f"Starts {stream.name} again when a topic appears that matches {stream.topics.pattern}.",
@@ -36,10 +36,10 @@ def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
         if warning:
             context.log.warning(warning)
         try:
-            seen = look(stream, settings, context.instance)
-            observed = observe(stream, settings, context.instance, seen.wanted, cursor)
+            seen = read_inputs(stream, settings, context.instance)
+            observed = observe_assets(stream, settings, context.instance, seen.wanted, cursor)
         except LockstepError as error:  # the cursor stays as it was; the next look may succeed
             return SkipReason(str(error))
-        return sensor_result(stream, decide(seen, cursor, time.time()), observed)
+        return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
 
     return look_for_topics

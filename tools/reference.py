@@ -21,7 +21,7 @@ import msgspec
 import lockstep
 import lockstep.testing
 from lockstep import DecimalType, IntegerType
-from lockstep.model.table_schema import proof_schema, row_schema
+from lockstep.model.table_schema import make_provenance_schema, make_row_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,12 +83,14 @@ def _columns() -> Iterator[str]:
     yield "A field of a row type becomes a column; a type without `| None` is not null. What is nested may be null."
     yield "\n| Python type of the field | Arrow type | Delta and Spark |\n|---|---|---|"
     for shown, annotation in COLUMNS.items():
-        column = row_schema(msgspec.defstruct("Row", [("value", annotation)])).field("value")
+        column = make_row_schema(msgspec.defstruct("Row", [("value", annotation)])).field("value")
         null = ", nullable" if column.nullable else ""
         yield f"| `{_cell(shown)}` | `{column.type}`{null} | `{_delta(column.type)}` |"
     yield "\nlockstep adds these columns, and `commit_hour`, by which the table is partitioned:"
     yield "\n| column | Arrow type |\n|---|---|"
-    yield from (f"| `{each.name}` | `{each.type}`{', nullable' if each.nullable else ''} |" for each in proof_schema())
+    yield from (
+        f"| `{each.name}` | `{each.type}`{', nullable' if each.nullable else ''} |" for each in make_provenance_schema()
+    )
     yield ""
 
 

@@ -10,7 +10,7 @@ from lockstep.declare.decoders.protobuf import Protobuf
 from lockstep.declare.options import Adopt, AvailableNow, EventTime, Every, FileSize, Limits, Topics, Trigger
 from lockstep.declare.rules import Between, NotNull, Rule, Severity
 from lockstep.declare.stream import Stream
-from lockstep.declare.transform import Opened, Transform
+from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
 from lockstep.folds.table import TableFold
 from lockstep.integrity.base import Halt, OnGrowth, SessionStart, Suspend
@@ -20,8 +20,8 @@ from lockstep.integrity.once import Once
 from lockstep.integrity.ordered import Ordered
 from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats, Sequence, Strict
 from lockstep.model.column_types import DecimalType, IntegerType
-from lockstep.model.map_state import Rows
-from lockstep.model.record import Kind, Link, Place, Record, TimestampType
+from lockstep.model.map_state import MapState
+from lockstep.model.record import Envelope, Kind, Link, Record, TimestampType
 
 __version__ = "0.1.0"
 
@@ -53,16 +53,16 @@ __all__ = [
     "NotNull",
     "OnGrowth",
     "Once",
-    "Opened",
+    "InitialState",
     "Ordered",
-    "Place",
+    "Envelope",
     "Protobuf",
     "Record",
     "RegisteredSchema",
     "Registry",
     "RegistryUnreachable",
     "Repeats",
-    "Rows",
+    "MapState",
     "Rule",
     "SchemaReference",
     "Sequence",

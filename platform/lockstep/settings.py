@@ -257,10 +257,10 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments first, then the environment, then the file."""
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, find_settings_file())
 
 
-def settings_file() -> Path:
+def find_settings_file() -> Path:
     """The settings file in force."""
     return Path(os.environ.get("LOCKSTEP_SETTINGS", "lockstep.toml"))
 
@@ -285,9 +285,9 @@ def load_settings() -> Settings:
 
 def _refuse_mistyped_origins() -> None:
     """A file or variable that is silently not read would leave the default in force, such as another table root."""
-    if "LOCKSTEP_SETTINGS" in os.environ and not settings_file().is_file():
+    if "LOCKSTEP_SETTINGS" in os.environ and not find_settings_file().is_file():
         raise SettingsError(
-            f"LOCKSTEP_SETTINGS names {settings_file()}, and there is no such file",
+            f"LOCKSTEP_SETTINGS names {find_settings_file()}, and there is no such file",
             next_step="correct the name, or unset LOCKSTEP_SETTINGS to read lockstep.toml",
         )
     known = tuple(f"LOCKSTEP_{name.upper()}" for name in Settings.model_fields)
@@ -311,4 +311,4 @@ def _problem(item: ErrorDetails) -> str:
 
 
 def _where() -> str:
-    return f"correct {settings_file()} or the LOCKSTEP_* variables of the environment"
+    return f"correct {find_settings_file()} or the LOCKSTEP_* variables of the environment"

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import observer
 from benchmarks.seen import Commit, Seen
 from benchmarks.tree import DRIVER, JVM, WORKERS, TreeMeter
-from lockstep.engine.driver.positions import BatchIdentity, quiet_row
+from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
 from lockstep.engine.protocol import Position
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
@@ -38,15 +38,15 @@ def read(batch: int, start: int, until: int) -> LedgerRow:
         generation=1, batch=batch, epoch=1, committed_at=now, batch_seconds=0.5, restart_cause=None
     )
     position = Position(topic="t", topic_id="id", partition=0, next_offset=start)
-    return msgspec.structs.replace(quiet_row(identity, position, None), until=until, messages=until - start)
+    return msgspec.structs.replace(make_unchanged_row(identity, position, None), until=until, messages=until - start)
 
 
 def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) -> None:
     from benchmarks.messages import Change
-    from lockstep.model.table_schema import table_schema
+    from lockstep.model.table_schema import make_table_schema
 
     folders = StreamFolders("s", tmp_path)
-    open_tables(folders, table_schema(Change), "cluster")
+    open_tables(folders, make_table_schema(Change), "cluster")
     for batch, start, until in ((1, 0, 2), (2, 2, 4)):
         written = write_ledger(folders.ledger, [read(batch, start, until)])
         SideLog(folders.ledger).forward([written], batch, after=batch - 1)

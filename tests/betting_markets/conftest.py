@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.localdev.recordings import betting_market
+from lockstep.localdev.recordings import read_betting_market
 
 if TYPE_CHECKING:
     from lockstep.localdev.recordings import Recorded
@@ -20,7 +20,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings" / "betfair"
 @pytest.fixture(scope="session")
 def recorded() -> tuple[Recorded, ...]:
     """The market that begins with an image."""
-    return betting_market(RECORDINGS / "mcm_1.181223995.jsonl.gz")
+    return read_betting_market(RECORDINGS / "mcm_1.181223995.jsonl.gz")
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def peer() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def basic() -> tuple[Recorded, ...]:
     """The historical market: last prices, no image."""
-    return betting_market(RECORDINGS / "mcm_basic_1.132153978.jsonl.gz")
+    return read_betting_market(RECORDINGS / "mcm_basic_1.132153978.jsonl.gz")
 
 
 @pytest.fixture(scope="session")

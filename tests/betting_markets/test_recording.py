@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.localdev.recordings import Kind, Recorded, RecordingError, betting_market
+from lockstep.localdev.recordings import Recorded, RecordedKind, RecordingError, read_betting_market
 from tests.betting_markets.plain_fold import Market, digest
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ def test_one_market_begins_with_its_only_image_and_the_other_has_none(
     recorded: Sequence[Recorded], basic: Sequence[Recorded]
 ) -> None:
     assert (len(recorded), len(basic)) == (21_922, 480)
-    assert [at for at, message in enumerate(recorded) if message.kind is Kind.SNAPSHOT] == [0]
-    assert {message.kind for message in basic} == {Kind.DIFFERENCE}
+    assert [at for at, message in enumerate(recorded) if message.kind is RecordedKind.SNAPSHOT] == [0]
+    assert {message.kind for message in basic} == {RecordedKind.DIFFERENCE}
     assert {message.key for message in recorded} == {b"1.181223995"}
     assert [json.loads(message.value)["pt"] for message in basic] == [message.timestamp_ms for message in basic]
 
@@ -66,7 +66,7 @@ def test_a_line_that_is_not_of_such_a_recording_is_named(line: str, problem: str
     with gzip.open(path, "wt") as wrong:
         wrong.write('{"pt":1,"mc":[{"id":"1.1","img":true}]}\n' + line + "\n")
     with pytest.raises(RecordingError, match=rf"wrong\.jsonl\.gz, line 2: {problem}"):
-        betting_market(path)
+        read_betting_market(path)
 
 
 def last_prices(book: dict[str, Any]) -> list[list[object]]:

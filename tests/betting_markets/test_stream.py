@@ -9,7 +9,7 @@ import pytest
 
 from assets.betting_markets import betting_markets
 from lockstep import NoIntegrity, Topics
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.localdev.producer import produce
 from tests.betting_markets.plain_fold import Market, digest, fold
@@ -42,7 +42,7 @@ def test_table_plain_fold_and_peer_agree_on_the_whole_market(
     topic = f"{topic_family}.{recorded[0].book}"
     for part in (recorded[:9_000], recorded[9_000:]):
         produce(runs.bootstrap_servers, topic, part)
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
     rows = rows_of(read_table(runs.folders.table), topic, COLUMNS)
     market, expected = fold(message.value for message in recorded)
     assert first_difference(expected, rows) is None
@@ -66,7 +66,7 @@ def test_without_a_promise_the_history_folds_to_each_of_the_peers_books(
 ) -> None:
     topic = f"{topic_family}.{basic[0].book}"
     produce(runs.bootstrap_servers, topic, basic)
-    assert runs.of(dataclasses.replace(runs.stream, integrity=NoIntegrity())).run() is Outcome.ENDED
+    assert runs.of(dataclasses.replace(runs.stream, integrity=NoIntegrity())).run() is RunOutcome.ENDED
     rows = rows_of(read_table(runs.folders.table), topic, COLUMNS)
     runners = {runner["selectionId"] for runner in basic_books[0]["runners"]}
     books = books_from(rows, runners, range(1, len(basic) + 1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import checksummed_books
+from lockstep.localdev.recordings import read_checksummed_books
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,4 +20,4 @@ RECORDING = Path(__file__).parents[1] / "recordings" / "exchange_ws" / "kraken_s
 @pytest.fixture(scope="session")
 def recorded() -> Mapping[str, tuple[Recorded, ...]]:
     """All ten books by name, as received."""
-    return checksummed_books(RECORDING)
+    return read_checksummed_books(RECORDING)

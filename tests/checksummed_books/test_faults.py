@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from assets.checksummed_books import Book, BookMessage, LevelChange, checksummed_books
-from lockstep.testing import ACCEPT, Ran, Sent, run
+from lockstep.testing import ACCEPT, RunResult, SentMessage, run
 from tests.checksummed_books.plain_fold import expected_rows, first_wrong
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ def test_what_is_not_declared_is_undecodable_and_never_left_out(odd: bytes, valu
 
 
 def test_a_changed_key_and_a_missing_snapshot_are_unknown_sessions(values: list[bytes]) -> None:
-    strayed = run(checksummed_books, *values[:9], Sent(value=values[9], key="eth_eur"), *values[10:], key=BOOK)
+    strayed = run(checksummed_books, *values[:9], SentMessage(value=values[9], key="eth_eur"), *values[10:], key=BOOK)
     assert (len(strayed.folded) - 1, strayed.verdicts[-1].cause) == (9, "unknown session")
     beheaded = run(checksummed_books, *values[1:], key=BOOK)
     assert (len(beheaded.folded) - 1, beheaded.verdicts[-1].cause) == (0, "unknown session")
 
 
 def test_the_same_recording_under_a_new_key_is_a_session_of_its_own(values: list[bytes]) -> None:
-    again: list[Sent[BookMessage]] = [Sent(value=value, key="eth_chf-2") for value in values]
+    again: list[SentMessage[BookMessage]] = [SentMessage(value=value, key="eth_chf-2") for value in values]
     ran = run(checksummed_books, *values, *again, key=BOOK).or_raise()
     assert ran.states[BOOK] == ran.states["eth_chf-2"]
     assert len(ran.rows) == 2 * len(expected_rows(values))
@@ -143,7 +143,7 @@ def compared(values: Sequence[bytes]) -> Refused | None:
     return refused
 
 
-def plain(ran: Ran[Book, LevelChange]) -> list[tuple[object, ...]]:
+def plain(ran: RunResult[Book, LevelChange]) -> list[tuple[object, ...]]:
     """The rows of a run as the plain fold writes them."""
     return [
         (message.offset, number, row.side, row.price, row.quantity, row.previous_quantity)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import Kind, Recorded, RecordingError, checksummed_books
+from lockstep.localdev.recordings import Recorded, RecordedKind, RecordingError, read_checksummed_books
 from tests.checksummed_books.conftest import RECORDING
 from tests.checksummed_books.plain_fold import fold
 
@@ -34,8 +34,8 @@ MESSAGES = {
 def test_each_book_begins_with_its_only_snapshot(recorded: Mapping[str, tuple[Recorded, ...]]) -> None:
     assert {book: len(messages) for book, messages in recorded.items()} == MESSAGES
     for book, messages in recorded.items():
-        assert messages[0].kind is Kind.SNAPSHOT
-        assert Counter(message.kind for message in messages[1:]) == {Kind.DIFFERENCE: MESSAGES[book] - 1}
+        assert messages[0].kind is RecordedKind.SNAPSHOT
+        assert Counter(message.kind for message in messages[1:]) == {RecordedKind.DIFFERENCE: MESSAGES[book] - 1}
         assert {message.key for message in messages} == {book.encode()}
 
 
@@ -61,4 +61,4 @@ def test_a_line_that_is_not_of_such_a_recording_is_named(line: str, tmp_path: Pa
     with gzip.open(path, "wt") as wrong:
         wrong.write('wss://somewhere <- 1.0: {"event":"subscribe"}\n17.0: {"event":"heartbeat"}\n' + line + "\n")
     with pytest.raises(RecordingError, match=r"wrong\.txt\.gz, line 3: not a recorded book"):
-        checksummed_books(path)
+        read_checksummed_books(path)

@@ -9,7 +9,7 @@ import pytest
 
 from assets.checksummed_books import checksummed_books
 from lockstep import Topics
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.localdev.producer import produce
 from tests.checksummed_books.plain_fold import Book, expected_rows
@@ -42,7 +42,7 @@ def test_table_plain_fold_and_exchange_agree_on_all_books(
     for part in (slice(0, 100), slice(100, None)):
         for book, messages in recorded.items():
             produce(runs.bootstrap_servers, f"{topic_family}.{book}", messages[part])
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
     table = read_table(runs.folders.table)
     for book, messages in recorded.items():
         rows = rows_of(table, f"{topic_family}.{book}", COLUMNS)

@@ -29,7 +29,7 @@ from lockstep.operations.doctor import doctor
 from lockstep.operations.inspect import message, plan, state, status, streams, topics
 from lockstep.testing import read_messages
 from lockstep.testing import run as run_messages
-from lockstep.verify.report import Proof
+from lockstep.verify.report import VerifyReport
 from tests.engine.feed import session, update
 from tests.engine.streams import POISON
 
@@ -63,7 +63,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("state", "adding", "--session", "a"): state.SessionStates,
     ("positions", "adding"): streams.Positions,
     ("repair", "adding"): repair.Repair,
-    ("verify", "adding"): Proof,
+    ("verify", "adding"): VerifyReport,
     ("quarantine", "list", "adding"): quarantine.QuarantineList,
     ("settings",): show_settings.AllOptions,
     ("doctor",): doctor.Report,

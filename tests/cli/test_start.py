@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.localdev.broker import Broker
 from lockstep.operations.inspect.status import Status
 from lockstep.operations.lifecycle import Stopped
@@ -97,7 +97,7 @@ def start_see_and_stop(installation: Installation) -> None:
         wait_until(lambda: status() is DagsterRunStatus.SUCCESS, "Dagster shows the end of the run")
         run = instance.get_run_by_id(launched.run_id)
         assert run is not None
-        assert run.tags[OUTCOME_TAG] == Outcome.STOPPED_FOR_GOOD.value
+        assert run.tags[OUTCOME_TAG] == RunOutcome.STOPPED_FOR_GOOD.value
         assert run.tags[CAUSE_TAG].startswith("lockstep start")
     ended = msgspec.json.decode(called(installation, "status", "order_books"), type=Status)
     assert (ended.desired, ended.writer) == ("stopped", "ended")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import lockstep
-from lockstep.localdev.processes import start_tied
+from lockstep.localdev.processes import start_child
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import COLUMNS
@@ -123,7 +123,7 @@ class ClusterRuns:
         given = {f"spark.{name.replace('_', '.')}": value for name, value in options.items()}
         log = self.root / f"driver-{len(self.drivers)}.log"
         command = [sys.executable, "-m", "tests.cluster.driver", self.feed.pattern, str(self.trap), *arguments]
-        process = start_tied(command, folder=REPOSITORY, log=log, environment=self._environment(given))
+        process = start_child(command, folder=REPOSITORY, log=log, environment=self._environment(given))
         self.drivers.append(Driver(process, log))
         return self.drivers[-1]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lockstep import Every
 from lockstep.engine.driver import planner
-from lockstep.operations.foreground import run_attended
+from lockstep.operations.foreground import run_in_foreground
 from lockstep.settings import load_settings
 from lockstep.spark import session
 from tests.cluster.streams import catching
@@ -34,7 +34,7 @@ def main() -> None:
     stream = catching(given.pattern, given.trap, given.deadline)
     if given.seconds:
         stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))
-    outcome = run_attended(stream, load_settings(), available_now=not given.seconds, say=_say)
+    outcome = run_in_foreground(stream, load_settings(), available_now=not given.seconds, say=_say)
     _say(f"outcome: {outcome.value}")
 
 

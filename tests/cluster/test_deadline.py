@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import AvailableNow, FileSize
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
-from lockstep.engine.driver.spark_job import BatchOverdue
+from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.cluster.cluster_runs import wait_until
@@ -46,7 +46,7 @@ class Caught:
     stop: threading.Event
     spark: SparkSession
 
-    def run(self, trigger: Trigger) -> Outcome:
+    def run(self, trigger: Trigger) -> RunOutcome:
         """A run on Spark."""
         context = self.spark.sparkContext
         return run_stream(self.stream, self.settings, spark=lambda: context, stop=self.stop, trigger=trigger)
@@ -85,13 +85,13 @@ def caught(broker: Broker, topic_family: str, tmp_path: Path, shared_spark: Spar
 @pytest.mark.slow  # the deadline leaves time for a new Python worker to start on a busy machine
 def test_a_batch_past_its_deadline_is_cancelled_and_worked_again(caught: Callable[[float], Caught]) -> None:
     stream = caught(45.0)
-    assert stream.run(AvailableNow()) is Outcome.ENDED
+    assert stream.run(AvailableNow()) is RunOutcome.ENDED
     assert stream.tries >= 2
     stream.assert_whole()
 
 
 def test_a_batch_that_is_late_each_time_ends_the_run_with_its_limit(caught: Callable[[float], Caught]) -> None:
-    with pytest.raises(BatchOverdue, match=r"not worked within 0\.01 s") as late:
+    with pytest.raises(BatchTimeout, match=r"not worked within 0\.01 s") as late:
         caught(0.01).run(AvailableNow())
     assert "Limits(batch_seconds=...)" in late.value.next_step
 
@@ -107,6 +107,6 @@ def test_a_batch_that_fills_a_file_has_no_deadline(caught: Callable[[float], Cau
             wait_until(lambda: any(folders.table.glob("commit_hour=*/*.parquet")), "its file")
         finally:
             stream.stop.set()
-        assert running.result() is Outcome.STOPPED
+        assert running.result() is RunOutcome.STOPPED
     assert stream.tries == 1
     stream.assert_whole()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.settings import load_settings
-from lockstep.spark.session import ON_A_CLUSTER, spark_properties
+from lockstep.spark.session import ON_A_CLUSTER, make_spark_properties
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cluster.md"
 SNIPPETS = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
@@ -24,7 +24,7 @@ def test_settings_of_the_document_are_loaded_and_reach_spark(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lockstep.toml").write_text(snippet)
     settings = load_settings()
-    properties = spark_properties(settings.spark)
+    properties = make_spark_properties(settings.spark)
     assert settings.spark.master.startswith(master)
     assert settings.table_root == Path("/shared/lockstep/tables")
     assert settings.spark.options.items() <= properties.items()

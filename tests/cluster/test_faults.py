@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.processes import descendants
+from lockstep.localdev.processes import list_descendants
 from lockstep.table.ledger import read_ledger
 from tests.cluster.cluster_runs import wait_until
 from tests.cluster.paced_feed import PacedFeed
@@ -64,7 +64,7 @@ def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothin
     runs.start("--seconds", "1", "--deadline", str(DEADLINE_SECONDS), network_timeout="300s")
     wait_until((runs.trap / "caught").exists, "a task in the middle")
     zombie = int((runs.trap / "caught").read_text())
-    (worker,) = [worker for worker in runs.cluster.workers if zombie in descendants(worker.process.pid)]
+    (worker,) = [worker for worker in runs.cluster.workers if zombie in list_descendants(worker.process.pid)]
     stopped = stop(worker)
     waited = wait_until(lambda: committed(runs, 52 * PARTITIONS), "the batch on the other executor")
     say(f"batch of a stopped executor: worked elsewhere after {waited:.1f} s with a deadline of {DEADLINE_SECONDS} s")
@@ -96,7 +96,7 @@ def kill_an_executor(runs: ClusterRuns) -> None:
 def kill_a_worker(runs: ClusterRuns) -> None:
     """Its executor ends with it; a machine takes its place."""
     worker = runs.cluster.workers[1]
-    below = descendants(worker.process.pid)
+    below = list_descendants(worker.process.pid)
     worker.kill()
     waited = runs.wait_for_batches(1)
     say(f"worker killed: next batch after {waited:.1f} s")
@@ -122,7 +122,7 @@ def stop_an_executor(runs: ClusterRuns) -> None:
 def stop(worker: Worker) -> list[int]:
     """SIGSTOP for the executors of a worker and all below them; their ids."""
     executors = worker.executors()
-    pids = [pid for executor in executors for pid in (executor, *descendants(executor))]
+    pids = [pid for executor in executors for pid in (executor, *list_descendants(executor))]
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

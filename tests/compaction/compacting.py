@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.compaction.rewrite import RewriteTask
-from lockstep.compaction.run import Outcome, Rewriter, compact_stream, in_process
+from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.table.layout import StreamFolders
 
 DEADLINE_SECONDS = 120
@@ -26,7 +26,7 @@ def gated(gate: Path) -> Rewriter:
     """Rewrites, then says so and waits for the go."""
 
     def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
-        outcomes = in_process().rewrite(tasks)
+        outcomes = compact_in_process().rewrite(tasks)
         (gate / str(os.getpid())).touch()
         wait_for(gate / "go")
         return outcomes

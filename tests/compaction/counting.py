@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import AvailableNow, Kind, Limits, LogOnly, Place, Record, Stream, Strict, Topics, Transform
+from lockstep import AvailableNow, Envelope, Kind, Limits, LogOnly, Record, Stream, Strict, Topics, Transform
 
 
 class Count(msgspec.Struct):
@@ -24,9 +24,9 @@ class Nothing(msgspec.Struct):
 class Counting(Transform[Count, Nothing, Count]):
     """Emits each message; the first of a key opens its session."""
 
-    def place(self, message: Count, record: Record) -> Place:
+    def place(self, message: Count, record: Record) -> Envelope:
         """The key is the session."""
-        return Place((record.key or b"").decode(), Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
+        return Envelope((record.key or b"").decode(), Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
 
     def open(self, message: Count, record: Record) -> Nothing:
         """A new count."""

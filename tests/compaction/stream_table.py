@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.model.column_types import DecimalType
-from lockstep.model.table_schema import IDENTITY, table_schema
+from lockstep.model.table_schema import IDENTITY, make_table_schema
 from lockstep.table import commit, ledger
-from lockstep.table.commit import Landed
+from lockstep.table.commit import Committed
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
-from lockstep.table.row_encoder import Proof, RowsBuilder, Run
+from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
 HOUR, NEXT_HOUR = "2026-01-01T00", "2026-01-01T01"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,28 +74,28 @@ class StreamTable:
 
     def __init__(self, root: Path) -> None:
         self.folders = StreamFolders("readings", root)
-        self.output = open_tables(self.folders, table_schema(Reading), "cluster")
-        claimed = self.output.commit(commit.claim(0, self.output.table_id, lambda _: None))
+        self.output = open_tables(self.folders, make_table_schema(Reading), "cluster")
+        claimed = self.output.commit(commit.commit_claim(0, self.output.table_id, lambda _: None))
         self._writer = commit.Writer(epoch=claimed.head.epoch, generation=claimed.head.generation)
         self._builder = RowsBuilder(Reading)
         self._next: dict[Partition, int] = {}
         self.head = claimed.head
 
-    def batch(self, *files: Mapping[Partition, int], hour: str = HOUR) -> Landed:
+    def batch(self, *files: Mapping[Partition, int], hour: str = HOUR) -> Committed:
         """Commit a batch: one file for each mapping of partitions to numbers of messages."""
         landed = self.try_batch([self.file(messages, hour) for messages in files], hour)
         self.head = landed.head
         return landed
 
-    def try_batch(self, files: Sequence[DataFile], hour: str) -> Landed:
+    def try_batch(self, files: Sequence[DataFile], hour: str) -> Committed:
         """Commit written files as the next batch, or raise as the commit does."""
-        batch = commit.Batch(
+        batch = commit.BatchCommit(
             number=self.output.base().head.batch + 1,
             commit_hour=hour,
             files=tuple(files),
             ledger=ledger.write_ledger(self.folders.ledger, []),
         )
-        return self.output.commit(commit.batch(self._writer, batch))
+        return self.output.commit(commit.commit_batch(self._writer, batch))
 
     def file(self, messages: Mapping[Partition, int], hour: str = HOUR) -> DataFile:
         """Write, but do not commit, the next messages of some partitions."""
@@ -105,8 +105,8 @@ class StreamTable:
     def write(self, places: Sequence[Identity], hour: str = HOUR) -> DataFile:
         """Write rows at these places, in this order."""
         rows = [reading((topic, partition), offset, row) for topic, partition, offset, row in places]
-        proof = Proof(
-            runs=[Run(f"name of {topic}", topic, partition, 1) for topic, partition, _, _ in places],
+        proof = Provenance(
+            runs=[PartitionRun(f"name of {topic}", topic, partition, 1) for topic, partition, _, _ in places],
             offsets=[offset for _, _, offset, _ in places],
             row_numbers=[row for _, _, _, row in places],
             sessions=[f"s{offset % 3}" for _, _, offset, _ in places],
@@ -120,7 +120,7 @@ class StreamTable:
 
     def close(self, hour: str = HOUR) -> None:
         """Close an hour."""
-        self.output.commit(commit.close(hour))
+        self.output.commit(commit.commit_closed_hour(hour))
 
     def _places(self, partition: Partition, messages: int) -> list[Identity]:
         """Every third message gives two rows, every fifth none."""

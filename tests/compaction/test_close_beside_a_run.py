@@ -10,16 +10,16 @@ import msgspec
 
 from lockstep import AvailableNow
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.context import Hands
-from lockstep.engine.driver.loop import Outcome, run_batches
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.driver.run import job_of
-from lockstep.engine.driver.spark_job import Runner, local_runner
-from lockstep.engine.driver.startup import Approach
-from lockstep.engine.protocol import BinFacts
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
-from lockstep.kafka.consumer_group import Group
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.spark_job import Runner, make_local_runner
+from lockstep.engine.driver.startup import WriterStartup
+from lockstep.engine.protocol import TaskResult
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.producer import produce
 from lockstep.operations.lifecycle import close_hour
@@ -52,16 +52,16 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
     )
     stream = counting(topic_family)
     folders = StreamFolders(stream.name, settings.table_root)
-    discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    approach = Approach(stream, folders, discovery.cluster_id())
+    discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    approach = WriterStartup(stream, folders, discovery.cluster_id())
     plans: list[BatchPlan] = []
-    hands = Hands(
+    hands = RunContext(
         stream=stream,
         trigger=AvailableNow(),
         folders=folders,
         discovery=discovery,
-        group=Group(settings.kafka, stream.name),
-        runner=closing_once(local_runner(job_of(stream, settings, folders)), folders, plans),
+        group=ConsumerGroup(settings.kafka, stream.name),
+        runner=closing_once(make_local_runner(make_job(stream, settings, folders)), folders, plans),
         cores=lambda: 1,
         stop=threading.Event(),
         report=lambda _: None,
@@ -69,7 +69,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
     )
     outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
     head = approach.output.base().head
-    assert (outcome, len(stored_rows(folders))) == (Outcome.ENDED, MESSAGES - 1)
+    assert (outcome, len(stored_rows(folders))) == (RunOutcome.ENDED, MESSAGES - 1)
     assert [plan.number for plan in plans] == [1, 2, 2]
     assert plans[0].commit_hour == plans[1].commit_hour == head.closed_hour < plans[2].commit_hour == head.hour
     assert [(row.batch, row.start) for row in read_ledger(folders.ledger) if row.messages] == [(1, 0), (2, 20)]
@@ -80,7 +80,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
 def closing_once(runner: Runner, folders: StreamFolders, plans: list[BatchPlan]) -> Runner:
     """Closes the open hour after the work of the second batch, before its commit."""
 
-    def run(plan: BatchPlan) -> Sequence[BinFacts]:
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
         plans.append(plan)
         facts = runner(plan)
         if len(plans) == 2:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.planner import hour_of
+from lockstep.engine.driver.planner import choose_commit_hour
 from lockstep.errors import LockstepError
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.lifecycle import close_hour
-from lockstep.table.commit import Replan
+from lockstep.table.commit import HourClosed
 from lockstep.table.layout import StreamFolders
 from tests.compaction.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 
@@ -23,7 +23,7 @@ def test_the_hour_of_the_newest_batch_is_closed(table: StreamTable) -> None:
     table.batch({A0: 5})
     assert close_hour(table.folders) == HOUR
     assert table.output.base().head.closed_hour == HOUR
-    with pytest.raises(Replan, match=HOUR):
+    with pytest.raises(HourClosed, match=HOUR):
         table.batch({A0: 5})
     table.batch({A0: 5}, hour=NEXT_HOUR)
 
@@ -95,11 +95,11 @@ def batch_in_an_open_hour(table: StreamTable) -> tuple[str, int]:
     """Write a batch as the engine does, planned again when its hour was closed; hour and rows."""
     while True:
         head = table.output.base().head
-        hour = hour_of(HOUR, head.hour, head.closed_hour)
+        hour = choose_commit_hour(HOUR, head.hour, head.closed_hour)
         files = [table.file({A0: 3}, hour), table.file({B0: 3}, hour)]
         try:
             table.try_batch(files, hour)
-        except Replan:
+        except HourClosed:
             continue
         return hour, sum(file.rows for file in files)
 

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 
 from lockstep.compaction import rewrite
 from lockstep.compaction.plan import COMPACTED_PREFIX
-from lockstep.compaction.rewrite import RewriteTask, in_order, prove_file
-from lockstep.compaction.run import PROOF, CompactionRefused, Outcome, Rewriter, compact_stream, in_process
+from lockstep.compaction.rewrite import RewriteTask, prove_file, sort_in_order
+from lockstep.compaction.run import PROOF, CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.model.table_schema import IDENTITY
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
@@ -170,7 +170,7 @@ def test_the_commit_carries_its_proof_and_changes_no_data(filled: StreamTable) -
     found = delta_log.read_entry(filled.folders.table, after.version)
     assert found is not None
     assert (before.version + 1, before.head, CommitKind.COMPACTION.value) == (after.version, after.head, found.kind)
-    lines = delta_log.entry_path(filled.folders.table, after.version).read_text().splitlines()
+    lines = delta_log.make_entry_path(filled.folders.table, after.version).read_text().splitlines()
     actions = [json.loads(line) for line in lines]
     (info,) = (line["commitInfo"] for line in actions if "commitInfo" in line)
     proof = prove_file(filled.folders.table / path)
@@ -190,7 +190,7 @@ def test_an_output_that_lost_rows_is_dropped_and_nothing_is_committed(
 ) -> None:
     filled.close()
     version, files = filled.output.base().version, files_on_disk(filled.folders)
-    monkeypatch.setattr(rewrite, "in_order", lambda runs: list(in_order(runs))[:-1])
+    monkeypatch.setattr(rewrite, "sort_in_order", lambda runs: list(sort_in_order(runs))[:-1])
     with pytest.raises(CompactionRefused, match=r"\d+ rows became \d+") as refused:
         compact(filled)
     assert refused.value.hours == (HOUR,)
@@ -202,11 +202,11 @@ def test_an_output_with_a_changed_value_is_dropped(filled: StreamTable, monkeypa
     files = files_on_disk(filled.folders)
 
     def changed(runs: Any) -> Any:
-        for rows in in_order(runs):
+        for rows in sort_in_order(runs):
             swapped = pc.if_else(pc.equal(rows["number"], rows["number"][0]), rows["number"][-1], rows["number"])
             yield rows.set_column(0, rows.schema.field(0), swapped)
 
-    monkeypatch.setattr(rewrite, "in_order", changed)
+    monkeypatch.setattr(rewrite, "sort_in_order", changed)
     with pytest.raises(CompactionRefused, match=r"digest [0-9a-f]{16} became"):
         compact(filled)
     assert files == files_on_disk(filled.folders)
@@ -261,7 +261,7 @@ def meanwhile(act: Any) -> Rewriter:
     """Rewrites, and lets something happen before the outcome is committed."""
 
     def rewritten(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
-        outcomes = in_process().rewrite(tasks)
+        outcomes = compact_in_process().rewrite(tasks)
         act()
         return outcomes
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compaction.rewrite import collect_runs, in_order, regrouped
+from lockstep.compaction.rewrite import collect_runs, regroup_rows, sort_in_order
 from lockstep.compaction.row_order import OutOfOrder
 from tests.compaction.stream_table import Identity, identities
 
@@ -46,7 +46,7 @@ def written(files: list[dict[tuple[str, int], int]]) -> list[list[Identity]]:
 
 def gathered(files: list[list[Identity]], scratch: Path, run_bytes: int) -> list[Identity]:
     runs = collect_runs([rows_at(places) for places in files], scratch, run_bytes=run_bytes)
-    return [place for piece in in_order(runs) for place in identities(piece)]
+    return [place for piece in sort_in_order(runs) for place in identities(piece)]
 
 
 @given(files=FILES, dice=st.randoms(), run_bytes=st.sampled_from([1, 200, 10**9]))
@@ -67,7 +67,7 @@ def test_scratch_files_leave_no_name_behind(tmp_path: Path) -> None:
     runs = collect_runs([rows_at(places) for places in files], tmp_path, run_bytes=1)
     assert (len(runs), list(tmp_path.iterdir())) == (4, [])
     assert [place for file in files for place in file] == [
-        place for piece in in_order(runs) for place in identities(piece)
+        place for piece in sort_in_order(runs) for place in identities(piece)
     ]
 
 
@@ -98,6 +98,6 @@ def test_regrouping_changes_no_row_and_fills_every_table_but_the_last(sizes: lis
     numbers = pa.table({"n": range(sum(sizes))})
     ends = [sum(sizes[:i]) for i in range(len(sizes))]
     pieces = [numbers.slice(start, size) for start, size in zip(ends, sizes, strict=True)]
-    groups = list(regrouped(pieces, rows))
+    groups = list(regroup_rows(pieces, rows))
     assert numbers.column("n").to_pylist() == [n for group in groups for n in group.column("n").to_pylist()]
     assert all(len(group) == rows for group in groups[:-1])

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction import ledger_files
-from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger, live_files, plan_ledger
+from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger, list_live_files, plan_ledger
 from lockstep.errors import TableError
 from lockstep.table import delta_log, ledger, side_tables
 from tests.table.protocol_run import ProtocolRun, folders_in
@@ -46,7 +46,7 @@ def rows_of(run: ProtocolRun) -> list[LedgerRow]:
 
 
 def positions_of(run: ProtocolRun) -> dict[tuple[str, int], LedgerRow]:
-    return ledger.positions(run.folders, run.output.base().head)
+    return ledger.read_positions(run.folders, run.output.base().head)
 
 
 def age(folder: Path, seconds: float = REPLACED_SECONDS + 60) -> None:
@@ -68,7 +68,9 @@ def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) 
 
 def test_rows_stand_in_the_order_of_their_batches(run: ProtocolRun) -> None:
     compact_ledger(run.folders, run.head)
-    (first, *_) = sorted(file.path for file in live_files(run.folders.ledger) if file.path.startswith("compacted-"))
+    (first, *_) = sorted(
+        file.path for file in list_live_files(run.folders.ledger) if file.path.startswith("compacted-")
+    )
     stored = ledger.read_columns(run.folders.ledger, ["batch", "topic_id", "partition"], last_batch=BATCHES_AN_HOUR)
     assert stored["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
     assert f"-b1-{BATCHES_AN_HOUR}-" in first
@@ -81,10 +83,10 @@ def test_nothing_is_touched_from_the_newest_full_set_of_positions_on(tmp_path: P
     for number in range(4):
         made.batch(full=number == 1)
         made.clock += timedelta(minutes=50)
-    planned = plan_ledger(live_files(made.folders.ledger), made.head)
+    planned = plan_ledger(list_live_files(made.folders.ledger), made.head)
     assert planned == ()
     made.batch(full=True)
-    (part,) = plan_ledger(live_files(made.folders.ledger), made.head)
+    (part,) = plan_ledger(list_live_files(made.folders.ledger), made.head)
     assert [file.name.first for file in part.files] == [1, 2]
 
 
@@ -131,7 +133,7 @@ def test_two_compactions_at_once_leave_every_row_once(run: ProtocolRun) -> None:
     for thread in threads:
         thread.join()
     assert rows_of(run) == before
-    compacted = [file for file in live_files(run.folders.ledger) if file.path.startswith("compacted-")]
+    compacted = [file for file in list_live_files(run.folders.ledger) if file.path.startswith("compacted-")]
     assert len(compacted) == HOURS - 1
 
 
@@ -174,12 +176,12 @@ def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
     age(run.folders.ledger)
     compact_ledger(run.folders, run.head)
     assert rows_of(run) == before
-    live = {file.path for file in live_files(run.folders.ledger)}
+    live = {file.path for file in list_live_files(run.folders.ledger)}
     assert {path.name for path in run.folders.ledger.glob("*.parquet")} == live
 
 
 def test_a_damaged_file_is_named_and_nothing_of_its_hour_is_committed(run: ProtocolRun) -> None:
-    first = run.folders.ledger / min(live_files(run.folders.ledger), key=lambda file: file.name.first).path
+    first = run.folders.ledger / min(list_live_files(run.folders.ledger), key=lambda file: file.name.first).path
     content = bytearray(first.read_bytes())
     content[100] ^= 1
     first.write_bytes(bytes(content))
@@ -198,5 +200,5 @@ def test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first(run: Protoc
 
 def test_its_entry_says_what_was_proven(run: ProtocolRun) -> None:
     compact_ledger(run.folders, run.head)
-    newest = delta_log.entry_path(run.folders.ledger, DeltaTable(run.folders.ledger).version()).read_text()
+    newest = delta_log.make_entry_path(run.folders.ledger, DeltaTable(run.folders.ledger).version()).read_text()
     assert '\\"verdict\\":\\"equal\\"' in newest

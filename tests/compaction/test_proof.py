@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.compaction.proof import Proof, ProofDiffers, Span, compare, prove
+from lockstep.compaction.proof import ProofDiffers, RowProof, Span, compare_proofs, make_proof
 from lockstep.compaction.row_order import RowPlace, find_segments
 from tests.compaction.stream_table import Identity
 from tests.compaction.test_gather import rows_at
@@ -24,9 +24,9 @@ SPANS = {
 }
 
 
-def proof_of(places: list[Identity]) -> Proof:
+def proof_of(places: list[Identity]) -> RowProof:
     rows = rows_at(places)
-    return prove(rows, find_segments(rows))
+    return make_proof(rows, find_segments(rows))
 
 
 def test_it_holds_rows_and_the_first_and_last_row_of_each_partition() -> None:
@@ -38,7 +38,7 @@ def test_the_proofs_of_two_parts_are_together_that_of_the_whole_in_either_order(
     first, second, whole = proof_of(PLACES[:cut]), proof_of(PLACES[cut:]), proof_of(PLACES)
     assert first.joined(second) == whole
     assert second.joined(first) == whole
-    assert Proof().joined(whole) == whole
+    assert RowProof().joined(whole) == whole
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_the_proofs_of_two_parts_are_together_that_of_the_whole_in_either_order(
 def test_a_row_at_another_place_is_named_by_its_partition(at: int, place: Identity, named: str) -> None:
     moved = [*PLACES[:at], place, *PLACES[at + 1 :]]
     with pytest.raises(ProofDiffers, match=named):
-        compare(proof_of(PLACES), proof_of(moved))
+        compare_proofs(proof_of(PLACES), proof_of(moved))
 
 
 def test_a_place_in_the_middle_of_a_partition_is_told_by_the_digest() -> None:
     with pytest.raises(ProofDiffers, match=r"digest [0-9a-f]{16} became"):
-        compare(proof_of(PLACES), proof_of([PLACES[0], ("a", 0, 4, 1), *PLACES[2:]]))
+        compare_proofs(proof_of(PLACES), proof_of([PLACES[0], ("a", 0, 4, 1), *PLACES[2:]]))

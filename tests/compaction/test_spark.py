@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from lockstep.compaction.run import CompactionRefused, compact_stream, on_spark
+from lockstep.compaction.run import CompactionRefused, compact_on_spark, compact_stream
 from lockstep.model.table_schema import IDENTITY
 from tests.compaction.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 
@@ -36,7 +36,7 @@ def test_bins_are_tasks_of_a_spark_job_and_delta_spark_reads_equal_rows(
 ) -> None:
     stored, path = stored_rows(two_hours.folders), str(two_hours.folders.table)
     before = rows_of(spark.read.format("delta").load(path))
-    result = compact_stream(two_hours.folders, rewriter=on_spark(spark.sparkContext))
+    result = compact_stream(two_hours.folders, rewriter=compact_on_spark(spark.sparkContext))
     assert (result.bins, result.files_before, result.files_after) == (2, 12, 2)
     after = spark.read.format("delta").load(path)
     assert before == rows_of(after)
@@ -49,7 +49,7 @@ def test_bins_are_tasks_of_a_spark_job_and_delta_spark_reads_equal_rows(
 def test_a_refusal_comes_back_from_a_spark_task_by_name(two_hours: StreamTable, spark: SparkSession) -> None:
     (two_hours.folders.table / live_files(two_hours.folders)[0]).unlink()
     with pytest.raises(CompactionRefused, match=f"hour {HOUR}: .* is missing") as refused:
-        compact_stream(two_hours.folders, rewriter=on_spark(spark.sparkContext))
+        compact_stream(two_hours.folders, rewriter=compact_on_spark(spark.sparkContext))
     assert refused.value.result.hours == (NEXT_HOUR,)
 
 

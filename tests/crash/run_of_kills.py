@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.localdev.processes import start_tied
+from lockstep.localdev.processes import start_child
 from tests.crash.moments import Baseline, Found, Phase, Places, Proof, Watch
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class RunOfKills:
             "TEST_MARK": self.mark,
         }
         command = [sys.executable, "-m", "tests.crash.driver", *self.arguments]
-        return start_tied(command, folder=REPOSITORY, log=self.log, environment=environment)
+        return start_child(command, folder=REPOSITORY, log=self.log, environment=environment)
 
     def _until(self, driver: subprocess.Popen[bytes], condition: Callable[[], bool], look_seconds: float) -> None:
         deadline = time.monotonic() + AIM_SECONDS_MAX

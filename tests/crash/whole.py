@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.localdev.producer import produce
-from lockstep.localdev.recordings import as_sent, recorded_books, recorded_days
+from lockstep.localdev.recordings import read_recorded_books, read_recorded_days, to_sent
 from tests.engine.plain_reader import (
     first_difference,
     named_files,
@@ -27,8 +27,8 @@ RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
 def produced(broker: Broker, family: str, messages: int) -> dict[str, list[bytes]]:
     """The recordings, each in a topic of its own; what each topic holds."""
     sent = {}
-    for book in recorded_books(RECORDINGS):
-        taken = as_sent(recorded_days(RECORDINGS, book)).messages[:messages]
+    for book in read_recorded_books(RECORDINGS):
+        taken = to_sent(read_recorded_days(RECORDINGS, book)).messages[:messages]
         produce(broker.bootstrap_servers, f"{family}.{book}", taken)
         sent[f"{family}.{book}"] = [message.value for message in taken]
     return sent

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep import Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Envelope, Kind, Record, Sequence, Stream, Strict, Topics, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,9 +37,9 @@ class PanelTransform(Transform[Snapshot | Update, Panel, Reading]):
     def __init__(self, unit: str = "volt") -> None:
         self.unit = unit
 
-    def place(self, message: Snapshot | Update, record: Record) -> Place:
+    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
     def open(self, message: Snapshot | Update, record: Record) -> Panel:
         del record

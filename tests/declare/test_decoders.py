@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Bytes, Decoder, Function, Json, MessagePack
-from lockstep.declare.decoders.base import Cause, Undecodable, cause_of
+from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
 from lockstep.errors import DeclarationError
 from tests.declare.panels import Snapshot, Update
 from tests.declare.wrong_transforms import decode_update
@@ -88,21 +88,21 @@ def test_random_bytes_raise_nothing_but_a_decode_error(kind: str, value: bytes) 
 
 
 CAUSES = {
-    "empty": Cause.TRUNCATED,
-    "cut": Cause.TRUNCATED,
-    "trailing text": Cause.TRAILING,
-    "another type": Cause.WRONG_TYPE,
-    "fraction for an integer": Cause.WRONG_TYPE,
-    "missing field": Cause.MISSING_FIELD,
-    "null field": Cause.WRONG_TYPE,
-    "no tag": Cause.MISSING_FIELD,
-    "unknown tag": Cause.WRONG_TYPE,
-    "NaN": Cause.MALFORMED,
-    "Infinity": Cause.MALFORMED,
-    "bad UTF-8": Cause.MALFORMED,
-    "byte order mark": Cause.MALFORMED,
-    "a list": Cause.WRONG_TYPE,
-    "deeper than any message": Cause.WRONG_TYPE,
+    "empty": DecodeCause.TRUNCATED,
+    "cut": DecodeCause.TRUNCATED,
+    "trailing text": DecodeCause.TRAILING,
+    "another type": DecodeCause.WRONG_TYPE,
+    "fraction for an integer": DecodeCause.WRONG_TYPE,
+    "missing field": DecodeCause.MISSING_FIELD,
+    "null field": DecodeCause.WRONG_TYPE,
+    "no tag": DecodeCause.MISSING_FIELD,
+    "unknown tag": DecodeCause.WRONG_TYPE,
+    "NaN": DecodeCause.MALFORMED,
+    "Infinity": DecodeCause.MALFORMED,
+    "bad UTF-8": DecodeCause.MALFORMED,
+    "byte order mark": DecodeCause.MALFORMED,
+    "a list": DecodeCause.WRONG_TYPE,
+    "deeper than any message": DecodeCause.WRONG_TYPE,
 }
 
 
@@ -110,19 +110,19 @@ CAUSES = {
 def test_each_refusal_has_its_cause(what: str) -> None:
     with pytest.raises(DECODE_ERRORS) as refused:
         Json().build(Snapshot | Update)(REFUSED[what])
-    assert cause_of(refused.value) is CAUSES[what]
+    assert find_decode_cause(refused.value) is CAUSES[what]
 
 
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (Undecodable(Cause.TOO_LARGE, "9 bytes"), Cause.TOO_LARGE),
-        (RecursionError("too deep"), Cause.TOO_DEEP),
-        (ValueError("what a user's function says"), Cause.MALFORMED),
+        (Undecodable(DecodeCause.TOO_LARGE, "9 bytes"), DecodeCause.TOO_LARGE),
+        (RecursionError("too deep"), DecodeCause.TOO_DEEP),
+        (ValueError("what a user's function says"), DecodeCause.MALFORMED),
     ],
 )
-def test_other_errors_have_causes_too(error: Exception, cause: Cause) -> None:
-    assert cause_of(error) is cause
+def test_other_errors_have_causes_too(error: Exception, cause: DecodeCause) -> None:
+    assert find_decode_cause(error) is cause
 
 
 def test_bytes_are_the_value_itself() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lockstep import TableFold, Transform
-from lockstep.declare.stream import TransformTypes, transform_types
+from lockstep.declare.stream import TransformTypes, read_transform_types
 from lockstep.errors import DeclarationError
 from tests.declare.panels import Panel, Reading, Snapshot, Update
 
@@ -93,10 +93,10 @@ FOUND: dict[type, tuple[object, object, type[msgspec.Struct]]] = {
 @pytest.mark.parametrize("transform", FOUND, ids=lambda transform: transform.__name__)
 def test_the_types_are_found_through_any_depth_of_generic_bases(transform: type) -> None:
     message, state, row = FOUND[transform]
-    assert transform_types(transform) == TransformTypes(message=message, state=state, row=row)
+    assert read_transform_types(transform) == TransformTypes(message=message, state=state, row=row)
 
 
 @pytest.mark.parametrize("transform", [RowLeftOpen, StillOpen, Renamed, TableFold, FoldOf, Transform])
 def test_a_class_that_leaves_a_type_open_is_refused(transform: type) -> None:
     with pytest.raises(DeclarationError, match=r"does not say its message, state and row types"):
-        transform_types(transform)
+        read_transform_types(transform)

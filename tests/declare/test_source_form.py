@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lockstep import AvailableNow, Every, FileSize, FuzzyWindow, Halt, Linked, Once, Sequence, Strict, Suspend
-from lockstep.declare.stream import source_form
+from lockstep.declare.stream import format_source
 from lockstep.integrity.base import OnGrowth
 
 
@@ -36,7 +36,7 @@ from lockstep.integrity.base import OnGrowth
     ],
 )
 def test_only_what_differs_from_the_default_is_written(declared: object, text: str) -> None:
-    assert source_form(declared) == text
+    assert format_source(declared) == text
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_only_what_differs_from_the_default_is_written(declared: object, text: s
     ],
 )
 def test_defaults_are_written_where_they_are_wanted(declared: object, text: str) -> None:
-    assert source_form(declared, with_defaults=True) == text
+    assert format_source(declared, with_defaults=True) == text
 
 
 def test_no_class_shows_how_python_holds_it() -> None:
     for each in (Strict(evidence=Linked()), Once(keep_ids=100), FuzzyWindow(lateness=timedelta(days=1))):
-        assert "<" not in source_form(each, with_defaults=True)
+        assert "<" not in format_source(each, with_defaults=True)

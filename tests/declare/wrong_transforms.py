@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from lockstep import Place, Record, Transform
+from lockstep import Envelope, Record, Transform
 from tests.declare.panels import Panel, PanelTransform, Reading, Snapshot, Update
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 class Bare(Transform[M, S, R], Generic[M, S, R]):
     """The methods that every transform has, for any types."""
 
-    def place(self, message: M, record: Record) -> Place:
+    def place(self, message: M, record: Record) -> Envelope:
         raise NotImplementedError
 
     def open(self, message: M, record: Record) -> S:

@@ -9,7 +9,7 @@ from enum import Enum
 
 import msgspec
 
-from lockstep import Kind, Place, Record, Transform
+from lockstep import Envelope, Kind, Record, Transform
 from tests.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 
@@ -111,9 +111,9 @@ class Reading(msgspec.Struct):
 class Panels(Transform[Snapshot | Update, Panel, Reading]):
     """The values of a panel; one row a changed value."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Place:
+    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
     def open(self, message: Snapshot | Update, record: Record) -> Panel:
         return Panel(dict(message.values) if isinstance(message, Snapshot) else {})
@@ -128,9 +128,9 @@ class Panels(Transform[Snapshot | Update, Panel, Reading]):
 class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
     """The same of generated classes."""
 
-    def place(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Place:
+    def place(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, ProtoSnapshot) else Kind.UPDATE
-        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
     def open(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Panel:
         return Panel(dict(message.values) if isinstance(message, ProtoSnapshot) else {})
@@ -145,8 +145,8 @@ class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
 class Lengths(Transform[bytes, int, Where]):
     """The length of each value, by a session of the whole partition."""
 
-    def place(self, message: bytes, record: Record) -> Place:
-        return Place(record.topic, Kind.UPDATE)
+    def place(self, message: bytes, record: Record) -> Envelope:
+        return Envelope(record.topic, Kind.UPDATE)
 
     def open(self, message: bytes, record: Record) -> int:
         return len(message)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Avro, RegisteredSchema, SchemaReference
-from lockstep.declare.decoders.base import Cause, cause_of
+from lockstep.declare.decoders.base import DecodeCause, find_decode_cause
 from lockstep.errors import DeclarationError
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.decoders.readings import SNAPSHOT, TRADE, UPDATE, Side, Snapshot, Trade, Update, Where
@@ -64,10 +64,10 @@ def decoder(message_type: object, *schemas: object, **options: str) -> Callable[
     return Avro(registry=InMemory(tuple(map(avro, schemas))), **options).build(message_type)
 
 
-def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[Cause, str]:
+def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[DecodeCause, str]:
     with pytest.raises(DECODE_ERRORS) as refused:
         decode(value)
-    return cause_of(refused.value), str(refused.value)
+    return find_decode_cause(refused.value), str(refused.value)
 
 
 def test_a_record_with_every_type_becomes_its_struct() -> None:
@@ -102,7 +102,7 @@ def test_a_union_of_records_becomes_a_union_of_structs() -> None:
     assert decode(frame(schema, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
     alone = decoder(Update, schema)
     problem = "record acme.Snapshot is none of Update"
-    assert cause(alone, frame(schema, {"seq": 1, "values": {}})) == (Cause.WRONG_TYPE, problem)
+    assert cause(alone, frame(schema, {"seq": 1, "values": {}})) == (DecodeCause.WRONG_TYPE, problem)
 
 
 def test_a_union_inside_of_a_record_is_told_apart_by_its_records_names() -> None:
@@ -118,7 +118,7 @@ def test_a_field_of_the_tags_name_tells_records_apart() -> None:
     update = {"seq": 2, "id": "a", "value": 2.0}
     assert decode(frame(schema, {"type": "Update", **update})) == Update(2, "a", 2.0)
     problem = "type = 'Upsert' is none of Snapshot, Update"
-    assert cause(decode, frame(schema, {"type": "Upsert", **update})) == (Cause.WRONG_TYPE, problem)
+    assert cause(decode, frame(schema, {"type": "Upsert", **update})) == (DecodeCause.WRONG_TYPE, problem)
 
 
 def test_messages_of_older_and_newer_writers_are_read_side_by_side() -> None:
@@ -159,16 +159,16 @@ def test_a_schema_is_read_with_those_that_it_refers_to() -> None:
 
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
 REFUSED = {
-    "empty": (b"", Cause.TRUNCATED, "a frame begins with 0x00, this with nothing"),
-    "no frame": (b'{"seq":1}', Cause.UNKNOWN_MAGIC_BYTE, "a frame begins with 0x00, this with 0x7b"),
-    "half a header": (GOOD[:3], Cause.TRUNCATED, "a frame begins with 5 bytes, this has 3"),
-    "header alone": (GOOD[:5], Cause.TRUNCATED, "the message ends too early"),
-    "cut": (GOOD[:-1], Cause.TRUNCATED, "the message ends too early"),
-    "trailing": (GOOD + b"\x00", Cause.TRAILING, "1 bytes after the message"),
-    "unknown id": (b"\x00\x00\x00\x00\x07" + GOOD[5:], Cause.UNKNOWN_SCHEMA_ID, "knows no schema id 7"),
-    "bad UTF-8": (GOOD[:5] + zigzag(2) + zigzag(1) + b"\xff" + bytes(8), Cause.MALFORMED, "UnicodeDecodeError"),
-    "a length below zero": (GOOD[:5] + zigzag(2) + zigzag(-4) + bytes(8), Cause.TRUNCATED, "ends too early"),
-    "a huge length": (GOOD[:5] + zigzag(2) + zigzag(2**40) + bytes(8), Cause.TRUNCATED, "ends too early"),
+    "empty": (b"", DecodeCause.TRUNCATED, "a frame begins with 0x00, this with nothing"),
+    "no frame": (b'{"seq":1}', DecodeCause.UNKNOWN_MAGIC_BYTE, "a frame begins with 0x00, this with 0x7b"),
+    "half a header": (GOOD[:3], DecodeCause.TRUNCATED, "a frame begins with 5 bytes, this has 3"),
+    "header alone": (GOOD[:5], DecodeCause.TRUNCATED, "the message ends too early"),
+    "cut": (GOOD[:-1], DecodeCause.TRUNCATED, "the message ends too early"),
+    "trailing": (GOOD + b"\x00", DecodeCause.TRAILING, "1 bytes after the message"),
+    "unknown id": (b"\x00\x00\x00\x00\x07" + GOOD[5:], DecodeCause.UNKNOWN_SCHEMA_ID, "knows no schema id 7"),
+    "bad UTF-8": (GOOD[:5] + zigzag(2) + zigzag(1) + b"\xff" + bytes(8), DecodeCause.MALFORMED, "UnicodeDecodeError"),
+    "a length below zero": (GOOD[:5] + zigzag(2) + zigzag(-4) + bytes(8), DecodeCause.TRUNCATED, "ends too early"),
+    "a huge length": (GOOD[:5] + zigzag(2) + zigzag(2**40) + bytes(8), DecodeCause.TRUNCATED, "ends too early"),
 }
 
 
@@ -183,12 +183,12 @@ def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monk
 def test_a_field_of_another_type_or_without_a_value_is_named() -> None:
     text = {**UPDATE, "fields": [*UPDATE["fields"][:2], {"name": "value", "type": "string"}]}
     assert cause(decoder(Update, text), frame(text, {"seq": 1, "id": "a", "value": "x"})) == (
-        Cause.WRONG_TYPE,
+        DecodeCause.WRONG_TYPE,
         "Expected `float`, got `str` - at `$.value`",
     )
     short = {**UPDATE, "fields": UPDATE["fields"][:2]}
     assert cause(decoder(Update, short), frame(short, {"seq": 1, "id": "a"})) == (
-        Cause.MISSING_FIELD,
+        DecodeCause.MISSING_FIELD,
         "Object missing required field `value`",
     )
 
@@ -199,7 +199,7 @@ def test_a_string_is_never_taken_for_bytes() -> None:
 
     schema = {"type": "record", "name": "Raw", "fields": [{"name": "raw", "type": "string"}]}
     problem = "Expected `bytes`, got `str` - at `$.raw`"
-    assert cause(decoder(Raw, schema), frame(schema, {"raw": "aGk="})) == (Cause.WRONG_TYPE, problem)
+    assert cause(decoder(Raw, schema), frame(schema, {"raw": "aGk="})) == (DecodeCause.WRONG_TYPE, problem)
 
 
 UNFIT: dict[str, tuple[object, str]] = {
@@ -230,13 +230,13 @@ def test_a_schema_that_holds_no_message_of_the_stream_refuses_its_messages_alone
     decode = decoder(Snapshot | Update, UPDATE, schema)
     for _ in range(2):
         found, said = cause(decode, b"\x00" + (FIRST_ID + 1).to_bytes(4, "big") + b"\x02" * 30)
-        assert (found, problem in said) == (Cause.UNFIT_SCHEMA, True), said
+        assert (found, problem in said) == (DecodeCause.UNFIT_SCHEMA, True), said
     assert decode(GOOD) == Update(2, "abc", 2.0)
 
 
 def test_a_schema_of_another_format_is_refused() -> None:
     decode = Avro(registry=InMemory((RegisteredSchema("JSON", "{}"),))).build(Update)
-    assert cause(decode, GOOD) == (Cause.UNFIT_SCHEMA, f"schema {FIRST_ID}: is of type JSON, not AVRO")
+    assert cause(decode, GOOD) == (DecodeCause.UNFIT_SCHEMA, f"schema {FIRST_ID}: is of type JSON, not AVRO")
 
 
 def test_a_message_deeper_than_the_stack_is_refused_and_kills_nobody() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Function, Stream
-from lockstep.declare.decoders.base import Cause
-from lockstep.engine.driver.run import registry_of
+from lockstep.declare.decoders.base import DecodeCause
+from lockstep.engine.driver.run import make_registry
 from lockstep.settings import load_settings
 from tests.decoders import panel_pb2
 
@@ -51,11 +51,11 @@ def test_the_function_of_the_page_decodes_and_refuses(tmp_path: Path, monkeypatc
 def test_the_settings_of_the_page_name_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lockstep.toml").write_text(BLOCKS["toml"])
     monkeypatch.chdir(tmp_path)
-    registry = registry_of(load_settings().registry)
+    registry = make_registry(load_settings().registry)
     assert registry is not None
     assert (registry.user, registry.password_from) == ("lockstep", "env:REGISTRY_SECRET")
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_every_cause_is_on_the_page(cause: Cause) -> None:
+@pytest.mark.parametrize("cause", DecodeCause)
+def test_every_cause_is_on_the_page(cause: DecodeCause) -> None:
     assert str(cause) in PAGE

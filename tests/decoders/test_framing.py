@@ -8,8 +8,8 @@ import pytest
 
 from lockstep import Avro, Json, Protobuf, RegisteredSchema, Registry
 from lockstep.declare.decoders import schema_registry
-from lockstep.declare.decoders.base import Cause, Undecodable
-from lockstep.declare.decoders.schema_registry import refuse_without_registry
+from lockstep.declare.decoders.base import DecodeCause, Undecodable
+from lockstep.declare.decoders.schema_registry import check_registry
 from lockstep.errors import RegistryUnreachable, SettingsError
 from tests.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.decoders.readings import UPDATE, Update
@@ -55,7 +55,7 @@ def test_an_unknown_id_is_looked_for_twice_for_a_follower_may_lag_and_then_not_a
     for _ in range(3):
         with pytest.raises(Undecodable, match=f"the schema registry knows no schema id {FIRST_ID}") as refused:
             decode(GOOD)
-        assert refused.value.cause is Cause.UNKNOWN_SCHEMA_ID
+        assert refused.value.cause is DecodeCause.UNKNOWN_SCHEMA_ID
     assert registry.asked == [FIRST_ID] * 2
     monkeypatch.setattr(schema_registry, "UNKNOWN_SECONDS", 0.0)
     assert decode(GOOD) == Update(2, "abc", 2.0)
@@ -93,10 +93,10 @@ def test_a_run_without_the_registry_that_its_decoder_needs_is_refused(decoder: A
     name = type(decoder).__name__
     decoder.build(Update if isinstance(decoder, Avro) else ProtoUpdate)
     with pytest.raises(SettingsError) as refused:
-        refuse_without_registry(decoder.connected(None))
+        check_registry(decoder.connected(None))
     assert str(refused.value) == (
         f"{name}() needs a schema registry and none is set\n  next: set url in the [registry] part of the settings, "
         f"or LOCKSTEP_REGISTRY__URL; or give the decoder its own: {name}(registry=...)"
     )
-    refuse_without_registry(decoder.connected(InMemory(())))
-    refuse_without_registry(Json())
+    check_registry(decoder.connected(InMemory(())))
+    check_registry(Json())

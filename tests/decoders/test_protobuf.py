@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Protobuf, RegisteredSchema
-from lockstep.declare.decoders.base import Cause, Undecodable
-from lockstep.declare.decoders.protobuf import message_names
+from lockstep.declare.decoders.base import DecodeCause, Undecodable
+from lockstep.declare.decoders.protobuf import list_message_names
 from lockstep.errors import DeclarationError
 from tests.decoders import panel_pb2, strict_pb2
 from tests.decoders.panel_pb2 import Snapshot, Update
@@ -36,7 +36,7 @@ def decoder(message_type: object, *schemas: RegisteredSchema) -> Callable[[bytes
     return Protobuf(registry=InMemory(schemas or (PANEL,))).build(message_type)
 
 
-def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[Cause, str]:
+def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[DecodeCause, str]:
     with pytest.raises(Undecodable) as refused:
         decode(value)
     return refused.value.cause, str(refused.value)
@@ -62,25 +62,29 @@ def test_a_message_inside_another_is_found_by_its_path() -> None:
     origin = Update.Origin(device="d1")
     decode = decoder(Update.Origin)
     assert decode(protobuf_frame(origin.SerializeToString(), (1, 0))) == origin
-    assert cause(decode, GOOD) == (Cause.WRONG_TYPE, "holds acme.panels.Update, not acme.panels.Update.Origin")
+    assert cause(decode, GOOD) == (DecodeCause.WRONG_TYPE, "holds acme.panels.Update, not acme.panels.Update.Origin")
 
 
 HEADER = GOOD[:5]
 REFUSED = {
-    "empty": (b"", Cause.TRUNCATED, "this with nothing"),
-    "no frame": (UPDATE.SerializeToString(), Cause.UNKNOWN_MAGIC_BYTE, "this with 0x08"),
-    "header alone": (HEADER, Cause.TRUNCATED, "no end of a message index"),
-    "half of the indexes": (HEADER + zigzag(3) + zigzag(0), Cause.TRUNCATED, "no end of a message index"),
-    "an endless index": (HEADER + b"\xff" * 9, Cause.MALFORMED, "no end of a message index"),
-    "indexes below zero": (HEADER + zigzag(-2), Cause.MALFORMED, "-2 message indexes"),
-    "too many indexes": (HEADER + zigzag(101) + bytes(101), Cause.MALFORMED, "101 message indexes"),
-    "another message": (protobuf_frame(b""), Cause.WRONG_TYPE, "holds acme.panels.Snapshot, not acme.panels.Update"),
-    "no such message": (protobuf_frame(b"", (9,)), Cause.WRONG_TYPE, "holds (9,), not acme.panels.Update"),
-    "cut": (GOOD[:-1], Cause.MALFORMED, "is no acme.panels.Update"),
-    "trailing": (GOOD + b"\x00", Cause.MALFORMED, "is no acme.panels.Update"),
-    "bad UTF-8": (GOOD[:7] + b"\x12\x01\xff", Cause.MALFORMED, "is no acme.panels.Update"),
-    "another wire type": (GOOD[:7] + b"\x10\x02", Cause.WRONG_TYPE, "Update.id (field 2) has another wire type"),
-    "unknown id": (b"\x00\x00\x00\x00\x07" + GOOD[5:], Cause.UNKNOWN_SCHEMA_ID, "knows no schema id 7"),
+    "empty": (b"", DecodeCause.TRUNCATED, "this with nothing"),
+    "no frame": (UPDATE.SerializeToString(), DecodeCause.UNKNOWN_MAGIC_BYTE, "this with 0x08"),
+    "header alone": (HEADER, DecodeCause.TRUNCATED, "no end of a message index"),
+    "half of the indexes": (HEADER + zigzag(3) + zigzag(0), DecodeCause.TRUNCATED, "no end of a message index"),
+    "an endless index": (HEADER + b"\xff" * 9, DecodeCause.MALFORMED, "no end of a message index"),
+    "indexes below zero": (HEADER + zigzag(-2), DecodeCause.MALFORMED, "-2 message indexes"),
+    "too many indexes": (HEADER + zigzag(101) + bytes(101), DecodeCause.MALFORMED, "101 message indexes"),
+    "another message": (
+        protobuf_frame(b""),
+        DecodeCause.WRONG_TYPE,
+        "holds acme.panels.Snapshot, not acme.panels.Update",
+    ),
+    "no such message": (protobuf_frame(b"", (9,)), DecodeCause.WRONG_TYPE, "holds (9,), not acme.panels.Update"),
+    "cut": (GOOD[:-1], DecodeCause.MALFORMED, "is no acme.panels.Update"),
+    "trailing": (GOOD + b"\x00", DecodeCause.MALFORMED, "is no acme.panels.Update"),
+    "bad UTF-8": (GOOD[:7] + b"\x12\x01\xff", DecodeCause.MALFORMED, "is no acme.panels.Update"),
+    "another wire type": (GOOD[:7] + b"\x10\x02", DecodeCause.WRONG_TYPE, "Update.id (field 2) has another wire type"),
+    "unknown id": (b"\x00\x00\x00\x00\x07" + GOOD[5:], DecodeCause.UNKNOWN_SCHEMA_ID, "knows no schema id 7"),
 }
 
 
@@ -104,7 +108,10 @@ def test_a_required_field_that_is_missing_is_refused_here_and_inside() -> None:
     whole = Reading(seq=1, id="a")
     assert decode(protobuf_frame(whole.SerializeToString())) == whole
     half = Reading(seq=1).SerializePartialToString()
-    assert cause(decode, protobuf_frame(half)) == (Cause.MISSING_FIELD, "acme.strict.Reading lacks required fields")
+    assert cause(decode, protobuf_frame(half)) == (
+        DecodeCause.MISSING_FIELD,
+        "acme.strict.Reading lacks required fields",
+    )
 
 
 def test_a_message_nested_beyond_the_limit_is_refused() -> None:
@@ -112,7 +119,7 @@ def test_a_message_nested_beyond_the_limit_is_refused() -> None:
     for _ in range(150):
         inner = b"\x12" + length(inner) + inner
     deep = protobuf_frame(Reading(seq=1, id="a").SerializeToString() + b"\x22" + length(inner) + inner)
-    assert cause(decoder(Reading, STRICT), deep)[0] is Cause.MALFORMED
+    assert cause(decoder(Reading, STRICT), deep)[0] is DecodeCause.MALFORMED
 
 
 def length(body: bytes) -> bytes:
@@ -130,7 +137,7 @@ def length(body: bytes) -> bytes:
     ],
 )
 def test_a_schema_that_holds_no_message_of_the_stream_is_refused(schema: RegisteredSchema, problem: str) -> None:
-    assert cause(decoder(Update, schema), GOOD) == (Cause.UNFIT_SCHEMA, f"schema {FIRST_ID}: {problem}")
+    assert cause(decoder(Update, schema), GOOD) == (DecodeCause.UNFIT_SCHEMA, f"schema {FIRST_ID}: {problem}")
 
 
 @given(st.binary(max_size=200))
@@ -157,7 +164,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
 def test_the_messages_of_a_file_are_those_that_the_compiler_found(module: object, schema: RegisteredSchema) -> None:
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)  # type: ignore[attr-defined]  # of a generated module
-    assert message_names(schema.text) == dict(compiled((), file.package, file.message_type))
+    assert list_message_names(schema.text) == dict(compiled((), file.package, file.message_type))
 
 
 def compiled(
@@ -181,4 +188,4 @@ def test_what_only_looks_like_a_message_is_none() -> None:
         extend A { optional int32 more = 9; }
         message C { }
     """
-    assert message_names(text) == {(0,): "A", (0, 0): "A.B", (1,): "C"}
+    assert list_message_names(text) == {(0,): "A", (0, 0): "A.B", (1,): "C"}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lockstep.engine.driver.loop import Outcome
-from lockstep.engine.driver.run import job_of
-from lockstep.engine.driver.spark_job import spark_runner
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.spark_job import make_spark_runner
 from lockstep.errors import RegistryUnreachable, SettingsError
 from lockstep.integrity.resume_options import IntegrityLost
 from tests.decoders.panel_pb2 import Snapshot as ProtoSnapshot
@@ -70,7 +70,7 @@ def test_avro_of_two_schemas_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_
     topic = feed.create("values")
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
 
 
@@ -82,7 +82,7 @@ def test_protobuf_of_two_messages_of_a_schema_becomes_rows(feed: Feed, schemas: 
     feed.send(topic, [protobuf_frame(snapshot, (0,), schema_id)])
     feed.send(topic, [protobuf_frame(update.SerializeToString(), (1,), schema_id) for update in updates])
     runs = runs_of(protobuf_panels(feed.pattern), feed, tmp_path)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
 
 
@@ -98,7 +98,7 @@ def test_a_registry_that_is_away_halts_nothing_and_loses_nothing(
     log = entries(runs.folders.table)
     assert "halted" not in str(log)
     schemas.refusing.clear()
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
 
 
@@ -107,15 +107,15 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
     topic = feed.create("values")
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
-    job = job_of(runs.stream, runs.settings, runs.folders)
-    through_spark = spark_runner(cast("SparkContext", TasksInThisProcess()), job)
+    job = make_job(runs.stream, runs.settings, runs.folders)
+    through_spark = make_spark_runner(cast("SparkContext", TasksInThisProcess()), job)
     schemas.refusing = [(503, b"")] * 1_000
     with pytest.raises(RegistryUnreachable) as silent:
         runs.run(around=lambda _: through_spark)
     assert silent.value.problem == f"the schema registry {schemas.url} gave no schema: HTTP 503, for 0.3 s"
     assert silent.value.next_step.startswith(f"see whether {schemas.url}/schemas/types answers")
     schemas.refusing.clear()
-    assert runs.run(around=lambda _: through_spark) is Outcome.ENDED
+    assert runs.run(around=lambda _: through_spark) is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
 
 
@@ -144,7 +144,7 @@ def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
     feed.send(topic, avro_messages(schemas))
     schemas.refusing = [(401, b"")]  # not repeated by the registry's client, so the batch is
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
 
 
@@ -173,7 +173,7 @@ def test_best_effort_counts_it_and_goes_on(feed: Feed, schemas: HttpSchemas, tmp
     snapshot, *updates = avro_messages(schemas)
     feed.send(topic, [snapshot, b"garbage", b"\x00\x00\x00\x00\x01", *updates])
     runs = runs_of(avro_panels(feed.pattern, BEST_EFFORT), feed, tmp_path)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert [row[1:] for row in rows(runs, topic)] == [row[1:] for row in ROWS]
     assert [report.dropped for report in runs.reports] == [2]
     assert read_until(runs.folders.ledger, topic) == 6

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from lockstep import Kind, Opened, Place, Record, Stream, Topics, Transform
+from lockstep import Envelope, InitialState, Kind, Record, Stream, Topics, Transform
 from lockstep.integrity.base import IntegrityClass
 
 
@@ -107,17 +107,19 @@ class LevelSet(msgspec.Struct, frozen=True):
 class AsTheyCome(Transform[Message, Books, LevelSet]):
     """Every level replaces the one before it."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         """The receive time is Kafka's timestamp."""
         kind = Kind.SNAPSHOT if isinstance(message, Connected) else Kind.UPDATE
         number, again = message.message_id, isinstance(message, Connected) and message.again
         unique = f"{kind.value} {number}"  # a snapshot may carry the number of the last update
-        return Place(message.connection_id, kind, sequence=number, id=unique, event_time_us=message.at_us, resets=again)
+        return Envelope(
+            message.connection_id, kind, sequence=number, id=unique, event_time_us=message.at_us, resets=again
+        )
 
-    def open(self, message: Message, record: Record) -> Opened[Books, LevelSet]:
+    def open(self, message: Message, record: Record) -> InitialState[Books, LevelSet]:
         """Nothing is known yet, unless a class lets an update open its session."""
         levels: Books = {}
-        return Opened(levels, list(self.apply(levels, message, record)))
+        return InitialState(levels, list(self.apply(levels, message, record)))
 
     def apply(self, state: Books, message: Message, record: Record) -> Iterable[LevelSet]:
         """One row a level."""

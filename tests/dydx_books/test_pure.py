@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, Strict
-from lockstep.testing import Judgement, Sent, run
+from lockstep.testing import Judgement, SentMessage, run
 from tests.dydx_books.plain_fold import fold, wrong
 from tests.dydx_books.recording import as_numbered, as_received
 from tests.dydx_books.streams import AsTheyCome, Books, LevelSet, books
 
 if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.testing import Ran
+    from lockstep.testing import RunResult
     from tests.dydx_books.recording import Message
 
 SECOND = timedelta(seconds=1)
@@ -35,8 +35,10 @@ HELD_MAX = 15
 
 def ran(
     integrity: IntegrityClass, transform: AsTheyCome | None = None, sent: tuple[Message, ...] = as_received()
-) -> Ran[Books, LevelSet]:
-    values: list[Sent[object]] = [Sent(value=each.value, key=each.key, timestamp_ms=each.timestamp_ms) for each in sent]
+) -> RunResult[Books, LevelSet]:
+    values: list[SentMessage[object]] = [
+        SentMessage(value=each.value, key=each.key, timestamp_ms=each.timestamp_ms) for each in sent
+    ]
     return run(books("dydx", integrity, transform), *values)  # type: ignore[arg-type]  # bytes of any type
 
 
@@ -77,16 +79,16 @@ def test_ordered_drops_what_comes_late_and_counts_one_gap() -> None:
     assert [verdict.cause for verdict in verdicts].count("gap") == 1
 
 
-def rows_of(found: Ran[Books, LevelSet]) -> list[tuple[object, ...]]:
+def rows_of(found: RunResult[Books, LevelSet]) -> list[tuple[object, ...]]:
     return [(row.market, row.side, row.price, row.size, row.offset, row.before) for row in found.rows]
 
 
-def levels_of(found: Ran[Books, LevelSet]) -> dict[tuple[str, str, str], tuple[int, str]]:
+def levels_of(found: RunResult[Books, LevelSet]) -> dict[tuple[str, str, str], tuple[int, str]]:
     (state,) = found.states.values()
     return {key: (level.offset, level.size) for key, level in state.items()}
 
 
-def held_most(found: Ran[Books, LevelSet]) -> int:
+def held_most(found: RunResult[Books, LevelSet]) -> int:
     held = most = 0
     for verdict in found.verdicts:
         held += (verdict.judgement is Judgement.BUFFER) - len(verdict.before + verdict.after)

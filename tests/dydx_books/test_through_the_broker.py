@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import FuzzyWindow, Limits, NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.localdev.producer import produce
 from lockstep.table.ledger import read_ledger
@@ -49,7 +49,7 @@ def test_reordering_restores_the_numbers_in_any_batches(
     topic, runs = f"{topic_family}.dydx", runs_of(broker, topic_family, tmp_path, REORDERING, limit)
     for messages, size in ((as_received()[:FIRST], limit), (as_received()[FIRST:], max(limit, 997))):
         produce(broker.bootstrap_servers, topic, messages)
-        assert runs.with_limits(Limits(batch_messages=size)).run() is Outcome.ENDED
+        assert runs.with_limits(Limits(batch_messages=size)).run() is RunOutcome.ENDED
     rows = rows_of(read_table(runs.folders.table), topic, COLUMNS)
     assert first_difference(fold((each.value for each in as_numbered()), newest=True).rows, rows) is None
     assert {row[0] for row in rows} == set(range(len(as_received())))
@@ -76,7 +76,7 @@ def test_classes_that_do_not_reorder_end_as_the_fold_does(
     """Right by the highest offset; three levels wrong as they come."""
     topic, runs = f"{topic_family}.dydx", runs_of(broker, topic_family, tmp_path, integrity, 1_500)
     produce(broker.bootstrap_servers, topic, as_received())
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     rows: list[Row] = rows_of(read_table(runs.folders.table), topic, COLUMNS)  # type: ignore[assignment]  # as COLUMNS
     assert len(wrong(last_of(rows), RIGHT)) == wrong_levels
     assert_accounted(read_ledger(runs.folders.ledger))

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from lockstep import Kind, Limits, Opened, Ordered, Place, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Envelope, InitialState, Kind, Limits, Ordered, Record, Sequence, Stream, Strict, Topics, Transform
 
 AT = 2
 """The offset of the bad message."""
@@ -61,16 +61,16 @@ class Reading(msgspec.Struct):
 class Reader(Transform[Snapshot | Update, Book, Reading]):
     """Takes the session from the message, and refuses rows that it does not know."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Place:
+    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is in the body."""
         if isinstance(message, Snapshot):
-            return Place(message.session, Kind.SNAPSHOT, sequence=message.seq)
-        return Place(message.session, Kind.UPDATE, sequence=message.seq, event_time_us=message.time_us)
+            return Envelope(message.session, Kind.SNAPSHOT, sequence=message.seq)
+        return Envelope(message.session, Kind.UPDATE, sequence=message.seq, event_time_us=message.time_us)
 
-    def open(self, message: Snapshot | Update, record: Record) -> Opened[Book, Reading]:
+    def open(self, message: Snapshot | Update, record: Record) -> InitialState[Book, Reading]:
         """A row for each of the snapshot's."""
         rows = message.rows if isinstance(message, Snapshot) else {}
-        return Opened(Book(dict(rows)), [Reading(name, size, 0.0, "") for name, size in rows.items()])
+        return InitialState(Book(dict(rows)), [Reading(name, size, 0.0, "") for name, size in rows.items()])
 
     def apply(self, state: Book, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """A KeyError for a row that is not there."""

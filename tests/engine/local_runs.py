@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from lockstep import AvailableNow, Limits
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.committer import refuse_lost_table
-from lockstep.engine.driver.context import Hands
-from lockstep.engine.driver.loop import Outcome, run_batches
-from lockstep.engine.driver.run import job_of
-from lockstep.engine.driver.spark_job import Runner, local_runner
-from lockstep.engine.driver.startup import Approach, Launch
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
-from lockstep.kafka.consumer_group import Group
+from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.loop import RunOutcome, run_batches
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.spark_job import Runner, make_local_runner
+from lockstep.engine.driver.startup import Launch, WriterStartup
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.feed import COLUMNS
@@ -82,23 +82,25 @@ class LocalRuns:
         around: Callable[[Runner], Runner] = lambda runner: runner,
         cores: int = 2,
         launch: Launch = TEST,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
         stop, settings = stop or threading.Event(), self.settings
-        discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
-        group = Group(settings.kafka, self.stream.name)
-        refuse_lost_table(self.stream, self.folders, discovery, group)
+        discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        group = ConsumerGroup(settings.kafka, self.stream.name)
+        check_table_present(self.stream, self.folders, discovery, group)
         trigger = trigger or AvailableNow()
         never_ending = not isinstance(trigger, AvailableNow)
-        approach = Approach(self.stream, self.folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+        approach = WriterStartup(
+            self.stream, self.folders, discovery.cluster_id(), launch=launch, never_ending=never_ending
+        )
         claimed = approach.claim(cancelled=stop.is_set)
-        hands = Hands(
+        hands = RunContext(
             stream=self.stream,
             trigger=trigger,
             folders=self.folders,
             discovery=discovery,
             group=group,
-            runner=around(local_runner(job_of(self.stream, settings, self.folders))),
+            runner=around(make_local_runner(make_job(self.stream, settings, self.folders))),
             cores=lambda: cores,
             stop=stop,
             report=self.take,
@@ -114,7 +116,7 @@ class LocalRuns:
 
     def cluster_id(self) -> str:
         """Id of the Kafka cluster."""
-        return Discovery(admin_client(self.settings.kafka), self.settings.kafka.timeout_seconds).cluster_id()
+        return ClusterAdmin(make_admin_client(self.settings.kafka), self.settings.kafka.timeout_seconds).cluster_id()
 
     def rows(self, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
         """The rows of one partition as `COLUMNS`, in the order in which they were committed."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import Kind, Opened, Place, Record, Sequence, Stream, Strict, Topics, Transform, Violation
+from lockstep import Envelope, InitialState, Kind, Record, Sequence, Stream, Strict, Topics, Transform, Violation
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.strict import Checksum
 
@@ -46,12 +46,12 @@ class Reading(msgspec.Struct):
 class Adding(Transform[Snapshot | Update, Panel, Reading]):
     """Adds to values by name. Fails at POISON, half-way through its message."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Place:
+    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel | Opened[Panel, Reading]:
+    def open(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
         """All values, without rows."""
         return Panel(dict(message.values))
 

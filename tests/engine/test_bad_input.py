@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.integrity import resume_options
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
-from lockstep.operations.resume import resume
+from lockstep.operations.resume import resume_stream
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import entries, heads, read_until
 from tests.engine.streams import BY_CHECKSUM, POISON, Mended, adding
@@ -76,7 +76,7 @@ def test_mended_code_takes_the_message_whose_changes_were_undone(feed: Feed, run
     topic = fed(feed, CASES["raises"])
     with pytest.raises(IntegrityLost):
         runs.run()
-    resume(runs.folders, why="the fold is mended", who="test", accepted=[resume_options.Mended()])
+    resume_stream(runs.folders, why="the fold is mended", who="test", accepted=[resume_options.Fixed()])
     runs.of(adding(feed.pattern, transform=Mended())).run()
     values = [*BEFORE, update(5, a=1, b=POISON, c=3), update(6, a=1)]
     assert folded([(offset, "s", value) for offset, value in enumerate(values)]) == runs.rows(topic)
@@ -88,7 +88,7 @@ def test_an_accepted_loss_is_passed_over_and_kept_in_the_ledger(feed: Feed, runs
     feed.send(topic, [*BEFORE, b"garbage", update(5, a=1)])
     with pytest.raises(IntegrityLost):
         runs.run()
-    resume(runs.folders, why="a test message", who="test", accepted=[resume_options.Loss(topic, 0, 4, 5)])
+    resume_stream(runs.folders, why="a test message", who="test", accepted=[resume_options.AcceptLoss(topic, 0, 4, 5)])
     runs.run()
     values = [(offset, "s", value) for offset, value in enumerate(BEFORE)]
     assert folded([*values, (5, "s", update(5, a=1))]) == runs.rows(topic)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from deltalake import DeltaTable
 
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.table.ledger import read_ledger
 from lockstep.table.quarantine import VALUE_BYTES_MAX
@@ -63,7 +63,7 @@ def went(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Went:
     }
     feed.create("decoy", partitions=1)
     runs = LocalRuns(tolerant(rf"{FAMILY}\.i.+"), feed.bootstrap_servers, tmp_path_factory.mktemp("tolerant"))
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     halting = LocalRuns(strict(rf"{FAMILY}\.i.+"), feed.bootstrap_servers, tmp_path_factory.mktemp("strict"))
     with pytest.raises(IntegrityLost) as lost:
         halting.run()

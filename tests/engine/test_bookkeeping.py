@@ -8,17 +8,17 @@ import msgspec
 
 from lockstep.engine.driver.positions import (
     BatchIdentity,
-    advanced,
-    lag_messages,
-    ledger_row,
-    position_of,
-    quiet_row,
-    subscribed,
+    advance_position,
+    compute_lag_messages,
+    find_initial_positions,
+    make_ledger_row,
+    make_unchanged_row,
+    read_position,
 )
-from lockstep.engine.protocol import Counts, PlannedRange, Position, RangeFacts
-from lockstep.kafka.admin import Ends
+from lockstep.engine.protocol import Counts, PlannedRange, Position, RangeResult
+from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.finding import Hole
-from lockstep.state.changelog import SectionRef
+from lockstep.state.changelog import SegmentRef
 from lockstep.table.ledger import LedgerRow
 from tests.kafka.views import topic, view
 
@@ -30,11 +30,11 @@ IDENTITY = BatchIdentity(
     batch_seconds=0.5,
     restart_cause="first; asked for",
 )
-OLD_STATE = SectionRef(file="old", start=1, length=2)
-NEW_STATE = SectionRef(file="new", start=30, length=40)
+OLD_STATE = SegmentRef(file="old", start=1, length=2)
+NEW_STATE = SegmentRef(file="new", start=30, length=40)
 POSITION = Position(topic="a", topic_id="id-a", partition=1, next_offset=50, leader_epoch=4, state=OLD_STATE)
-ENDS = Ends(start=0, stable_end=70, high_watermark=75)
-FACTS = RangeFacts(
+ENDS = PartitionOffsets(start=0, stable_end=70, high_watermark=75)
+FACTS = RangeResult(
     range=PlannedRange(POSITION, 64),
     until=60,
     counts=Counts(messages=9, with_rows=3, without_rows=2, skipped=1, dropped=2, quarantined=1, repeats=1, gaps=3),
@@ -52,7 +52,7 @@ FACTS = RangeFacts(
 
 
 def test_a_worked_range_becomes_its_ledger_row() -> None:
-    assert ledger_row(IDENTITY, FACTS, ENDS) == LedgerRow(
+    assert make_ledger_row(IDENTITY, FACTS, ENDS) == LedgerRow(
         generation=1,
         batch=7,
         epoch=3,
@@ -90,12 +90,12 @@ def test_a_worked_range_becomes_its_ledger_row() -> None:
 
 
 def test_messages_and_holes_of_a_ledger_row_add_up_to_its_range() -> None:
-    row = ledger_row(IDENTITY, FACTS, ENDS)
+    row = make_ledger_row(IDENTITY, FACTS, ENDS)
     assert row.messages + sum(hole.until - hole.start for hole in row.holes) == row.until - row.start
 
 
 def test_a_quiet_partition_stays_where_it_is_with_its_state() -> None:
-    row = quiet_row(IDENTITY, POSITION, None)
+    row = make_unchanged_row(IDENTITY, POSITION, None)
     assert (row.start, row.until, row.messages, row.rows, row.holes) == (50, 50, 0, 0, [])
     assert (row.state_file, row.state_start, row.state_length, row.state_bytes) == ("old", 1, 2, 0)
     assert (row.stable_end, row.high_watermark) == (-1, -1)
@@ -103,52 +103,55 @@ def test_a_quiet_partition_stays_where_it_is_with_its_state() -> None:
 
 
 def test_a_position_comes_back_from_its_ledger_row() -> None:
-    assert position_of(quiet_row(IDENTITY, POSITION, ENDS)) == POSITION
+    assert read_position(make_unchanged_row(IDENTITY, POSITION, ENDS)) == POSITION
     stateless = msgspec.structs.replace(POSITION, state=None, leader_epoch=None)
-    assert position_of(quiet_row(IDENTITY, stateless, ENDS)) == stateless
+    assert read_position(make_unchanged_row(IDENTITY, stateless, ENDS)) == stateless
 
 
 def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> None:
-    running = advanced(POSITION, FACTS)
-    assert running == position_of(ledger_row(IDENTITY, FACTS, ENDS))
+    running = advance_position(POSITION, FACTS)
+    assert running == read_position(make_ledger_row(IDENTITY, FACTS, ENDS))
     assert (running.next_offset, running.state, running.leader_epoch) == (60, NEW_STATE, 5)
 
 
 def test_a_range_without_messages_keeps_the_leader_epoch() -> None:
     silent = msgspec.structs.replace(FACTS, leader_epoch=None, newest_timestamp_ms=None)
-    assert advanced(POSITION, silent).leader_epoch == 4
-    row = ledger_row(IDENTITY, silent, ENDS)
+    assert advance_position(POSITION, silent).leader_epoch == 4
+    row = make_ledger_row(IDENTITY, silent, ENDS)
     assert (row.leader_epoch, row.newest_timestamp) == (4, None)
 
 
 def test_an_event_time_that_no_calendar_holds_is_left_out() -> None:
     absurd = msgspec.structs.replace(FACTS, first_event_time_us=-(10**18), last_event_time_us=10**18)
-    row = ledger_row(IDENTITY, absurd, ENDS)
+    row = make_ledger_row(IDENTITY, absurd, ENDS)
     assert (row.first_event_time, row.last_event_time) == (None, None)
 
 
 def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> None:
     """Partition 0 of topic a is new to the ledger: the topic grew, which the audit tells the class."""
-    known = {("id-a", 1): quiet_row(IDENTITY, POSITION, ENDS), ("id-x", 0): quiet_row(IDENTITY, POSITION, ENDS)}
+    known = {
+        ("id-a", 1): make_unchanged_row(IDENTITY, POSITION, ENDS),
+        ("id-x", 0): make_unchanged_row(IDENTITY, POSITION, ENDS),
+    }
     cluster = view(
         topic("a", "id-a", 2),
         topic("b", "id-b", deletes_only=False),
         ends={("id-a", 0): (0, 9, 9), ("id-a", 1): (0, 70, 75), ("id-b", 0): (17, 20, 20)},
     )
-    found = subscribed(known, cluster)
+    found = find_initial_positions(known, cluster)
     assert {key: position.next_offset for key, position in found.items()} == {("id-a", 1): 50, ("id-b", 0): 17}
     assert found["id-a", 1] == msgspec.structs.replace(POSITION, is_only=False)
 
 
 def test_a_known_partition_without_leader_stays_subscribed() -> None:
-    known = {("id-a", 0): quiet_row(IDENTITY, msgspec.structs.replace(POSITION, partition=0), ENDS)}
-    assert subscribed(known, view(topic("a", "id-a"), ends={})).keys() == {("id-a", 0)}
+    known = {("id-a", 0): make_unchanged_row(IDENTITY, msgspec.structs.replace(POSITION, partition=0), ENDS)}
+    assert find_initial_positions(known, view(topic("a", "id-a"), ends={})).keys() == {("id-a", 0)}
 
 
 def test_a_new_topic_of_which_one_partition_has_no_leader_waits_for_a_later_run() -> None:
     """Taken in part, it would look as if it had grown as soon as the leader is back."""
     cluster = view(topic("a", "id-a", 2), topic("b", "id-b"), ends={("id-a", 0): (0, 5, 5), ("id-b", 0): (0, 5, 5)})
-    assert subscribed({}, cluster).keys() == {("id-b", 0)}
+    assert find_initial_positions({}, cluster).keys() == {("id-b", 0)}
 
 
 def test_the_lag_counts_to_the_high_watermark_of_what_can_be_read() -> None:
@@ -157,4 +160,4 @@ def test_the_lag_counts_to_the_high_watermark_of_what_can_be_read() -> None:
         msgspec.structs.replace(POSITION, partition=2),
         msgspec.structs.replace(POSITION, partition=3, next_offset=90),
     ]
-    assert lag_messages(positions, {("id-a", 1): ENDS, ("id-a", 3): ENDS}) == 25
+    assert compute_lag_messages(positions, {("id-a", 1): ENDS, ("id-a", 3): ENDS}) == 25

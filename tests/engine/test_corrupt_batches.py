@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Strict, Suspend
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.driver.spark_job import Isolation
+from lockstep.engine.driver.spark_job import PoisonMessageSearch
 from lockstep.engine.protocol import PlannedRange, Position
-from lockstep.integrity.resume_options import FromSnapshot, Loss, proposed
+from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, suggest_option
 from lockstep.integrity.strict import LogOnly
-from lockstep.kafka.reader import first_readable
-from lockstep.operations.inspect.status import status
+from lockstep.kafka.reader import find_first_readable
+from lockstep.operations.inspect.status import read_status
 from tests.engine.feed import folded, snapshot, update
 from tests.engine.streams import adding
 from tests.engine.test_expired import holes
@@ -79,12 +79,12 @@ def test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed(sick: str
     (finding,) = halted(runs)
     assert (finding.cause, finding.offset, finding.until) == ("undecodable", CORRUPT, FINE)
     assert "offset 4" in finding.detail
-    assert proposed(finding) == FromSnapshot(sick, 0, CORRUPT, FINE)
-    resumed(runs, proposed(finding))
-    assert runs.run() is Outcome.ENDED
+    assert suggest_option(finding) == FromSnapshot(sick, 0, CORRUPT, FINE)
+    resumed(runs, suggest_option(finding))
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(sick) == rows_of(0, 1, 2, 3, 7, 8)
     assert holes(runs, sick) == [(CORRUPT, FINE, "corrupt")]
-    assert status("adding", runs.settings).lag_messages == 0
+    assert read_status("adding", runs.settings).lag_messages == 0
 
 
 def test_behind_a_corrupt_header_the_broker_finds_nothing_and_all_of_that_is_named(
@@ -94,7 +94,7 @@ def test_behind_a_corrupt_header_the_broker_finds_nothing_and_all_of_that_is_nam
     runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
     (finding,) = halted(runs)
     assert (finding.cause, finding.offset, finding.until) == ("undecodable", CORRUPT, len(VALUES))
-    resumed(runs, proposed(finding))
+    resumed(runs, suggest_option(finding))
     feed.send(topic, [snapshot(20, a=1)])
     assert [(each.offset, each.until) for each in halted(runs)] == [(len(VALUES), len(VALUES) + 1)]
     assert runs.rows(topic) == rows_of(0, 1, 2, 3)
@@ -103,13 +103,13 @@ def test_behind_a_corrupt_header_the_broker_finds_nothing_and_all_of_that_is_nam
 def test_what_is_corrupt_can_be_passed_over_alone(sick: str, runs: LocalRuns) -> None:
     runs = runs.of(adding(runs.stream.topics.pattern, Strict(evidence=LogOnly())))
     halted(runs)
-    resumed(runs, Loss(sick, 0, CORRUPT, FINE))
-    assert runs.run() is Outcome.ENDED
+    resumed(runs, AcceptLoss(sick, 0, CORRUPT, FINE))
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(sick) == rows_of(0, 1, 2, 3, 6, 7, 8)
 
 
 def test_best_effort_passes_over_them_and_counts_them(sick: str, runs: LocalRuns) -> None:
-    assert runs.of(adding(runs.stream.topics.pattern, NoIntegrity())).run() is Outcome.ENDED
+    assert runs.of(adding(runs.stream.topics.pattern, NoIntegrity())).run() is RunOutcome.ENDED
     assert runs.rows(sick) == rows_of(0, 1, 2, 3, 6, 7, 8)
     assert holes(runs, sick) == [(CORRUPT, FINE, "corrupt")]
 
@@ -117,7 +117,7 @@ def test_best_effort_passes_over_them_and_counts_them(sick: str, runs: LocalRuns
 @pytest.mark.parametrize("strict", [True, False])
 def test_sessions_that_may_have_lost_something_wait_for_a_snapshot(sick: str, runs: LocalRuns, *, strict: bool) -> None:
     integrity = Strict(evidence=LogOnly(), on_violation=Suspend()) if strict else Ordered()
-    assert runs.of(adding(runs.stream.topics.pattern, integrity)).run() is Outcome.ENDED
+    assert runs.of(adding(runs.stream.topics.pattern, integrity)).run() is RunOutcome.ENDED
     assert runs.rows(sick) == rows_of(0, 1, 2, 3, 7, 8)
 
 
@@ -147,7 +147,7 @@ def test_a_batch_at_which_the_client_ends_its_process_is_named_once_batches_are_
     assert (said.returncode, said.stdout.split()[-1]) == (0, "True"), said.stderr
     item = PlannedRange(Position(topic=topic, topic_id="id", partition=0, next_offset=0), 9)
     plan = BatchPlan(generation=1, epoch=1, number=1, commit_hour="", bins=((item,),), unavailable=(), backlog=0)
-    suspect = Isolation().failed(plan)
+    suspect = PoisonMessageSearch().failed(plan)
     assert suspect is not None
     suspect = suspect.failed(plan)
     assert suspect is not None
@@ -162,11 +162,11 @@ def test_the_end_is_found_in_few_looks(end: int) -> None:
         looks.append(offset)
         return offset >= end
 
-    assert first_readable(readable, 4, 10_000) == end
+    assert find_first_readable(readable, 4, 10_000) == end
     assert len(looks) <= 100
 
 
 def test_what_reads_well_the_next_time_is_not_corrupt() -> None:
     answers = iter([False, True])
-    assert first_readable(lambda _: next(answers), 4, 10) == 4
-    assert first_readable(lambda _: None, 4, 10) is None
+    assert find_first_readable(lambda _: next(answers), 4, 10) == 4
+    assert find_first_readable(lambda _: None, 4, 10) is None

@@ -9,10 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import TableError
 from lockstep.operations.inspect import plan as preview
-from lockstep.operations.inspect.state import NotRetained, Wanted, read_states
+from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
 from lockstep.state.codec import MigrationFailed, StateTypeChanged
 from lockstep.table import commit
 from lockstep.table.commit import OutputLog
@@ -72,7 +72,7 @@ class Told:
             self.feed.send(self.topic, [value], key=key)
             self.sent.append((len(self.sent), key, value))
 
-    def run(self, transform: Transform[Any, Any, Any], around: Callable[[Runner], Runner] = lambda r: r) -> Outcome:
+    def run(self, transform: Transform[Any, Any, Any], around: Callable[[Runner], Runner] = lambda r: r) -> RunOutcome:
         return self.of(transform).run(around=around)
 
     def of(self, transform: Transform[Any, Any, Any]) -> LocalRuns:
@@ -96,7 +96,7 @@ def test_releases_with_other_states_go_on_from_one_another_after_a_kill(told: To
         told.run(First(), around=killed_after_the_fold)
     with pytest.raises(Killed):
         told.run(Second(), around=killed_after_the_fold)
-    assert told.run(Second()) is Outcome.ENDED
+    assert told.run(Second()) is RunOutcome.ENDED
     told.check()
     told.send(("a", update(7, z=1)), ("c", update(2, x=1)))
     told.run(Third())
@@ -104,7 +104,7 @@ def test_releases_with_other_states_go_on_from_one_another_after_a_kill(told: To
     told.send(*((key, update(seq, x=9)) for key, seq in (("a", 8), ("b", 15), ("c", 3), ("d", 2))))
     told.run(Third())
     told.check()
-    (state,) = read_states(told.of(Third()).stream, told.runs.root / "tables", Wanted(session="d")).sessions
+    (state,) = read_states(told.of(Third()).stream, told.runs.root / "tables", StateFilter(session="d")).sessions
     assert state.state == {"held": {"x": 13}, "total": 13, "note": "third"}
 
 
@@ -120,10 +120,10 @@ def test_a_state_moves_into_rows_and_back(told: Told) -> None:
     told.run(InRows())
     told.check()
     stream, root = told.of(InRows()).stream, told.runs.root / "tables"
-    shown = {name: read_states(stream, root, Wanted(session=name)).sessions[0].state for name in "abc"}
+    shown = {name: read_states(stream, root, StateFilter(session=name)).sessions[0].state for name in "abc"}
     assert shown["b"] == {"held": {"x": 10, "y": 1}, "note": ""}
     assert shown["c"] == {"held": {"x": 4}, "note": "migrated"}
-    assert [item.session for item in read_states(stream, root, Wanted()).sessions] == ["a", "b", "c"]
+    assert [item.session for item in read_states(stream, root, StateFilter()).sessions] == ["a", "b", "c"]
     told.send(("a", update(8, z=1)), ("b", update(5, y=1)), ("c", update(2, x=1)))
     told.run(FromRows())
     told.check()
@@ -138,10 +138,10 @@ def test_a_state_that_cannot_be_read_is_refused_before_the_run_claims(told: Told
     ):
         told.run(Unmigrated())
     assert heads(told.runs.folders.table)[-1] == before
-    found = preview.restart(told.of(Unmigrated()).stream, told.runs.settings)
+    found = preview.plan_restart(told.of(Unmigrated()).stream, told.runs.settings)
     assert "written by another state type" in found.refused
-    assert "written by another" in preview.next_batch(told.of(Unmigrated()).stream, told.runs.settings).refused
-    migrating = preview.restart(told.of(Second()).stream, told.runs.settings)
+    assert "written by another" in preview.plan_next_batch(told.of(Unmigrated()).stream, told.runs.settings).refused
+    migrating = preview.plan_restart(told.of(Second()).stream, told.runs.settings)
     assert (migrating.refused, len(migrating.changes)) == ("", 3)
 
 
@@ -160,7 +160,7 @@ def test_columns_are_added_by_one_commit_and_older_rows_have_null_in_them(told: 
     told.send(*(("a", value) for value in session(3)))
     told.run(First())
     wider = told.of(Wider())
-    assert preview.restart(wider.stream, told.runs.settings).changes == (
+    assert preview.plan_restart(wider.stream, told.runs.settings).changes == (
         "table: column unit (string) is added; column weight (int64) is added; column value may be null",
     )
     told.send(("a", update(5, a=1, zero=0)))
@@ -187,7 +187,7 @@ def test_files_of_before_and_after_a_new_column_are_compacted_together(told: Tol
     told.send(("a", update(5, a=1, zero=0)))
     told.run(Wider())
     folders = told.runs.folders
-    OutputLog(folders.table).commit(commit.close(heads(folders.table)[-1]["hour"]))
+    OutputLog(folders.table).commit(commit.commit_closed_hour(heads(folders.table)[-1]["hour"]))
     before = by_place(folders)
     result = compact_stream(folders)
     assert (result.files_before, result.files_after, result.rows) == (2, 1, 8)
@@ -221,7 +221,7 @@ def test_columns_that_go_or_change_are_refused_by_name(told: Told, transform: An
     before = heads(told.runs.folders.table)[-1]
     with pytest.raises(TableError, match=said):
         told.run(transform)
-    refused = preview.restart(told.of(transform).stream, told.runs.settings).refused
+    refused = preview.plan_restart(told.of(transform).stream, told.runs.settings).refused
     assert re.search(said, refused)
     assert heads(told.runs.folders.table)[-1] == before
 
@@ -233,8 +233,8 @@ def test_the_state_of_every_retained_batch_can_be_read(told: Told) -> None:
         told.send(("a", update(seq, x=1)))
         told.run(First())
     stream, root = told.of(First()).stream, told.runs.root / "tables"
-    shown = [read_states(stream, root, Wanted(session="a"), at).sessions[0].state for at in (1, 3, 5, None)]
+    shown = [read_states(stream, root, StateFilter(session="a"), at).sessions[0].state for at in (1, 3, 5, None)]
     assert shown == [{"values": {"x": value}} for value in (1, 3, 5, 5)]
-    assert read_states(stream, root, Wanted(), 2).batch == 2
+    assert read_states(stream, root, StateFilter(), 2).batch == 2
     with pytest.raises(NotRetained, match="those of 0 to 5 are kept"):
-        read_states(stream, root, Wanted(), 6)
+        read_states(stream, root, StateFilter(), 6)

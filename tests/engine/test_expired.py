@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lockstep import Every, Ordered
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from tests.engine.feed import folded, snapshot, update
 from tests.engine.plain_reader import read_table, read_until
 from tests.engine.streams import adding
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -40,7 +40,7 @@ def test_they_are_in_the_ledger_once_however_late_the_next_message_comes(feed: F
     stop = threading.Event()
 
     def around(runner: Runner) -> Runner:
-        def work(plan: BatchPlan) -> Sequence[BinFacts]:
+        def work(plan: BatchPlan) -> Sequence[TaskResult]:
             facts = runner(plan)
             if any(item.position.topic == silent for group in plan.bins for item in group):
                 stop.set()
@@ -50,7 +50,7 @@ def test_they_are_in_the_ledger_once_however_late_the_next_message_comes(feed: F
 
         return work
 
-    assert runs.run(trigger=Every(seconds=0.2), stop=stop, around=around) is Outcome.STOPPED
+    assert runs.run(trigger=Every(seconds=0.2), stop=stop, around=around) is RunOutcome.STOPPED
     assert read_until(runs.folders.ledger, silent) == 6
     assert holes(runs, silent) == [(3, 5, "expired")]
     assert runs.rows(silent) == folded([(at, "s", value) for at, value in enumerate(BEFORE)])
@@ -64,7 +64,7 @@ def test_they_are_in_the_ledger_though_nothing_is_there_to_read(feed: Feed, runs
     feed.send(topic, LOST)
     feed.expire(topic, 5)
     for _ in range(2):  # the second finds nothing new
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
     assert read_until(runs.folders.ledger, topic) == 5
     assert holes(runs, topic) == [(3, 5, "expired")]
     assert len(runs.reports) == 2

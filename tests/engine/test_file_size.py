@@ -17,11 +17,11 @@ from hypothesis import strategies as some
 
 from lockstep import FileSize
 from lockstep.engine.driver import loop
-from lockstep.engine.driver.loop import Outcome
-from lockstep.engine.driver.planner import FileGoal, PlanInput, Waits, plan_batch
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.planner import BacklogClock, FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import Spill
-from lockstep.engine.protocol import Learned, Position
-from lockstep.kafka.admin import Discovery, Ends
+from lockstep.engine.protocol import LearnedRates, Position
+from lockstep.kafka.admin import ClusterAdmin, PartitionOffsets
 from tests.engine.feed import folded, session_in, snapshot, update
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan, Bins
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from lockstep.kafka.admin import ClusterView
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
@@ -50,10 +50,10 @@ def given_goal(
         number=1,
         commit_hour="2026-01-01T00",
         positions=tuple(Position(topic=key[0], topic_id=key[0], partition=key[1], next_offset=5) for key in lags),
-        ends={key: Ends(start=0, stable_end=5 + lag, high_watermark=5 + lag) for key, lag in lags.items()},
+        ends={key: PartitionOffsets(start=0, stable_end=5 + lag, high_watermark=5 + lag) for key, lag in lags.items()},
         messages_max=200_000,
         cores=cores,
-        learned=Learned(bytes_a_message=dict.fromkeys(lags, each) if each is not None else {}),
+        learned=LearnedRates(bytes_a_message=dict.fromkeys(lags, each) if each is not None else {}),
         goal=FileGoal(target_bytes=target, left_seconds=left),
     )
 
@@ -112,7 +112,7 @@ def test_no_file_is_planned_larger_than_its_target_and_the_room_for_error(
 
 
 def test_what_a_batch_leaves_has_waited_less_than_what_it_took() -> None:
-    waits = Waits().looked(100, now=10.0)
+    waits = BacklogClock().looked(100, now=10.0)
     assert waits.left_seconds(60, now=10.0) == -FOR_EVER  # before the run's first batch nobody knows
     waits = waits.planned(1.0, now=10.0).looked(0, now=20.0)
     assert waits.left_seconds(60, now=20.0) == FOR_EVER
@@ -142,7 +142,7 @@ def test_a_small_bound_of_memory_changes_no_row(feed: Feed, runs: LocalRuns, mon
     for partition, values in held.items():
         feed.send(topic, values, partition=partition)
     monkeypatch.setattr(Spill.__init__, "__kwdefaults__", {"bound_bytes": 20_000})
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     for partition, values in held.items():
         assert folded([(n, session_in(partition), value) for n, value in enumerate(values)]) == runs.rows(
             topic, partition
@@ -177,8 +177,8 @@ def test_files_of_a_steady_stream_have_the_wanted_size(feed: Feed, runs: LocalRu
             feed.send(topic, values[start : start + 1_000])
         wait_for(lambda: len(sizes(runs)) >= 4)
         stop.set()
-        assert running.result(WAIT_SECONDS_MAX) is Outcome.STOPPED
-    assert runs.run() is Outcome.ENDED
+        assert running.result(WAIT_SECONDS_MAX) is RunOutcome.STOPPED
+    assert runs.run() is RunOutcome.ENDED
     found = sizes(runs)
     assert len(found) >= 5
     assert all(0.8 <= size / 64_000 <= 1.2 for size in found[1:-1]), found
@@ -190,9 +190,9 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
 ) -> None:
     """It is seen and left, more than once, then committed in a file that is far from full."""
     topic, stop, seen = feed.create("values"), threading.Event(), list[int]()
-    right = Discovery.view
+    right = ClusterAdmin.view
 
-    def noting(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+    def noting(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
         view = right(discovery, names)
         seen.extend(ends.high_watermark for ends in view.ends.values())
         return view
@@ -200,14 +200,14 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
     looks_before: list[int] = []
 
     def counting(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             looks_before.append(seen.count(22))
             return runner(plan)
 
         return run
 
     monkeypatch.setattr(loop, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(Discovery, "view", noting)
+    monkeypatch.setattr(ClusterAdmin, "view", noting)
     feed.send(topic, grown(random.Random(1), 20))  # noqa: S311  # no secret
     trigger = FileSize("1 MB", at_most=timedelta(seconds=2))
     with ThreadPoolExecutor(1) as pool:

@@ -14,11 +14,11 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from lockstep import LogOnly, Strict
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka import reader
 from lockstep.kafka import reader as holes
-from lockstep.kafka.client import Configuration, reader_configuration
+from lockstep.kafka.client import Configuration, make_reader_configuration
 from lockstep.localdev.broker import Broker
 from lockstep.model.finding import Hole
 from lockstep.settings import KafkaSettings
@@ -57,7 +57,7 @@ def test_what_compaction_removed_is_no_marker_although_the_topic_only_deletes_ag
     runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
     topic = feed.create("values", config=CLEANABLE)
     transactions(feed, topic, session(3))
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     feed.send(topic, [update(5 + n, a=1) for n in range(30)])
     time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
     transactions(feed, topic, [update(35, b=1)], [update(36, b=1)])
@@ -77,7 +77,7 @@ def test_markers_beside_what_compaction_removed_are_told_apart(feed: Feed) -> No
     compact_for_a_while(feed, topic, gone=4)
     left = offsets_of(feed, topic)
     gaps = [(at, at + 1) for at in range(8) if at not in left]
-    found = holes.explain(configuration(feed), topic, 0, gaps)
+    found = holes.explain_missing_offsets(configuration(feed), topic, 0, gaps)
     assert causes(found) == {at: "unproven" if at in {0, 2, 4, 6} else "marker" for at, _ in gaps}
 
 
@@ -85,7 +85,7 @@ def test_many_transactions_are_proven_by_one_read(feed: Feed, monkeypatch: pytes
     topic = feed.create("values")
     transactions(feed, topic, *([update(n, a=1)] for n in range(50)))
     monkeypatch.setattr(holes, "RUNS_MAX", 0)
-    found = holes.explain(configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)])
+    found = holes.explain_missing_offsets(configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)])
     assert set(causes(found).values()) == {"marker"}
 
 
@@ -93,7 +93,7 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
     broker: Broker, feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The range ends before the hole, and the next batch asks again."""
-    topic, asked, explained = feed.create("values"), [], holes.explain
+    topic, asked, explained = feed.create("values"), [], holes.explain_missing_offsets
     transactions(feed, topic, session(3), [update(5, a=1)])
     monkeypatch.setattr(reader, "SILENCE_SECONDS_MAX", 0.5)
 
@@ -108,18 +108,18 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    monkeypatch.setattr("lockstep.engine.executor.task.explain", explain_in_silence)
-    assert runs.run() is Outcome.ENDED
+    monkeypatch.setattr("lockstep.engine.executor.task.explain_missing_offsets", explain_in_silence)
+    assert runs.run() is RunOutcome.ENDED
     assert holes_in_ledger(runs, topic) == [(4, 5, "marker"), (6, 7, "marker")]
     assert [row[0] for row in runs.rows(topic)] == [1, 1, 2, 2, 3, 3, 5]
     assert len(asked) > 1
 
 
 def configuration(feed: Feed) -> Configuration:
-    return reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers))
+    return make_reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers))
 
 
-def causes(found: list[Hole] | reader.Unreadable) -> dict[int, str]:
+def causes(found: list[Hole] | reader.UnreadableRange) -> dict[int, str]:
     assert isinstance(found, list)
     return {at: each.cause for each in found for at in range(each.start, each.until)}
 

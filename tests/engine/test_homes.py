@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.driver.batch_checks import Homes
-from lockstep.engine.protocol import BinFacts, Counts, PlannedRange, Position, RangeFacts
+from lockstep.engine.driver.batch_checks import SessionPartitions
+from lockstep.engine.protocol import Counts, PlannedRange, Position, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
 from lockstep.model.finding import Finding
 
@@ -15,10 +15,10 @@ STRICT = Strict(evidence=Sequence())
 A, B = b"a" * 8, b"b" * 8
 
 
-def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t") -> BinFacts:
+def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t") -> TaskResult:
     """The facts of one range in which these sessions began, and these ended."""
     position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
-    facts = RangeFacts(
+    facts = RangeResult(
         range=PlannedRange(position, 9),
         until=9,
         counts=Counts(),
@@ -34,10 +34,10 @@ def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic
         opened=opened,
         closed=closed,
     )
-    return BinFacts(ranges=(facts,), files=(), cpu_seconds=0.0)
+    return TaskResult(ranges=(facts,), files=(), cpu_seconds=0.0)
 
 
-def moved(homes: Homes, *batch: BinFacts, integrity: IntegrityClass = STRICT) -> list[tuple[int, int]]:
+def moved(homes: SessionPartitions, *batch: TaskResult, integrity: IntegrityClass = STRICT) -> list[tuple[int, int]]:
     """Partition and offset of what is found."""
     found: tuple[Finding, ...] = homes.moved(batch, integrity)
     return [(each.partition, each.offset) for each in found]
@@ -45,34 +45,34 @@ def moved(homes: Homes, *batch: BinFacts, integrity: IntegrityClass = STRICT) ->
 
 @pytest.mark.parametrize("integrity", [STRICT, Ordered()])
 def test_a_session_that_begins_in_a_second_partition_is_found(integrity: IntegrityClass) -> None:
-    homes = Homes()
+    homes = SessionPartitions()
     assert moved(homes, worked(0, A), worked(1, B), integrity=integrity) == []
     assert moved(homes, worked(1, A), integrity=integrity) == [(1, 5)]
 
 
 def test_in_one_batch_as_well() -> None:
-    assert moved(Homes(), worked(1, A), worked(0, A)) == [(1, 5)]
+    assert moved(SessionPartitions(), worked(1, A), worked(0, A)) == [(1, 5)]
 
 
 def test_a_session_that_ended_may_begin_elsewhere() -> None:
-    homes = Homes()
+    homes = SessionPartitions()
     assert moved(homes, worked(0, A)) == []
     assert moved(homes, worked(0, closed=(A,))) == []
     assert moved(homes, worked(1, A)) == []
 
 
 def test_an_end_elsewhere_does_not_free_it() -> None:
-    homes = Homes()
+    homes = SessionPartitions()
     assert moved(homes, worked(0, A)) == []
     assert moved(homes, worked(1, A, closed=(B,))) == [(1, 5)]
 
 
 def test_the_same_name_in_two_topics_is_two_sessions() -> None:
-    assert moved(Homes(), worked(0, A), worked(1, A, topic="other")) == []
+    assert moved(SessionPartitions(), worked(0, A), worked(1, A, topic="other")) == []
 
 
 def test_after_growth_sessions_may_move() -> None:
-    homes = Homes()
+    homes = SessionPartitions()
     moved(homes, worked(0, A), worked(0, A, topic="other"))
     homes.forget("t")
     assert moved(homes, worked(1, A)) == []
@@ -80,13 +80,13 @@ def test_after_growth_sessions_may_move() -> None:
 
 
 def test_a_class_without_order_does_not_mind() -> None:
-    homes = Homes()
+    homes = SessionPartitions()
     assert moved(homes, worked(0, A), integrity=NoIntegrity()) == []
     assert moved(homes, worked(1, A), integrity=NoIntegrity()) == []
 
 
 def test_the_finding_says_where_the_session_is_at_home() -> None:
-    homes = Homes()
+    homes = SessionPartitions()
     homes.moved([worked(0, A)], STRICT)
     (found,) = homes.moved([worked(1, A)], STRICT)
     assert found.cause == "session in two partitions"

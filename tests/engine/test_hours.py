@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.engine.driver.planner import hour_of, next_hour
+from lockstep.engine.driver.planner import choose_commit_hour, compute_next_hour
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ from lockstep.engine.driver.planner import hour_of, next_hour
     ],
 )
 def test_the_log_closes_hours_not_the_clock(clock: str, head: str, closed: str, expected: str) -> None:
-    assert hour_of(clock, head, closed) == expected
+    assert choose_commit_hour(clock, head, closed) == expected
 
 
 def test_the_next_hour_of_a_leap_day() -> None:
-    assert next_hour("2028-02-28T23") == "2028-02-29T00"
+    assert compute_next_hour("2028-02-28T23") == "2028-02-29T00"

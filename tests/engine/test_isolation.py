@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from lockstep import Limits, NoIntegrity, Ordered
 from lockstep.engine.driver import spark_job
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from tests.engine.feed import folded, session, session_in, snapshot, update
 from tests.engine.plain_reader import read_table, read_until
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -46,7 +46,7 @@ class Deadly:
     def around(self, runner: Runner) -> Runner:
         """To be given to a run."""
 
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             ranges = [item for group in plan.bins for item in group]
             dies = any(
                 item.position.topic == self._topic
@@ -74,7 +74,7 @@ def test_best_effort_passes_over_it_and_counts_it(feed: Feed, runs: LocalRuns) -
     topic = feed.create("values")
     feed.send(topic, UPDATES)
     deadly = Deadly(topic, KILLER)
-    assert runs.of(adding(feed.pattern, NoIntegrity())).run(around=deadly.around) is Outcome.ENDED
+    assert runs.of(adding(feed.pattern, NoIntegrity())).run(around=deadly.around) is RunOutcome.ENDED
     assert folded(held(UPDATES, KILLER)) == runs.rows(topic)
     assert read_until(runs.folders.ledger, topic) == MESSAGES
     assert sum(row["dropped"] for row in read_table(runs.folders.ledger).to_pylist()) == 1
@@ -85,7 +85,7 @@ def test_an_ordered_stream_keeps_it_in_quarantine_and_waits_for_a_snapshot(feed:
     topic, values = feed.create("values"), [*UPDATES, snapshot(500, a=5), update(501, a=1)]
     feed.send(topic, values)
     runs = runs.of(adding(feed.pattern, Ordered()))
-    assert runs.run(around=Deadly(topic, KILLER).around) is Outcome.ENDED
+    assert runs.run(around=Deadly(topic, KILLER).around) is RunOutcome.ENDED
     assert folded(held(values, *range(KILLER, MESSAGES))) == runs.rows(topic)
     assert kept(runs)[0] == (KILLER, "undecodable", "each worker that was given it died")
     assert [(offset, cause) for offset, cause, _ in kept(runs)[1:]] == [
@@ -110,7 +110,7 @@ def test_wherever_and_however_many_they_are_each_is_named(
     values = [snapshot(1 + n, a=n) for n in range(MESSAGES)]
     feed.send(topic, values)
     runs = runs.of(adding(feed.pattern, Ordered())).with_limits(Limits(batch_messages=64))
-    assert runs.run(around=Deadly(topic, *offsets).around) is Outcome.ENDED
+    assert runs.run(around=Deadly(topic, *offsets).around) is RunOutcome.ENDED
     assert kept(runs) == [(offset, "undecodable", "each worker that was given it died") for offset in offsets]
     assert read_until(runs.folders.ledger, topic) == MESSAGES
 
@@ -124,9 +124,9 @@ def test_partitions_without_it_commit_while_it_is_looked_for(feed: Feed, runs: L
     deadly = Deadly(sick, KILLER)
 
     def watched(runner: Runner) -> Runner:
-        inner: Callable[[BatchPlan], Sequence[BinFacts]] = deadly.around(runner)
+        inner: Callable[[BatchPlan], Sequence[TaskResult]] = deadly.around(runner)
 
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             if any(item.killing for group in plan.bins for item in group):
                 seen.append((read_until(runs.folders.ledger, well), read_until(runs.folders.ledger, well, 1)))
             return inner(plan)
@@ -145,7 +145,7 @@ def test_what_fails_without_the_message_too_is_raised_and_blames_none(feed: Feed
     jobs: list[BatchPlan] = []
 
     def broken(_: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             jobs.append(plan)
             raise Died
 
@@ -164,7 +164,7 @@ def test_a_worker_that_dies_once_is_bad_luck_and_costs_one_more_try(feed: Feed, 
     jobs: list[bool] = []
 
     def once(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             jobs.append(True)
             if len(jobs) == 1:
                 raise Died
@@ -172,7 +172,7 @@ def test_a_worker_that_dies_once_is_bad_luck_and_costs_one_more_try(feed: Feed, 
 
         return run
 
-    assert runs.run(around=once) is Outcome.ENDED
+    assert runs.run(around=once) is RunOutcome.ENDED
     assert (len(jobs), folded(held(UPDATES))) == (2, runs.rows(topic))
 
 
@@ -186,7 +186,7 @@ def test_workers_that_fail_by_themselves_for_a_while_blame_no_message(
     jobs: list[bool] = []
 
     def starting(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             jobs.append(True)
             if len(jobs) <= failures:
                 raise Died
@@ -194,7 +194,7 @@ def test_workers_that_fail_by_themselves_for_a_while_blame_no_message(
 
         return run
 
-    assert runs.run(around=starting) is Outcome.ENDED
+    assert runs.run(around=starting) is RunOutcome.ENDED
     assert folded(held(UPDATES[:2])) == runs.rows(topic)
     assert kept(runs) == []
 
@@ -217,7 +217,7 @@ def test_a_worker_that_dies_at_changing_places_is_nobodys_fault(feed: Feed, runs
     jobs: list[bool] = []
 
     def often(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             jobs.append(True)
             if len(jobs) in {1, 2, 3, 5}:
                 raise Died
@@ -225,6 +225,6 @@ def test_a_worker_that_dies_at_changing_places_is_nobodys_fault(feed: Feed, runs
 
         return run
 
-    assert runs.run(around=often) is Outcome.ENDED
+    assert runs.run(around=often) is RunOutcome.ENDED
     assert folded(held(UPDATES)) == runs.rows(topic)
     assert kept(runs) == []

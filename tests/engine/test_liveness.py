@@ -12,10 +12,10 @@ import msgspec
 from lockstep.engine.driver.handover import (
     ProcessIdentity,
     forget_run,
-    process_exists,
+    is_process_alive,
+    read_run_heartbeats,
+    read_this_process,
     run_heartbeat,
-    run_pulses,
-    this_process,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ with run_heartbeat(Path(sys.argv[1]), "killed"):
 
 
 def counter(control: Path, run_id: str) -> int:
-    pulse = run_pulses(control).get(run_id)
+    pulse = read_run_heartbeats(control).get(run_id)
     return pulse.counter if pulse is not None else 0
 
 
@@ -44,7 +44,7 @@ def wait_for(control: Path, run_id: str, count: int) -> None:
 def test_a_run_counts_from_its_first_step_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     control = tmp_path / "control"
     with run_heartbeat(control, "a"), run_heartbeat(control, "b"):
-        assert set(run_pulses(control)) == {"a", "b"}
+        assert set(read_run_heartbeats(control)) == {"a", "b"}
         wait_for(control, "a", counter(control, "a") + 2)
     assert list(control.iterdir()) == []
 
@@ -59,26 +59,26 @@ def test_a_run_that_is_killed_leaves_its_count_and_its_process_is_known_to_be_go
     process = subprocess.Popen([sys.executable, "-c", COUNTS, str(tmp_path)], cwd=ROOT)
     try:
         wait_for(tmp_path, "killed", 1)
-        assert process_exists(run_pulses(tmp_path)["killed"].process)
+        assert is_process_alive(read_run_heartbeats(tmp_path)["killed"].process)
     finally:
         process.kill()
         process.wait()
-    left = run_pulses(tmp_path)["killed"]
-    assert not process_exists(left.process)
-    assert run_pulses(tmp_path)["killed"] == left
+    left = read_run_heartbeats(tmp_path)["killed"]
+    assert not is_process_alive(left.process)
+    assert read_run_heartbeats(tmp_path)["killed"] == left
     forget_run(tmp_path, "killed")
-    assert run_pulses(tmp_path) == {}
+    assert read_run_heartbeats(tmp_path) == {}
 
 
 def test_a_process_of_another_time_or_another_machine_is_not_taken_for_this_one() -> None:
-    mine = this_process()
+    mine = read_this_process()
     assert isinstance(mine, ProcessIdentity)
-    assert process_exists(mine)
-    assert not process_exists(msgspec.structs.replace(mine, started=mine.started - 1))
-    assert not process_exists(msgspec.structs.replace(mine, place="another boot"))
-    assert not process_exists(None)
+    assert is_process_alive(mine)
+    assert not is_process_alive(msgspec.structs.replace(mine, started=mine.started - 1))
+    assert not is_process_alive(msgspec.structs.replace(mine, place="another boot"))
+    assert not is_process_alive(None)
 
 
 def test_half_a_liveness_file_is_no_sign_of_life(tmp_path: Path) -> None:
     (tmp_path / "a.run.json").write_text('{"counter":')
-    assert run_pulses(tmp_path) == {}
+    assert read_run_heartbeats(tmp_path) == {}

@@ -9,9 +9,9 @@ import pytest
 
 from lockstep import Ordered
 from lockstep.engine.driver import cluster_view
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.kafka.admin import ClusterView, Discovery
+from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from tests.engine.feed import folded, session, snapshot, update
 from tests.engine.streams import adding
 from tests.engine.test_expired import holes
@@ -35,14 +35,14 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None:
     """Change what the cluster says in some looks of a run; all others are as they are."""
-    asked, view = [0], Discovery.view
+    asked, view = [0], ClusterAdmin.view
 
-    def odd_view(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+    def odd_view(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
         found = view(discovery, names)
         asked[0] += 1
         return odd(found) if asked[0] in looks else found
 
-    monkeypatch.setattr(Discovery, "view", odd_view)
+    monkeypatch.setattr(ClusterAdmin, "view", odd_view)
 
 
 def without(topic: str) -> Odd:
@@ -81,7 +81,7 @@ def test_a_topic_that_is_unknown_once_is_read_all_the_same(
         runs.run()
     feed.send(topic, VALUES[2:] if known else VALUES)
     answer_oddly(monkeypatch, without(topic), look)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
 
 
@@ -96,7 +96,7 @@ def test_an_odd_log_start_or_topic_id_is_looked_at_again_before_a_position_moves
     runs.run()
     feed.send(topic, VALUES[2:])
     answer_oddly(monkeypatch, odd, look)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
     assert holes(runs, topic) == []
 
@@ -107,7 +107,7 @@ def test_a_new_topic_begins_at_the_lowest_of_its_log_starts(
     topic = feed.create("values")
     feed.send(topic, VALUES)
     answer_oddly(monkeypatch, starting_at(3), 1)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
 
 

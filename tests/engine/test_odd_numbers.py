@@ -9,8 +9,8 @@ import pytest
 
 from lockstep import Checksum, FuzzyWindow, LogOnly, NoIntegrity, Once, Ordered, Repeats, Sequence, Strict
 from lockstep.testing import Judgement, run
-from lockstep.verify.report import Status
-from lockstep.verify.verify import verify
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.engine.feed import snapshot, update
 from tests.engine.streams import adding
 
@@ -59,5 +59,5 @@ def test_the_proof_says_the_same_of_them(feed: Feed, runs: LocalRuns, name: str)
     runs, topic = runs.of(adding(feed.pattern, CLASSES[name])), feed.create("values")
     feed.send(topic, [snapshot(1, a=1), update(2**63, a=1), update(2**63, a=2), update(2, b=1), snapshot(3, a=1)])
     runs.run()
-    found = verify(runs.stream, runs.folders, runs.settings.kafka, None)
-    assert (found.status, found.violations) == (Status.PROVEN, ())
+    found = verify_stream(runs.stream, runs.folders, runs.settings.kafka, None)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())

@@ -15,8 +15,8 @@ from lockstep.engine.driver.planner import (
     PlanInput,
     plan_batch,
 )
-from lockstep.engine.protocol import Learned, Position
-from lockstep.kafka.admin import Ends
+from lockstep.engine.protocol import LearnedRates, Position
+from lockstep.kafka.admin import PartitionOffsets
 
 if TYPE_CHECKING:
     from random import Random
@@ -64,7 +64,7 @@ def inputs(draw: some.DrawFn) -> PlanInput:
         stop_at={k: each.next_offset + each.stop_after for k, each in found.items() if each.stop_after is not None},
         messages_max=draw(some.integers(1, 400_000)),
         cores=draw(some.integers(1, 8)),
-        learned=Learned(
+        learned=LearnedRates(
             seconds_a_message={k: e.seconds_a_message for k, e in found.items() if e.seconds_a_message is not None},
             bins_before={k: each.bin_before for k, each in found.items() if each.bin_before is not None},
         ),
@@ -75,8 +75,8 @@ def position(key: Key, next_offset: int) -> Position:
     return Position(topic=f"t.{key[0]}", topic_id=key[0], partition=key[1], next_offset=next_offset)
 
 
-def ends_at(offset: int, lag: int, open_transactions: int = 0) -> Ends:
-    return Ends(start=0, stable_end=offset + lag, high_watermark=offset + lag + open_transactions)
+def ends_at(offset: int, lag: int, open_transactions: int = 0) -> PartitionOffsets:
+    return PartitionOffsets(start=0, stable_end=offset + lag, high_watermark=offset + lag + open_transactions)
 
 
 def given_lags(lags: dict[Key, int], **changed: object) -> PlanInput:
@@ -118,7 +118,7 @@ def test_no_range_passes_the_stable_end_or_where_the_run_is_to_stop(given: PlanI
 
 def test_partitions_whose_cost_no_clock_has_seen_are_spread_over_the_cores() -> None:
     lags = {(name, 0): 30_000 for name in "abcd"}
-    free = Learned(seconds_a_message=dict.fromkeys(lags, 0.0))
+    free = LearnedRates(seconds_a_message=dict.fromkeys(lags, 0.0))
     plan = plan_batch(given_lags(lags, learned=free))
     assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
 
@@ -258,7 +258,7 @@ def test_a_small_batch_is_one_bin() -> None:
 
 def test_costly_partitions_are_spread_over_the_bins() -> None:
     lags = {("slow", 0): 40_000, ("a", 0): 40_000, ("b", 0): 40_000, ("c", 0): 40_000}
-    plan = plan_batch(given_lags(lags, cores=2, learned=Learned(seconds_a_message={("slow", 0): 15e-6})))
+    plan = plan_batch(given_lags(lags, cores=2, learned=LearnedRates(seconds_a_message={("slow", 0): 15e-6})))
     assert bins_of(plan) == {("slow", 0): 0, ("a", 0): 1, ("b", 0): 1, ("c", 0): 1}
 
 
@@ -278,6 +278,6 @@ def test_a_position_past_the_end_is_not_read() -> None:
 
 
 def test_open_transactions_are_not_read() -> None:
-    ends = {("a", 0): Ends(start=0, stable_end=1_002, high_watermark=1_050)}
+    ends = {("a", 0): PartitionOffsets(start=0, stable_end=1_002, high_watermark=1_050)}
     plan = plan_batch(msgspec.structs.replace(given_lags({("a", 0): 0}), ends=ends))
     assert (planned(plan), plan.backlog) == ({("a", 0): 2}, 0)

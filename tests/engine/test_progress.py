@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.engine.driver.alarms import Stall
-from lockstep.engine.driver.metrics import BatchReport, Restart, Window
+from lockstep.engine.driver.alarms import StuckTransaction
+from lockstep.engine.driver.metrics import BatchReport, RunStart, Window
 
 BATCH = BatchReport(
     batch=1,
@@ -67,7 +67,7 @@ def test_a_window_is_complete_only_if_every_offset_is_accounted_for() -> None:
 
 
 def test_a_restart_is_told_once_with_its_cause_and_its_gap() -> None:
-    first = msgspec.structs.replace(BATCH, restart=Restart("handover; new topics: a", 1.25))
+    first = msgspec.structs.replace(BATCH, restart=RunStart("handover; new topics: a", 1.25))
     figures = Window(reports=[first, BATCH]).summary()
     assert (figures["restart_cause"], figures["restart_gap_seconds"]) == ("handover; new topics: a", 1.25)
     assert "restart_cause" not in Window(reports=[BATCH]).summary()
@@ -75,7 +75,7 @@ def test_a_restart_is_told_once_with_its_cause_and_its_gap() -> None:
 
 def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
     first = msgspec.structs.replace(
-        BATCH, messages=0, freshness_seconds=None, headroom_seconds=None, restart=Restart("first start", None)
+        BATCH, messages=0, freshness_seconds=None, headroom_seconds=None, restart=RunStart("first start", None)
     )
     figures = Window(reports=[first]).summary()
     absent = {"restart_gap_seconds", "freshness_p50_seconds", "headroom_hours", "cpu_seconds_per_million_messages"}
@@ -84,8 +84,8 @@ def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
 
 
 def test_partitions_that_wait_behind_an_open_transaction_are_told_for_as_long_as_they_do() -> None:
-    worst = Stall("books.eth", 1, stable_end=3, high_watermark=7, seconds=90.4)
-    waiting = msgspec.structs.replace(BATCH, stalls=(Stall("books.btc", 0, 1, 2, 61.0), worst))
+    worst = StuckTransaction("books.eth", 1, stable_end=3, high_watermark=7, seconds=90.4)
+    waiting = msgspec.structs.replace(BATCH, stalls=(StuckTransaction("books.btc", 0, 1, 2, 61.0), worst))
     figures = Window(reports=[BATCH, waiting]).summary()
     assert (figures["stalled_partitions"], figures["stalled_seconds"]) == (2.0, 90.4)
     assert figures["stalled_worst"] == (

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.driver.committer import refuse_lost_table
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import LockstepError, TableError
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
-from lockstep.kafka.consumer_group import Group, Place
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.operations.lifecycle import reset_new
 from tests.engine.feed import folded, session
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tests.engine.local_runs import LocalRuns
 
 
-def group_of(runs: LocalRuns) -> Group:
-    return Group(runs.settings.kafka, runs.stream.name)
+def group_of(runs: LocalRuns) -> ConsumerGroup:
+    return ConsumerGroup(runs.settings.kafka, runs.stream.name)
 
 
 def test_the_group_of_a_stream_stands_where_the_table_does(feed: Feed, runs: LocalRuns) -> None:
@@ -47,7 +47,7 @@ def test_a_table_that_is_gone_is_refused_until_it_is_reset(feed: Feed, runs: Loc
     assert "lockstep reset adding --new" in refused.value.next_step
     assert not runs.folders.table.exists()
     reset_new(runs.stream.name, runs.settings)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert folded([(n, "s", value) for n, value in enumerate(session(4))]) == runs.rows(topic)
 
 
@@ -55,15 +55,15 @@ def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lo
     """It sees no table, then asks Kafka: the other one has created its table and published positions in between."""
     feed.send(feed.create("values"), session(4))
 
-    class AskedLate(Group):
+    class AskedLate(ConsumerGroup):
         def published(self, places: Iterable[Place]) -> dict[Place, int]:
             runs.run()
             return super().published(places)
 
     kafka = runs.settings.kafka
     late = AskedLate(kafka, runs.stream.name)
-    discovery = Discovery(admin_client(kafka), kafka.timeout_seconds)
-    refuse_lost_table(runs.stream, runs.folders, discovery, late)
+    discovery = ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
+    check_table_present(runs.stream, runs.folders, discovery, late)
     assert any(late.published([(f"{feed.family}.values", 0)]).values())
 
 
@@ -75,6 +75,6 @@ def test_a_table_that_exists_is_not_reset(feed: Feed, runs: LocalRuns) -> None:
 
 
 def test_a_group_that_is_not_there_is_forgotten_without_complaint(runs: LocalRuns) -> None:
-    nobody = Group(runs.settings.kafka, "nobody-ever")
+    nobody = ConsumerGroup(runs.settings.kafka, "nobody-ever")
     assert nobody.published([("no-topic", 0)]) == {}
     nobody.forget()

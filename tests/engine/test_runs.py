@@ -11,10 +11,10 @@ import pytest
 
 from lockstep import Every, Limits
 from lockstep.engine.driver import cluster_view
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.kafka.admin import Discovery
+from lockstep.kafka.admin import ClusterAdmin
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import heads, named_files, named_ledger_files, read_table, read_until
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from lockstep.kafka.admin import ClusterView
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
@@ -50,7 +50,7 @@ def test_any_split_into_batches_and_bins_gives_the_rows_of_the_plain_fold(
     topic = feed.create("values", partitions=3)
     held = {partition: sent(feed, topic, partition, updates=20 * (partition + 1)) for partition in range(3)}
     runs = runs.with_limits(Limits(batch_messages=batch_messages))
-    assert runs.run(cores=cores) is Outcome.ENDED
+    assert runs.run(cores=cores) is RunOutcome.ENDED
     for partition, messages in held.items():
         assert folded(messages) == runs.rows(topic, partition)
         assert read_until(runs.folders.ledger, topic, partition) == len(messages)
@@ -64,13 +64,13 @@ def test_a_run_with_nothing_to_read_ends_at_once_and_commits_no_rows(feed: Feed,
     feed.send(topic, session(2))
     runs.run()
     files, batch = named_files(runs.folders.table), heads(runs.folders.table)[-1]["batch"]
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert (named_files(runs.folders.table), heads(runs.folders.table)[-1]["batch"]) == (files, batch)
 
 
 def test_a_new_empty_topic_counts_as_subscribed(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert [row["topic"] for row in read_table(runs.folders.ledger).to_pylist()] == [topic]
 
 
@@ -82,8 +82,8 @@ def test_a_living_run_hands_over_to_a_new_one(feed: Feed, runs: LocalRuns) -> No
         first = pool.submit(runs.run, trigger=Every(seconds=0.1), around=telling(worked))
         assert worked.wait(WAIT_SECONDS_MAX)
         feed.send(topic, [update(5, a=1)])
-        assert runs.run() is Outcome.ENDED
-        assert first.result(WAIT_SECONDS_MAX) is Outcome.HANDED_OVER
+        assert runs.run() is RunOutcome.ENDED
+        assert first.result(WAIT_SECONDS_MAX) is RunOutcome.HANDED_OVER
     assert_one_copy(runs, topic, [*session(3), update(5, a=1)])
 
 
@@ -96,10 +96,10 @@ def test_a_run_that_answers_nobody_is_fenced_and_what_it_wrote_stays_invisible(f
         first = pool.submit(runs.run, trigger=Every(seconds=0.1), around=holding(written, go_on))
         try:
             assert written.wait(WAIT_SECONDS_MAX)
-            assert impatient.run() is Outcome.ENDED
+            assert impatient.run() is RunOutcome.ENDED
         finally:
             go_on.set()
-        assert first.result(WAIT_SECONDS_MAX) is Outcome.FENCED
+        assert first.result(WAIT_SECONDS_MAX) is RunOutcome.FENCED
     assert_one_copy(runs, topic, session(3))
     on_disk = list(runs.folders.table.glob("commit_hour=*/*.parquet"))
     assert len(on_disk) == len(named_files(runs.folders.table)) + 1
@@ -139,7 +139,7 @@ class Pauses(threading.Event):
 def test_a_bounded_run_does_not_pause_after_a_batch(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
     feed.send(feed.create("values"), session(5))
     pauses = Pauses()
-    assert runs.with_limits(Limits(batch_messages=batch_messages)).run(stop=pauses) is Outcome.ENDED
+    assert runs.with_limits(Limits(batch_messages=batch_messages)).run(stop=pauses) is RunOutcome.ENDED
     assert pauses.seconds == []
 
 
@@ -149,14 +149,14 @@ def test_a_bounded_run_pauses_before_it_tries_a_failed_batch_again(feed: Feed, r
     pauses, calls = Pauses(), iter(range(1_000))
 
     def failing_once(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             if next(calls) == 0:
                 raise EnvironmentProblem("no space left", next_step="free some")
             return runner(plan)
 
         return run
 
-    assert runs.run(stop=pauses, around=failing_once) is Outcome.ENDED
+    assert runs.run(stop=pauses, around=failing_once) is RunOutcome.ENDED
     assert pauses.seconds
     assert_one_copy(runs, topic, session(5))
 
@@ -166,17 +166,17 @@ def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
 ) -> None:
     topic = feed.create("values")
     feed.send(topic, session(5))
-    pauses, right, looks_without = Pauses(), Discovery.view, iter(range(4))
+    pauses, right, looks_without = Pauses(), ClusterAdmin.view, iter(range(4))
     begun = threading.Event()
 
-    def leaderless_after_the_first_batch(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+    def leaderless_after_the_first_batch(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
         view = right(discovery, names)
         gone = begun.is_set() and next(looks_without, None) is not None
         return msgspec.structs.replace(view, ends={}) if gone else view
 
-    monkeypatch.setattr(Discovery, "view", leaderless_after_the_first_batch)
+    monkeypatch.setattr(ClusterAdmin, "view", leaderless_after_the_first_batch)
     two_batches = runs.with_limits(Limits(batch_messages=3))
-    assert two_batches.run(stop=pauses, around=telling(begun)) is Outcome.ENDED
+    assert two_batches.run(stop=pauses, around=telling(begun)) is RunOutcome.ENDED
     assert pauses.seconds
     assert_one_copy(runs, topic, session(5))
 
@@ -195,7 +195,7 @@ def telling(worked: threading.Event) -> Around:
     """Tells when the first batch was worked: its run lives and has claimed."""
 
     def around(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             facts = runner(plan)
             worked.set()
             return facts
@@ -209,7 +209,7 @@ def holding(written: threading.Event, go_on: threading.Event) -> Around:
     """Holds a run between the writing of its files and its commit."""
 
     def around(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             facts = runner(plan)
             written.set()
             assert go_on.wait(WAIT_SECONDS_MAX)
@@ -235,9 +235,9 @@ def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, m
     feed.send(topic, session(4))
     runs.run()
     feed.send(topic, [update(6, a=1)])
-    right, looks = Discovery.view, iter(range(1_000))
+    right, looks = ClusterAdmin.view, iter(range(1_000))
 
-    def odd_at_first(discovery: Discovery, names: Iterable[str]) -> ClusterView:
+    def odd_at_first(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
         view = right(discovery, names)
         if next(looks) > 0:
             return view
@@ -245,6 +245,6 @@ def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, m
         return msgspec.structs.replace(view, ends=later)
 
     monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
-    monkeypatch.setattr(Discovery, "view", odd_at_first)
-    assert runs.run() is Outcome.ENDED
+    monkeypatch.setattr(ClusterAdmin, "view", odd_at_first)
+    assert runs.run() is RunOutcome.ENDED
     assert folded([(n, "s", value) for n, value in enumerate([*session(4), update(6, a=1)])]) == runs.rows(topic)

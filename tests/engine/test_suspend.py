@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Limits, NoIntegrity, OnGrowth, Ordered, Sequence, Strict, Suspend
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, ProducerRecord, folded, snapshot, update
@@ -107,7 +107,7 @@ def read_by(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         named = replace(stream, name=f"{kind}_by_{batch_messages}")  # Kafka knows a stream's positions by its name
         runs = LocalRuns(named, feed.bootstrap_servers, tmp_path_factory.mktemp(kind))
         limits = Limits(batch_messages=batch_messages * len(own))
-        assert runs.with_limits(limits).run() is Outcome.ENDED
+        assert runs.with_limits(limits).run() is RunOutcome.ENDED
         return runs
 
     return read
@@ -170,7 +170,7 @@ def test_growth_restarts_the_sessions_of_a_topic_where_that_is_declared(feed: Fe
     feed.grow(topic, partitions=2)
     feed.send(topic, [update(3, a=1), snapshot(4, a=7), update(5, a=1)])
     feed.send(topic, [snapshot(1, b=1), update(2, b=1)], key="moved", partition=1)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     values = [
         (0, "s", snapshot(1, a=1)),
         (1, "s", update(2, a=1)),
@@ -191,7 +191,7 @@ def test_a_session_that_moves_with_growth_waits_for_its_snapshot_where_the_class
     runs.run()
     feed.grow(topic, partitions=2)
     feed.send(topic, [update(3, a=1), snapshot(1, a=5), update(2, a=1)], key="s", partition=1)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert folded([(1, "s", snapshot(1, a=5)), (2, "s", update(2, a=1))]) == runs.rows(topic, 1)
     kept = DeltaTable(runs.folders.quarantine).to_pyarrow_table().to_pylist()
     assert [(row["partition"], row["offset"], row["cause"]) for row in kept] == [(1, 0, "unknown session")]
@@ -206,14 +206,14 @@ def test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it(feed: Fee
     feed.delete(topic)
     feed.create_again("values")
     feed.send(topic, [snapshot(1, a=5), update(2, a=1)])
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert [*before, *folded([(0, "s", snapshot(1, a=5)), (1, "s", update(2, a=1))])] == runs.rows(topic)
 
 
 def test_a_class_that_only_counts_garbage_is_not_stopped_by_much_of_it(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, [snapshot(1, a=1), *[b"garbage"] * 200, update(2, a=1)])
-    assert runs.of(adding(feed.pattern, NoIntegrity())).run() is Outcome.ENDED
+    assert runs.of(adding(feed.pattern, NoIntegrity())).run() is RunOutcome.ENDED
     assert folded([(0, "s", snapshot(1, a=1)), (201, "s", update(2, a=1))]) == runs.rows(topic)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import LockstepError
 from tests.engine.feed import folded, send_within, session, update
 from tests.engine.plain_reader import read_table, read_until
@@ -36,7 +36,7 @@ def test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_go
     producer.begin_transaction()
     send_within(producer, topic, [next_one])
     feed.end_transaction(producer, topic)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert folded([*((n, "s", value) for n, value in enumerate(opening)), (8, "s", next_one)]) == runs.rows(topic)
     assert holes(runs, topic) == [(4, 5, "marker"), (5, 7, "aborted"), (7, 8, "marker"), (9, 10, "marker")]
     assert read_until(runs.folders.ledger, topic) == 10

@@ -9,33 +9,33 @@ from pathlib import Path
 
 from lockstep import errors
 from lockstep.compaction.plan import Bin
-from lockstep.compaction.proof import Proof, ProofDiffers
-from lockstep.compaction.rewrite import Refused
+from lockstep.compaction.proof import ProofDiffers, RowProof
+from lockstep.compaction.rewrite import BinRefused
 from lockstep.compaction.row_order import OutOfOrder
 from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
-from lockstep.engine.driver.spark_job import BatchOverdue
+from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.errors import LockstepError
-from lockstep.integrity.resume_options import IntegrityLost, Loss, StreamHalted
+from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
 from lockstep.localdev.broker import PortTaken
 from lockstep.localdev.recordings import RecordingError
-from lockstep.model.compatibility import Difference
+from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.inspect.message import NoMessage
-from lockstep.operations.inspect.state import NoSuchSession, NotRetained, Wanted
+from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
 from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
-from lockstep.operations.resume import NotCovered, NotHalted, NotThere
+from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
-from lockstep.state.changelog import StateDamaged, empty_state
+from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
-from lockstep.table.commit import Replan
+from lockstep.table.commit import HourClosed
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
-from lockstep.table.row_encoder import RowOrigin, RowRefused
+from lockstep.table.row_encoder import RowOrigin, RowRejected
 
 GAP = Finding(
     cause="gap",
@@ -73,9 +73,9 @@ EVERY: tuple[LockstepError, ...] = (
     StreamHalted("books", (GAP,)),
     IntegrityLost("books", (GAP, GARBAGE, GREW)),
     errors.Violation(1, 2, "checksum of the book"),
-    LocalStateUnusable(empty_state(1, "id", 0, 120), "No space left on device"),
+    LocalStateUnusable(make_empty_state(1, "id", 0, 120), "No space left on device"),
     PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
-    Replan("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),
+    HourClosed("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),
     HousekeepingFailed(
         HousekeepingResult(
             stream="order_books",
@@ -84,27 +84,27 @@ EVERY: tuple[LockstepError, ...] = (
             steps=(StepResult(step="log of table", files=3), StepResult(step="state", problem="a file is damaged")),
         )
     ),
-    CompactionRefused([(Bin("2026-01-31T09", ()), Refused("a proof differs", "compact again"))], CompactionResult()),
+    CompactionRefused([(Bin("2026-01-31T09", ()), BinRefused("a proof differs", "compact again"))], CompactionResult()),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
     OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),
-    ProofDiffers(Proof(rows=10), Proof(rows=9), "10 rows became 9"),
+    ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),
     StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
-    StateTypeChanged("state/5.state (bytes 0 to 90)", (Difference("rows{}.price", "float", "str"),)),
+    StateTypeChanged("state/5.state (bytes 0 to 90)", (Incompatibility("rows{}.price", "float", "str"),)),
     StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="mend the fold"),
     MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
-    BatchOverdue(300),
-    RowRefused(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
+    BatchTimeout(300),
+    RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),
     UnknownStream("book", {}),
     WrongQuery("SELECT x", "No field named x", {}),
-    NoSuchSession("books", Wanted("books.eth", 0, "eth"), "1 of 4"),
+    NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),
     NotRetained("books", 3, 7, 90),
     NotInQuarantine("books", Place("books.eth", 0, 120)),
     ExportRefused(Path("refused.jsonl"), "it is there already"),
     NoMessage("books", Place("books.eth", 0, 120)),
     WriterLives("books", 4),
     NotHalted("books", "running"),
-    NotCovered("books", (GAP,), (), "the producer's disk"),
-    NotThere("books", Loss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
+    UnansweredFindings("books", (GAP,), (), "the producer's disk"),
+    PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
 )

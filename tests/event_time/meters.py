@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import msgspec
 
-from lockstep import EventTime, FuzzyWindow, Kind, Place, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Envelope, EventTime, FuzzyWindow, Kind, Record, Sequence, Stream, Strict, Topics, Transform
 
 MINUTE = 60_000_000
 
@@ -55,17 +55,17 @@ class Total(msgspec.Struct, frozen=True):
 class Meters(Transform[Message, Meter, Total]):
     """One row a minute, when it is over; a negative value raises."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         session = (record.key or b"").decode()
         at_us, number = message.second * 1_000_000, message.number
         match message:
             case Start():
                 kind = Kind.PART if message.more else Kind.SNAPSHOT
-                return Place(session, kind, sequence=number, event_time_us=at_us, resets=message.again)
+                return Envelope(session, kind, sequence=number, event_time_us=at_us, resets=message.again)
             case Close():
-                return Place(session, Kind.END, sequence=number, event_time_us=at_us, count=message.count)
+                return Envelope(session, Kind.END, sequence=number, event_time_us=at_us, count=message.count)
             case Read():
-                return Place(session, Kind.UPDATE, sequence=number, event_time_us=at_us)
+                return Envelope(session, Kind.UPDATE, sequence=number, event_time_us=at_us)
 
     def open(self, message: Message, record: Record) -> Meter:
         return Meter()

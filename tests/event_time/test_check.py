@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.quality.rules import Outcome
+from lockstep.quality.rules import RuleOutcome
 from tests.event_time.test_through_the_broker import REORDERED, TIMERS, Case, read
 
 if TYPE_CHECKING:
@@ -30,6 +30,6 @@ def test_a_table_with_timers_and_held_messages_passes_its_check(
         runs, _ = read(broker, topic_family, tmp_path, case, 5)
         checked = check_stream(shared_spark, runs.folders, in_order=runs.stream.integrity.in_order)
     outcomes = {result.rule: (result.outcome, result.worst) for result in checked.results}
-    wrong = {rule: told for rule, told in outcomes.items() if told[0] not in {Outcome.PASSED, Outcome.NOTHING}}
+    wrong = {rule: told for rule, told in outcomes.items() if told[0] not in {RuleOutcome.PASSED, RuleOutcome.NOTHING}}
     assert wrong == {}
-    assert Outcome.PASSED is outcomes["completeness"][0]
+    assert RuleOutcome.PASSED is outcomes["completeness"][0]

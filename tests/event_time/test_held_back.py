@@ -10,15 +10,15 @@ import pytest
 
 from lockstep import EventTime, FuzzyWindow, Once, Record, Stream
 from lockstep.engine.executor import fold
-from lockstep.testing import Sent, run
+from lockstep.testing import SentMessage, run
 from tests.event_time.meters import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def of(key: str, message: Message) -> Sent[Message]:
-    return Sent(value=message, key=key)
+def of(key: str, message: Message) -> SentMessage[Message]:
+    return SentMessage(value=message, key=key)
 
 
 def test_an_end_frees_what_waits_behind_it() -> None:

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from lockstep import EventTime, Every, Limits, LogOnly, Sequence, Strict, Topics
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.table.ledger import read_ledger
-from lockstep.testing import Sent, run
+from lockstep.testing import SentMessage, run
 from tests.engine.feed import Feed
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import read_table, read_until, rows_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from lockstep.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
 
@@ -170,7 +170,7 @@ def read(broker: Broker, family: str, root: Path, case: Case, limit: int) -> tup
     for part in (case.messages[:half], case.messages[half:]):
         for key, message in part:
             feed.send(topic, [msgspec.json.encode(message)], key=key)
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
     return runs, topic
 
 
@@ -182,7 +182,7 @@ def test_any_batches_give_the_rows_of_the_pure_run(
     broker: Broker, topic_family: str, tmp_path: Path, name: str, limit: int
 ) -> None:
     case = CASES[name]
-    pure: list[Sent[object]] = [Sent(value=message, key=key) for key, message in case.messages]
+    pure: list[SentMessage[object]] = [SentMessage(value=message, key=key) for key, message in case.messages]
     assert run(case.stream, *pure).or_raise().rows == list(case.expected)
     runs, topic = read(broker, topic_family, tmp_path, case, limit)
     rows = rows_of(read_table(runs.folders.table), topic, COLUMNS)
@@ -236,7 +236,7 @@ def test_a_silent_partition_goes_on_by_the_clock_where_the_stream_says_so(
     runs = LocalRuns(stream, feed.bootstrap_servers, tmp_path)
 
     def around(runner: Runner) -> Runner:
-        def work(plan: BatchPlan) -> Several[BinFacts]:
+        def work(plan: BatchPlan) -> Several[TaskResult]:
             if plan.messages == 0:
                 stop.set()
             return runner(plan)
@@ -253,5 +253,5 @@ def test_a_silent_partition_goes_on_by_the_clock_where_the_stream_says_so(
     assert silent.watermark is not None
     assert silent.watermark > datetime(2020, 1, 1, tzinfo=UTC)
     feed.send(topic, [msgspec.json.encode(Start(1, int(datetime.now(UTC).timestamp())))], key="a")
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert read_until(runs.folders.ledger, topic) == 3

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lockstep.testing import Judgement, Sent, run
+from lockstep.testing import Judgement, SentMessage, run
 from tests.event_time.meters import Close, Message, Meter, Read, Start, Total, meters, reordered
 
 
-def of(key: str, message: Message) -> Sent[Message]:
-    return Sent(value=message, key=key)
+def of(key: str, message: Message) -> SentMessage[Message]:
+    return SentMessage(value=message, key=key)
 
 
 def test_a_timer_fires_before_the_message_that_passes_it() -> None:

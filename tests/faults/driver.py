@@ -14,9 +14,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from lockstep import Every, Limits
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced
-from lockstep.operations.foreground import line_of, run_attended
+from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import load_settings
 from tests.engine.local_runs import LocalRuns
 from tests.faults.streams import faulty
@@ -43,17 +43,17 @@ def main() -> None:
     say(f"outcome: {run(stream, available_now=not given.never_ending).value}")
 
 
-def _on_spark(stream: AnyStream, *, available_now: bool) -> Outcome:
-    return run_attended(stream, load_settings(), available_now=available_now, say=tell)
+def _on_spark(stream: AnyStream, *, available_now: bool) -> RunOutcome:
+    return run_in_foreground(stream, load_settings(), available_now=available_now, say=tell)
 
 
-def _in_this_process(stream: AnyStream, *, available_now: bool) -> Outcome:
+def _in_this_process(stream: AnyStream, *, available_now: bool) -> RunOutcome:
     settings = load_settings()
     runs = LocalRuns(stream, settings.kafka.bootstrap_servers, settings.table_root.parent, reports=Told())
     try:
         return runs.run(trigger=None if available_now else stream.trigger)
     except Fenced:
-        return Outcome.FENCED  # as `run_stream` does: another run claimed in the same moment
+        return RunOutcome.FENCED  # as `run_stream` does: another run claimed in the same moment
 
 
 class Told(list["BatchReport"]):
@@ -61,7 +61,7 @@ class Told(list["BatchReport"]):
 
     def append(self, report: BatchReport) -> None:
         """Tell it."""
-        tell(line_of(report))
+        tell(format_report(report))
 
 
 def tell(line: str) -> None:

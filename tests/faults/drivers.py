@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import lockstep
-from lockstep.localdev.processes import descendants, start_tied
+from lockstep.localdev.processes import list_descendants, start_child
 from lockstep.table.layout import StreamFolders
 from tests.crash.run_of_kills import marked
 from tests.engine.plain_reader import heads
@@ -67,7 +67,7 @@ class Driver:
 
     def workers(self) -> list[int]:
         """Its Python workers and their daemon."""
-        return [pid for pid in descendants(self.process.pid) if _runs(pid, "pyspark.daemon")]
+        return [pid for pid in list_descendants(self.process.pid) if _runs(pid, "pyspark.daemon")]
 
     def stop(self) -> None:
         """SIGSTOP: as a machine that hangs."""
@@ -123,7 +123,7 @@ class Drivers:
         log = self.root / f"driver-{len(self.started)}.log"
         (self.root / "empty.toml").touch()  # no settings of whoever runs the tests come in
         command = [sys.executable, "-m", "tests.faults.driver", self.pattern, str(batch_messages), *arguments]
-        process = start_tied([*before, *command], folder=REPOSITORY, log=log, environment=self._environment())
+        process = start_child([*before, *command], folder=REPOSITORY, log=log, environment=self._environment())
         self.started.append(Driver(process, log))
         return self.started[-1]
 

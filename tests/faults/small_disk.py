@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from lockstep.localdev.processes import start_tied
+from lockstep.localdev.processes import start_child
 from tests.faults.drivers import wait_until
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SmallDisk:
         self._folder.mkdir(parents=True, exist_ok=True)
         mount = 'mount -t tmpfs -o "size=$0m" tmpfs "$1" && echo mounted && exec sleep infinity'
         command = ["unshare", "--mount", "sh", "-c", mount, str(self._megabytes), str(self._folder)]
-        self._holder = start_tied(command, folder=Path("/"), log=self._log)
+        self._holder = start_child(command, folder=Path("/"), log=self._log)
         wait_until(lambda: "mounted" in self._log.read_text() or self._holder.poll() is not None, "the mount")
         if self._holder.poll() is not None:
             pytest.skip(f"not run: no mount namespace can be made here: {self._log.read_text().strip()}")

@@ -11,9 +11,9 @@ import pytest
 
 from lockstep import Every, Limits
 from lockstep.engine.driver import alarms
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.localdev.broker import Broker
-from lockstep.operations.inspect.topics import TopicLifecycle, topics_of
+from lockstep.operations.inspect.topics import TopicLifecycle, read_topics
 from tests.engine.feed import Feed, folded, send_within, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import read_table, read_until
@@ -68,7 +68,7 @@ def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_
             wait_until(lambda: running.done() or sum(each.messages for each in runs.reports) == len(values), "the rest")
         finally:
             stop.set()
-        assert running.result() is Outcome.STOPPED
+        assert running.result() is RunOutcome.STOPPED
         assert max(report.messages for report in runs.reports) <= BATCH
         assert len(runs.reports) - first >= BACKLOG // BATCH
         assert rows(values) == runs.rows(topic)
@@ -90,16 +90,16 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
     send_within(producer, topic, [update(4, a=1)])
     feed.send(topic, [update(5, a=1)])
     for _ in range(2):
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
         assert read_until(runs.folders.ledger, topic) == 3
         assert runs.rows(topic) == rows(opening)
     assert runs.reports[-1].lag_messages == 2
     newest = read_table(runs.folders.ledger).to_pylist()[-1]
     assert (newest["until"], newest["stable_end"], newest["high_watermark"]) == (3, 3, 5)
-    (status,) = topics_of(runs.stream, runs.settings).topics
+    (status,) = read_topics(runs.stream, runs.settings).topics
     assert (status.state, status.lag_messages) == (TopicLifecycle.ACTIVE, 2)
     feed.end_transaction(producer, topic)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == rows([*opening, update(4, a=1), update(5, a=1)])
     assert read_until(runs.folders.ledger, topic) == 6
     newest = read_table(runs.folders.ledger).to_pylist()[-1]
@@ -131,5 +131,5 @@ def test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it
             wait_until(lambda: running.done() or not runs.reports[-1].stalls, "the end of the alarm")
         finally:
             stop.set()
-        assert running.result() is Outcome.STOPPED
+        assert running.result() is RunOutcome.STOPPED
     assert caplog.text.count("wait behind an open transaction") == 1

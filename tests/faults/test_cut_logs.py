@@ -12,11 +12,11 @@ import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine.driver import cluster_view
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost, Truncated
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
-from lockstep.operations.resume import resume
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.operations.resume import resume_stream
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, folded, send_within, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from lockstep.integrity.base import IntegrityClass
     from lockstep.localdev.broker import Broker
 
@@ -60,7 +60,7 @@ def stopped_at_ten(feed: Feed, root: Path, integrity: IntegrityClass) -> tuple[L
     topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern, integrity), feed.bootstrap_servers, root)
     feed.send(topic, FIRST[:5])
     feed.send(topic, FIRST[5:])
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded(at(0, FIRST))
     return runs, topic
 
@@ -71,7 +71,7 @@ def at(first: int, values: Several[bytes]) -> list[tuple[int, str, bytes]]:
 
 def epochs(runs: LocalRuns) -> tuple[int | None, int | None]:
     """Of the leader that wrote what was read last, and of the leader now."""
-    discovery = Discovery(admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
+    discovery = ClusterAdmin(make_admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
     newest = read_ledger(runs.folders.ledger)[-1]
     return newest.leader_epoch, discovery.view([newest.topic]).ends[newest.topic_id, 0].leader_epoch
 
@@ -88,11 +88,11 @@ def test_a_log_that_has_grown_past_the_position_again_halts_a_strict_stream_unti
         runs.run()
     assert f"--accept-truncated {topic}/0" in lost.value.next_step
     assert runs.rows(topic) == folded(at(0, FIRST))
-    resume(runs.folders, why="a disk was lost", who="an operator", accepted=[Truncated(topic, 0)])
-    assert runs.run() is Outcome.ENDED
+    resume_stream(runs.folders, why="a disk was lost", who="an operator", accepted=[Truncated(topic, 0)])
+    assert runs.run() is RunOutcome.ENDED
     again = [snapshot(30, a=5), update(31, a=1)]
     feed.send(topic, again)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(20, again))]
 
 
@@ -108,7 +108,7 @@ def test_a_class_that_bears_it_says_so_once_and_suspends_where_it_must(
     again = [*REGROWN, snapshot(30, a=5), update(31, a=1)]
     feed.send(topic, again)
     for _ in range(2):
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
     suspended = list(range(10, 20)) if isinstance(integrity, Ordered) else []
     expected = at(20, again[15:]) if suspended else at(10, again[5:])
     assert runs.rows(topic) == (
@@ -124,7 +124,7 @@ def meanwhile(broker: Broker, feed: Feed, topic: str) -> Callable[[Runner], Runn
     done: list[str] = []
 
     def around(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Several[BinFacts]:
+        def run(plan: BatchPlan) -> Several[TaskResult]:
             if not done:
                 done.append(topic)
                 cut(broker, topic, keep=5)
@@ -165,6 +165,6 @@ def test_a_broker_that_comes_back_with_all_of_its_log_is_no_alarm(
     assert read is not None
     assert now is not None
     assert read < now
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded(at(0, [*FIRST, eleventh]))
     assert "truncated" not in caplog.text

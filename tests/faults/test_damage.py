@@ -15,16 +15,16 @@ from deltalake import DeltaTable
 
 from lockstep import AvailableNow, Limits
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.errors import TableError
-from lockstep.kafka.consumer_group import Group
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.localdev.broker import Broker
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.repair import repair
+from lockstep.operations.repair import repair_stream
 from lockstep.state.changelog import StateDamaged
 from lockstep.table import delta_log, ledger
-from lockstep.table.checkpoint import checkpoint
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog
 from lockstep.table.foreign_commits import ForeignCommit
 from tests.engine.feed import Feed, folded, session, update
@@ -55,7 +55,7 @@ class Made(msgspec.Struct, frozen=True):
 
     def assert_goes_on(self) -> None:
         """A run reads the ninth message, and all rows are those of the fold."""
-        assert self.runs.run() is Outcome.ENDED
+        assert self.runs.run() is RunOutcome.ENDED
         values = [*MESSAGES, update(9, a=1)]
         assert folded([(at, "s", value) for at, value in enumerate(values)]) == self.runs.rows(self.topic)
 
@@ -88,7 +88,7 @@ def made(original: Made, tmp_path: Path) -> Made:
 
 
 def newest_state(made: Made) -> Path:
-    (row,) = ledger.positions(made.runs.folders, OutputLog(made.runs.folders.table).base().head).values()
+    (row,) = ledger.read_positions(made.runs.folders, OutputLog(made.runs.folders.table).base().head).values()
     assert row.state_file is not None
     return made.runs.folders.state / row.state_file
 
@@ -208,14 +208,14 @@ POINTERS = {
 @pytest.mark.fault("F23")
 @pytest.mark.parametrize("pointer", POINTERS)
 def test_a_corrupt_pointer_to_the_last_checkpoint_changes_nothing(made: Made, pointer: str) -> None:
-    checkpoint(made.runs.folders.table)
+    write_checkpoint(made.runs.folders.table)
     (made.log / "_last_checkpoint").write_bytes(POINTERS[pointer])
     made.assert_goes_on()
 
 
 @pytest.mark.fault("F23")
 def test_a_log_version_that_is_missing_is_loud(made: Made) -> None:
-    delta_log.entry_path(made.runs.folders.table, 4).unlink()
+    delta_log.make_entry_path(made.runs.folders.table, 4).unlink()
     made.assert_refuses(Exception, r"(?s).+")
 
 
@@ -237,7 +237,7 @@ def test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = made.runs.folders.root
-    Group(made.runs.settings.kafka, "adding").forget()  # what the tests before published of their copies
+    ConsumerGroup(made.runs.settings.kafka, "adding").forget()  # what the tests before published of their copies
     shutil.copytree(tables, tmp_path / "yesterday")
     made.assert_goes_on()
     assert re.search(AHEAD, caplog.text) is None
@@ -294,7 +294,7 @@ def test_a_copy_of_a_root_that_was_written_meanwhile_goes_on_whole_or_is_refused
 def test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that_there_is_another(
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Group(made.runs.settings.kafka, "adding").forget()
+    ConsumerGroup(made.runs.settings.kafka, "adding").forget()
     shutil.copytree(made.runs.folders.root, tmp_path / "second" / "tables")
     second = Made(dataclasses.replace(made.runs, root=tmp_path / "second"), made.topic)
     made.assert_goes_on()
@@ -337,7 +337,7 @@ def test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_asi
     shared_spark.sql(SPARK[operation].format(table=harmed))
     with pytest.raises(ForeignCommit, match=f"version {version} is {operation} by Apache-Spark/"):
         run.forward(run.commit(prepared).head)
-    assert repair(folders, apply=True).whole
+    assert repair_stream(folders, apply=True).whole
     after = ProtocolRun(folders)
     after.claim()
     after.batch()

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine.driver import cluster_view
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from lockstep.integrity.base import IntegrityClass
     from lockstep.localdev.broker import Broker
 
@@ -85,7 +85,7 @@ def stopped_at_ten(feed: Feed, runs: LocalRuns) -> str:
     """A stream that has read ten messages and is stopped."""
     topic = feed.create("values")
     feed.send(topic, FIRST)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     return topic
 
 
@@ -107,7 +107,7 @@ def test_what_expired_is_counted_by_an_ordered_one_whose_sessions_wait_for_a_sna
     topic = stopped_at_ten(feed, runs)
     feed.send(topic, [*(update(11 + n, a=1) for n in range(10)), snapshot(30, a=5), update(31, a=1)])
     expire(feed.bootstrap_servers, topic, 15)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(20, [snapshot(30, a=5), update(31, a=1)]))]
     assert expired_holes(runs) == [(10, 15)]
     assert kept(runs) == [(offset, "suspended") for offset in range(15, 20)]
@@ -120,7 +120,7 @@ def test_what_expired_is_counted_by_best_effort_which_goes_on(feed: Feed, runs: 
     rest = [update(11 + n, a=1) for n in range(10)]
     feed.send(topic, rest)
     expire(feed.bootstrap_servers, topic, 15)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([*at(0, FIRST), *at(15, rest[5:])])
     assert (expired_holes(runs), kept(runs)) == ([(10, 15)], [])
 
@@ -149,9 +149,9 @@ def test_an_ordered_stream_passes_over_offsets_it_has_read_and_waits_for_a_snaps
     runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
     topic = stopped_at_ten(feed, runs)
     truncate(broker, topic)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     feed.send(topic, [*(update(11 + n, a=1) for n in range(12)), snapshot(30, a=5), update(31, a=1)])
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(12, [snapshot(30, a=5), update(31, a=1)]))]
     assert kept(runs) == [(10, "suspended"), (11, "suspended")]
 
@@ -162,10 +162,10 @@ def test_a_range_that_expired_is_in_the_ledger_once_although_nothing_came_after_
     topic = stopped_at_ten(feed, runs)
     feed.send(topic, [update(11 + n, a=1) for n in range(10)])
     expire(feed.bootstrap_servers, topic, 20)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert (expired_holes(runs), runs.reports[-1].messages) == ([(10, 20)], 0)
     feed.send(topic, [snapshot(30, a=5), update(31, a=1)])
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(20, [snapshot(30, a=5), update(31, a=1)]))]
     assert expired_holes(runs) == [(10, 20)]
 
@@ -186,7 +186,7 @@ def test_a_topic_that_is_deleted_is_missed_and_the_others_go_on(
     gone, other = stopped_at_ten(feed, runs), feed.create("other")
     feed.send(other, FIRST)
     feed.delete(gone)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert (runs.rows(gone), runs.rows(other)) == (folded(at(0, FIRST)), folded(at(0, FIRST)))
     assert f"topic gone at {gone}/0 offset 10" in caplog.text
 
@@ -198,7 +198,7 @@ def test_a_new_topic_whose_beginning_is_gone_is_read_from_its_first_offset_which
     topic = feed.create("values")
     feed.send(topic, [*FIRST, snapshot(20, a=1), update(21, a=2)])
     expire(feed.bootstrap_servers, topic, 10)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded(at(10, [snapshot(20, a=1), update(21, a=2)]))
     (row,) = read_table(runs.folders.ledger).to_pylist()
     assert (row["start"], row["until"]) == (10, 12)
@@ -225,7 +225,7 @@ def replacing(feed: Feed, topic: str, values: Several[bytes]) -> Callable[[Runne
     replaced: list[str] = []
 
     def around(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Several[BinFacts]:
+        def run(plan: BatchPlan) -> Several[TaskResult]:
             if not replaced:
                 feed.delete(topic)
                 replaced.append(feed.create_again("values"))
@@ -258,5 +258,5 @@ def test_a_class_that_bears_it_reads_the_new_topic_from_its_start(feed: Feed, ru
     feed.send(topic, [update(11 + n, a=1) for n in range(5)])
     other = [snapshot(1, a=7), *(update(2 + n, a=7) for n in range(30))]
     runs.run(around=replacing(feed, topic, other))
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(0, other))]

@@ -13,9 +13,9 @@ from deltalake.schema import Field, PrimitiveType
 
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.operations.housekeeping import run_housekeeping
-from lockstep.operations.repair import Condition, repair
+from lockstep.operations.repair import Condition, repair_stream
 from lockstep.table import ledger
-from lockstep.table.checkpoint import checkpoint
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from tests.table.protocol_run import ProtocolRun, folders_in, stored_offsets
 
@@ -109,8 +109,8 @@ def test_what_another_tool_commits_stops_the_stream_by_name_and_one_command_sets
         assert (refused.value.table, refused.value.version) == (harmed, version)
         assert (refused.value.operation, refused.value.author[:9]) == (operation, "delta-rs:")
         assert refused.value.next_step.endswith("lockstep repair readings")
-    assert not repair(folders, apply=False).whole
-    assert repair(folders, apply=True).whole
+    assert not repair_stream(folders, apply=False).whole
+    assert repair_stream(folders, apply=True).whole
     after = ProtocolRun(folders)
     after.claim()
     after.batch()
@@ -141,7 +141,7 @@ def test_a_vacuum_that_finds_nothing_is_none(run: ProtocolRun) -> None:
 def test_a_vacuum_after_a_restore_deletes_what_is_needed_and_each_file_is_named(run: ProtocolRun) -> None:
     restore(run.folders.table)
     vacuum_all(run.folders.table)
-    (found,) = (check for check in repair(run.folders, apply=True).checks if check.check == "commits to table")
+    (found,) = (check for check in repair_stream(run.folders, apply=True).checks if check.check == "commits to table")
     assert found.condition == Condition.BROKEN.value
     assert "of what was there before it is gone: " in found.found
     assert "restore" in found.next_step
@@ -152,8 +152,8 @@ def test_a_vacuum_after_a_restore_deletes_what_is_needed_and_each_file_is_named(
 @pytest.mark.fault("F21")
 def test_what_a_log_checkpoint_holds_is_not_set_aside(run: ProtocolRun) -> None:
     set_property(run.folders.table)
-    checkpoint(run.folders.table)
-    (found,) = (check for check in repair(run.folders, apply=True).checks if check.check == "commits to table")
+    write_checkpoint(run.folders.table)
+    (found,) = (check for check in repair_stream(run.folders, apply=True).checks if check.check == "commits to table")
     assert (found.condition, found.found[-25:]) == (Condition.BROKEN.value, "a log checkpoint holds it")
 
 

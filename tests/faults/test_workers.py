@@ -10,7 +10,7 @@ import pytest
 
 from lockstep import AvailableNow, Limits, Ordered, Sequence, Strict
 from lockstep.engine.driver import planner
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.integrity.resume_options import IntegrityLost
 from tests.engine.feed import Feed, folded, session, snapshot, update
@@ -50,7 +50,7 @@ class Deaths:
     well: str
     spark: SparkSession
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """A run on Spark."""
         context = self.spark.sparkContext
         settings, stop = self.runs.settings, threading.Event()
@@ -95,7 +95,7 @@ def test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch(
 ) -> None:
     """A lack of memory is no verdict on the message that came at that moment."""
     dying = deaths(way, 1, STRICT)
-    assert dying.run() is Outcome.ENDED
+    assert dying.run() is RunOutcome.ENDED
     assert len(dying.pids) == 1
     assert way == "starved" or not any(map(alive, dying.pids))
     assert "planning again" not in caplog.text
@@ -108,7 +108,7 @@ def test_a_batch_whose_task_ran_out_of_attempts_is_planned_again(
     deaths: Callable[[str, int, IntegrityClass], Deaths], caplog: pytest.LogCaptureFixture
 ) -> None:
     dying = deaths("killed", ATTEMPTS, STRICT)
-    assert dying.run() is Outcome.ENDED
+    assert dying.run() is RunOutcome.ENDED
     assert len(dying.pids) == ATTEMPTS
     assert caplog.text.count("batch 1 failed, planning again") == 1
     assert (dying.runs.rows(dying.sick), dying.runs.rows(dying.well)) == (rows(MESSAGES), rows(BEFORE))
@@ -133,7 +133,7 @@ def test_a_message_that_kills_its_worker_each_time_goes_to_quarantine_where_sess
     deaths: Callable[[str, int, IntegrityClass], Deaths],
 ) -> None:
     dying = deaths("killed", FOR_EVER, Ordered())
-    assert dying.run() is Outcome.ENDED
+    assert dying.run() is RunOutcome.ENDED
     assert (dying.runs.rows(dying.sick), dying.runs.rows(dying.well)) == (rows(MESSAGES, AT, AT + 1), rows(BEFORE))
     kept = [(row["offset"], row["cause"], row["value"]) for row in rows_of_files(dying.runs.folders.quarantine)]
     assert kept == [(AT, "undecodable", MESSAGES[AT]), (AT + 1, "suspended", MESSAGES[AT + 1])]

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep import Kind, Place, Record, TableFold
+from lockstep import Envelope, Kind, Record, TableFold
 from tests.integrity.places import RECORD
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Table(TableFold[Message, str, int, Change]):
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         del record
-        return Place("s", Kind.SNAPSHOT if message.snapshot else Kind.UPDATE)
+        return Envelope("s", Kind.SNAPSHOT if message.snapshot else Kind.UPDATE)
 
     def changes(self, message: Message) -> Iterable[tuple[str, int | None]]:
         return message.changes
@@ -51,9 +51,9 @@ class Counting(Table):
 class Columns(TableFold[Message, str, list[int], Change]):
     """Its rows are lists that grow."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         del message, record
-        return Place("s")
+        return Envelope("s")
 
     def changes(self, message: Message) -> Iterable[tuple[str, list[int] | None]]:
         return [(key, None if value is None else [value]) for key, value in message.changes]

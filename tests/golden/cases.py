@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep import Stream
-from lockstep.testing import Aside, Folded, Proven, Ran, run
+from lockstep.testing import MessageResult, RejectedMessage, RowWithOrigin, RunResult, run
 from lockstep.testing.script import Split, Steps, parse
 from tests.golden.streams import STREAMS, Change, Level, Tank
 
@@ -40,7 +40,7 @@ class Case:
     def steps(self) -> Steps:
         return parse(self.text)
 
-    def ran(self, split: int | Split | None = None) -> Ran[Tank, Level]:
+    def ran(self, split: int | Split | None = None) -> RunResult[Tank, Level]:
         return run(self.stream, *self.steps, topic=TOPIC, split=split)
 
     def expected(self) -> dict[str, str]:
@@ -54,7 +54,7 @@ class Case:
 CASES = [Case(path.parent.name) for path in sorted(FOLDER.glob("*/input.txt"))]
 
 
-def as_text(ran: Ran[Tank, Level]) -> dict[str, str]:
+def as_text(ran: RunResult[Tank, Level]) -> dict[str, str]:
     """All that a case comes to, by file."""
     states = {session: msgspec.to_builtins(state) for session, state in sorted(ran.states.items())}
     lines = [_verdict(message) for message in ran.folded]
@@ -68,7 +68,7 @@ def as_text(ran: Ran[Tank, Level]) -> dict[str, str]:
     }
 
 
-def row_parts(of: Proven[Level]) -> dict[str, object]:
+def row_parts(of: RowWithOrigin[Level]) -> dict[str, object]:
     """A row with its proof."""
     return {
         "topic": of.topic,
@@ -82,7 +82,7 @@ def row_parts(of: Proven[Level]) -> dict[str, object]:
     }
 
 
-def _verdict(of: Folded[Level]) -> str:
+def _verdict(of: MessageResult[Level]) -> str:
     place, verdict = of.place, of.verdict
     what = "no place" if place is None else f"{place.kind.value} {place.session} {place.sequence}"
     told = f"{of.topic} {of.offset}  {what}: {verdict.judgement.value}"
@@ -91,5 +91,5 @@ def _verdict(of: Folded[Level]) -> str:
     return told + expected_found
 
 
-def _aside(where: str, of: Aside) -> str:
+def _aside(where: str, of: RejectedMessage) -> str:
     return f"{where}: {of.topic} {of.offset}  {of.session}: {of.cause} (expected {of.expected}, found {of.found})"

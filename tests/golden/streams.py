@@ -8,15 +8,15 @@ from datetime import timedelta
 import msgspec
 
 from lockstep import (
+    Envelope,
     EventTime,
     FuzzyWindow,
+    InitialState,
     Kind,
     Link,
     NoIntegrity,
     Once,
-    Opened,
     Ordered,
-    Place,
     Record,
     Sequence,
     SessionStart,
@@ -74,8 +74,8 @@ class Level(msgspec.Struct, frozen=True):
 class Tanks(Transform[Change, Tank, Level]):
     """A row for each change."""
 
-    def place(self, message: Change, record: Record) -> Place:
-        return Place(
+    def place(self, message: Change, record: Record) -> Envelope:
+        return Envelope(
             (record.key or b"").decode(),
             message.type,
             sequence=message.number,
@@ -84,7 +84,7 @@ class Tanks(Transform[Change, Tank, Level]):
             resets=message.resets,
         )
 
-    def open(self, message: Change, record: Record) -> Tank | Opened[Tank, Level]:
+    def open(self, message: Change, record: Record) -> Tank | InitialState[Tank, Level]:
         return Tank(message.level + message.add)
 
     def apply(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
@@ -100,14 +100,14 @@ class Tanks(Transform[Change, Tank, Level]):
 class ById(Tanks):
     """The number is an id: it says nothing of the order."""
 
-    def place(self, message: Change, record: Record) -> Place:
+    def place(self, message: Change, record: Record) -> Envelope:
         return msgspec.structs.replace(super().place(message, record), id=message.number, sequence=None)
 
 
 class ByLink(Tanks):
     """Each message names its predecessor."""
 
-    def place(self, message: Change, record: Record) -> Place:
+    def place(self, message: Change, record: Record) -> Envelope:
         link = Link(last=message.number, previous=message.number - 1)
         return msgspec.structs.replace(super().place(message, record), link=link, sequence=None)
 
@@ -148,9 +148,9 @@ def _stream(
 class Added(Tanks):
     """A tank without snapshots: it is empty before its first message, which is applied like any other."""
 
-    def open(self, message: Change, record: Record) -> Opened[Tank, Level]:
+    def open(self, message: Change, record: Record) -> InitialState[Tank, Level]:
         tank = Tank(0)
-        return Opened(tank, self.apply(tank, message, record))
+        return InitialState(tank, self.apply(tank, message, record))
 
 
 class AddedById(Added, ById):

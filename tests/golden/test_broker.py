@@ -16,10 +16,10 @@ import pytest
 
 from lockstep import Topics
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.operations.inspect.state import NoSuchSession, Wanted, read_states
-from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, Sent
-from lockstep.verify.report import Status
-from lockstep.verify.verify import verify
+from lockstep.operations.inspect.state import NoSuchSession, StateFilter, read_states
+from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, NewTopic, SentMessage
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.engine.feed import Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import named_files, read_table
@@ -28,7 +28,7 @@ from tests.golden.cases import CASES, ROWS, STATES, TOPIC, VERDICTS, Case
 if TYPE_CHECKING:
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from lockstep.localdev.broker import Broker
 
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -59,13 +59,13 @@ class Played:
     runs: LocalRuns
     topic: str = TOPIC
     finding: str | None = None
-    waiting: list[Sent[Any]] = dataclasses.field(default_factory=list)
+    waiting: list[SentMessage[Any]] = dataclasses.field(default_factory=list)
 
     def play(self) -> None:
         """Produce and run up to each event, until the first violation."""
         self.feed.create(self.topic, config=ANY_TIME)
         for step in self.case.steps:
-            if isinstance(step, Sent):
+            if isinstance(step, SentMessage):
                 self.waiting.append(step)
             elif self.finding is None:
                 self._event(step)
@@ -111,7 +111,7 @@ class Died(BaseException):
 def dies_after_its_work(runner: Runner) -> Runner:
     """Bins are worked, their files written, and nobody hears of it."""
 
-    def run_bins(plan: BatchPlan) -> list[BinFacts]:
+    def run_bins(plan: BatchPlan) -> list[TaskResult]:
         runner(plan)
         raise Died
 
@@ -148,7 +148,7 @@ def states_in(played: Played, names: Iterable[str], wanted_states: Mapping[str, 
     root = played.runs.root / "tables"
     for name in names:
         topic, _, session = name.rpartition(": ")
-        wanted = Wanted(topic=f"{played.feed.family}.{topic or TOPIC}", session=session)
+        wanted = StateFilter(topic=f"{played.feed.family}.{topic or TOPIC}", session=session)
         try:
             held = [each.state for each in read_states(played.runs.stream, root, wanted).sessions]
         except NoSuchSession:
@@ -182,5 +182,5 @@ def test_a_case_comes_to_its_golden_texts_through_the_broker(case: Case, feed: F
 
 def assert_proven(played: Played) -> None:
     """The second gate of the class comes to the same on every message."""
-    found = verify(played.runs.stream, played.runs.folders, played.runs.settings.kafka)
-    assert (found.violations, found.status) == ((), Status.PROVEN), found.notes
+    found = verify_stream(played.runs.stream, played.runs.folders, played.runs.settings.kafka)
+    assert (found.violations, found.status) == ((), InvariantStatus.PROVEN), found.notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep import Kind, Link, Place, Record
+from lockstep import Envelope, Kind, Link, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,19 +39,19 @@ def at_offset(offset: int) -> Record:
     return Record(topic="t", topic_id="id", partition=0, offset=offset, source=NoMessage())
 
 
-def snapshot(number: int | None = None, *, link: Link | None = None) -> Place:
-    return Place("s", Kind.SNAPSHOT, sequence=number, link=link)
+def snapshot(number: int | None = None, *, link: Link | None = None) -> Envelope:
+    return Envelope("s", Kind.SNAPSHOT, sequence=number, link=link)
 
 
-def update(number: int | None = None, *, link: Link | None = None) -> Place:
-    return Place("s", Kind.UPDATE, sequence=number, link=link)
+def update(number: int | None = None, *, link: Link | None = None) -> Envelope:
+    return Envelope("s", Kind.UPDATE, sequence=number, link=link)
 
 
-def end(number: int | None = None, *, link: Link | None = None) -> Place:
-    return Place("s", Kind.END, sequence=number, link=link)
+def end(number: int | None = None, *, link: Link | None = None) -> Envelope:
+    return Envelope("s", Kind.END, sequence=number, link=link)
 
 
-def refused_at(gate: Gate, places: Iterable[Place]) -> tuple[int, Verdict] | None:
+def refused_at(gate: Gate, places: Iterable[Envelope]) -> tuple[int, Verdict] | None:
     """Where a gate first refuses, as the engine drives it: state is kept only of accepted messages."""
     from lockstep.integrity.verdict import Judgement
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockstep import Kind, Place, Record
+from lockstep import Envelope, Kind, Record
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 
@@ -41,9 +41,9 @@ class Sent:
     content: bytes = b""
     resets: bool = False
 
-    def at(self, offset: int) -> tuple[Place, Record]:
+    def at(self, offset: int) -> tuple[Envelope, Record]:
         event_time_us = self.second * 1_000_000
-        place = Place("s", self.kind, sequence=self.number, event_time_us=event_time_us, resets=self.resets)
+        place = Envelope("s", self.kind, sequence=self.number, event_time_us=event_time_us, resets=self.resets)
         content = self.content or f"{self.kind.value} {self.number} {self.second}".encode()
         return place, Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(content))
 

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from assets.order_books import BookMessage, LevelChange, order_books
-from lockstep import Checksum, Kind, Linked, LogOnly, Place, Repeats, Sequence, SessionStart, Strict, Suspend
+from lockstep import Checksum, Envelope, Kind, Linked, LogOnly, Repeats, Sequence, SessionStart, Strict, Suspend
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.buffering import WAITING_MAX
-from lockstep.localdev.recordings import Kind as RecordedKind
-from lockstep.localdev.recordings import Recorded, as_received, as_sent, recorded_days
-from lockstep.testing import Sent, run
+from lockstep.localdev.recordings import Recorded, RecordedKind, read_recorded_days, to_received, to_sent
+from lockstep.testing import SentMessage, run
 from tests.golden.streams import STREAMS, Change
 from tests.integrity.places import at_offset
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from lockstep.integrity.verdict import GateState
-    from lockstep.testing import Ran
+    from lockstep.testing import RunResult
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
 BOOKS = ("spot_btcusdt", "spot_ethusdt", "cm_btcusd_perp")
@@ -35,10 +34,10 @@ BUFFERING = dataclasses.replace(order_books, integrity=Strict(evidence=Linked(),
 
 
 @cache
-def rows(book: str, *, received: bool) -> Ran[dict[tuple[str, str], str], LevelChange]:
-    days = recorded_days(RECORDINGS, book)
-    messages: Many[Recorded] = as_received(days) if received else as_sent(days).messages
-    sent = [Sent[BookMessage](value=each.value, key=each.key) for each in messages[:MESSAGES]]
+def rows(book: str, *, received: bool) -> RunResult[dict[tuple[str, str], str], LevelChange]:
+    days = read_recorded_days(RECORDINGS, book)
+    messages: Many[Recorded] = to_received(days) if received else to_sent(days).messages
+    sent = [SentMessage[BookMessage](value=each.value, key=each.key) for each in messages[:MESSAGES]]
     return run(BUFFERING, *sent)
 
 
@@ -53,13 +52,13 @@ def test_a_recorded_book_as_received_comes_to_the_rows_of_a_good_producer(book: 
 @pytest.mark.parametrize("book", BOOKS)
 def test_a_recorded_book_has_updates_that_its_snapshot_covers(book: str) -> None:
     """What is dropped is exactly what a good producer would not have sent, but for one that ends with the snapshot."""
-    received, days = as_received(recorded_days(RECORDINGS, book)), recorded_days(RECORDINGS, book)
+    received, days = to_received(read_recorded_days(RECORDINGS, book)), read_recorded_days(RECORDINGS, book)
     snapshot = next(at for at, each in enumerate(received) if each.kind is RecordedKind.SNAPSHOT)
     covered = [each for each in received if each.first_id is not None and each.last_id <= received[snapshot].last_id]
     said = rows(book, received=True).verdicts
     told = said[snapshot].stale + tuple(at for at, verdict in enumerate(said) if verdict.cause == "stale")
     assert [received[at] for at in told] == covered
-    assert len(as_sent(days).stale) <= len(covered) <= len(as_sent(days).stale) + 1
+    assert len(to_sent(days).stale) <= len(covered) <= len(to_sent(days).stale) + 1
     assert covered
 
 
@@ -92,7 +91,7 @@ def test_what_is_missing_behind_the_snapshot_is_missed(data: some.DataObject) ->
 def test_a_session_whose_snapshot_never_comes_ends_the_patience() -> None:
     gate = Strict(evidence=Sequence(), buffer_until_snapshot=True).gate_for(0, PartitionTime())
     state: GateState = {"e": [[number, number, None, None] for number in range(WAITING_MAX)]}
-    _, verdict = gate.check(state, Place("s", sequence=WAITING_MAX), at_offset(WAITING_MAX))
+    _, verdict = gate.check(state, Envelope("s", sequence=WAITING_MAX), at_offset(WAITING_MAX))
     assert (verdict.judgement.value, verdict.cause) == ("violation", "no snapshot")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep import Checksum, Link, LogOnly, Place
+from lockstep import Checksum, Envelope, Link, LogOnly
 from lockstep.integrity.strict import Evidence
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
+from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
 from tests.integrity.places import RECORD, end, snapshot, update
 
-CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
+CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
     "a snapshot opens a session": (None, snapshot(), True, ACCEPT),
     "an update of a known session": (True, update(), True, ACCEPT),
     "a second snapshot": (True, snapshot(), True, ACCEPT),
@@ -20,13 +20,13 @@ CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
         None,
         update(),
         None,
-        violation("unknown session", "a snapshot first", "update of a session without snapshot"),
+        report_violation("unknown session", "a snapshot first", "update of a session without snapshot"),
     ),
     "the end of an unknown session": (
         None,
         end(),
         None,
-        violation("unknown session", "a snapshot first", "end of a session without snapshot"),
+        report_violation("unknown session", "a snapshot first", "end of a session without snapshot"),
     ),
 }
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep import Checksum, Kind, LogOnly, NoIntegrity, Ordered, Place, Repeats, Sequence, Strict
+from lockstep import Checksum, Envelope, Kind, LogOnly, NoIntegrity, Ordered, Repeats, Sequence, Strict
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, PartitionTime
-from lockstep.integrity.sequence_numbers import unwrapped
+from lockstep.integrity.sequence_numbers import unwrap_sequence
 from lockstep.integrity.strict import Evidence
 from lockstep.integrity.verdict import Gate, GateState
 from tests.integrity.places import RECORD, refused_at, snapshot, update
@@ -45,7 +45,7 @@ def test_ordered_takes_a_wrap_for_going_forward() -> None:
 @given(last=some.integers(0, 10**12), step=some.integers(-100, 100), bits=some.sampled_from([8, 16, 32]))
 def test_the_nearest_number_is_meant(last: int, step: int, bits: int) -> None:
     wraps_at = 2**bits
-    assert last + step == unwrapped((last + step) % wraps_at, last, wraps_at)
+    assert last + step == unwrap_sequence((last + step) % wraps_at, last, wraps_at)
 
 
 @pytest.mark.parametrize("integrity", [Strict(evidence=Sequence(wraps_at=256)), Ordered(wraps_at=256)], ids=str)
@@ -101,7 +101,7 @@ def test_a_wrap_around_that_is_none_is_refused(wraps_at: object) -> None:
 
 
 def test_a_snapshot_may_begin_the_numbering_anew_where_the_producer_says_so() -> None:
-    anew = Place("s", Kind.SNAPSHOT, sequence=1, resets=True)
+    anew = Envelope("s", Kind.SNAPSHOT, sequence=1, resets=True)
     assert refused_at(Sequence(), [snapshot(7), update(8), anew, update(2)]) is None
     assert refused_at(Sequence(), [snapshot(7), update(8), snapshot(1)]) is not None
 
@@ -109,7 +109,7 @@ def test_a_snapshot_may_begin_the_numbering_anew_where_the_producer_says_so() ->
 @pytest.mark.parametrize("evidence", [Checksum(), LogOnly()])
 @pytest.mark.parametrize(("count", "cause"), [(3, None), (None, None), (4, "count"), (2, "count")])
 def test_the_count_at_the_end_is_compared(evidence: Evidence, count: int | None, cause: str | None) -> None:
-    refused = refused_at(evidence, [snapshot(), update(), Place("s", Kind.END, count=count)])
+    refused = refused_at(evidence, [snapshot(), update(), Envelope("s", Kind.END, count=count)])
     assert cause == (refused[1].cause if refused else None)
 
 
@@ -117,5 +117,5 @@ def test_a_session_of_an_earlier_release_has_no_count_to_compare() -> None:
     gate: Gate = LogOnly()
     state, _ = gate.check(True, update(), RECORD)  # noqa: FBT003  # the state as it was stored
     assert state is True
-    _, verdict = gate.check(state, Place("s", Kind.END, count=99), RECORD)
+    _, verdict = gate.check(state, Envelope("s", Kind.END, count=99), RECORD)
     assert verdict.judgement.value == "accept"

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep import Link, Linked, Place
+from lockstep import Envelope, Link, Linked
 from lockstep.integrity.sequence_numbers import LARGEST
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
+from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
 from tests.integrity.places import RECORD, end, snapshot, update
 
 
-def named(previous: int, last: int) -> Place:
+def named(previous: int, last: int) -> Envelope:
     """An update that names its predecessor only."""
     return update(link=Link(last, previous=previous))
 
 
-def spot(first: int, last: int) -> Place:
+def spot(first: int, last: int) -> Envelope:
     """An update as the exchange's spot markets send it: ids U to u, without a hole."""
     return update(link=Link(last, first=first))
 
 
-def futures(first: int, last: int, previous: int) -> Place:
+def futures(first: int, last: int, previous: int) -> Envelope:
     """An update as its futures markets send it: ids U to u, and pu, the u of the update before."""
     return update(link=Link(last, first=first, previous=previous))
 
 
-def opening(last: int) -> Place:
+def opening(last: int) -> Envelope:
     return snapshot(link=Link(last))
 
 
 def broken(last: int, found: str) -> Verdict:
-    return violation("broken link", f"predecessor {last}", found)
+    return report_violation("broken link", f"predecessor {last}", found)
 
 
 def gap(last: int, found: str, missing: str) -> Verdict:
-    return violation("gap", f"predecessor {last}", f"{found}, missing {missing}")
+    return report_violation("gap", f"predecessor {last}", f"{found}, missing {missing}")
 
 
 def repeat(last: int, found: str) -> Verdict:
-    return violation("repeat", f"predecessor {last}", found)
+    return report_violation("repeat", f"predecessor {last}", found)
 
 
 def back(last: int, found: str) -> Verdict:
-    return violation("sequence goes back", f"predecessor {last}", found)
+    return report_violation("sequence goes back", f"predecessor {last}", found)
 
 
 FRESH: GateState = [100, 1]
 GOING: GateState = [100, 0]
-UNKNOWN = violation("unknown session", "a snapshot first", "update of a session without snapshot")
+UNKNOWN = report_violation("unknown session", "a snapshot first", "update of a session without snapshot")
 
-Cells = dict[str, tuple[GateState, Place, GateState, Verdict]]
+Cells = dict[str, tuple[GateState, Envelope, GateState, Verdict]]
 
 ANY_STYLE: Cells = {
     "a snapshot opens a session": (None, opening(100), [100, 1], ACCEPT),
@@ -81,19 +81,19 @@ ANY_STYLE: Cells = {
         None,
         opening(LARGEST + 1),
         None,
-        violation("number out of range", "a number of 64 bits", LARGEST + 1),
+        report_violation("number out of range", "a number of 64 bits", LARGEST + 1),
     ),
     "a message without link": (
         GOING,
         update(105),
         GOING,
-        violation("no evidence", "a link from Transform.place", "link=None (update)"),
+        report_violation("no evidence", "a link from Transform.place", "link=None (update)"),
     ),
     "a snapshot without link": (
         None,
         snapshot(100),
         None,
-        violation("no evidence", "a link from Transform.place", "link=None (snapshot)"),
+        report_violation("no evidence", "a link from Transform.place", "link=None (snapshot)"),
     ),
 }
 

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep import Kind, NoIntegrity, Place
+from lockstep import Envelope, Kind, NoIntegrity
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.sequence_numbers import LARGEST
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, noticed
+from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, accept_with_remark
 from tests.integrity.places import RECORD, end, snapshot, update
 
-CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
+CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
     "an update of an unknown session": (None, update(41), 41, ACCEPT),
     "a snapshot of an unknown session": (None, snapshot(41), 41, ACCEPT),
     "the next number": (41, update(42), 42, ACCEPT),
     "a second snapshot with the next number": (41, snapshot(42), 42, ACCEPT),
     "a second snapshot that repeats the last number": (41, snapshot(41), 41, ACCEPT),
     "the end with the next number": (41, end(42), 42, ACCEPT),
-    "the same number again": (41, update(41), 41, noticed("repeat", 42, 41)),
-    "one number missing": (41, update(43), 43, noticed("gap", 42, 43)),
-    "several numbers missing": (41, update(50), 50, noticed("gap", 42, 50)),
-    "a number of before is late, and changes nothing": (41, update(7), 41, noticed("sequence goes back", 42, 7)),
-    "a snapshot that goes back begins anew": (41, snapshot(0), 0, noticed("sequence goes back", 42, 0)),
-    "a snapshot after a gap begins anew": (41, snapshot(60), 60, noticed("gap", 42, 60)),
-    "a snapshot that begins the numbers anew": (41, Place("s", Kind.SNAPSHOT, sequence=1, resets=True), 1, ACCEPT),
+    "the same number again": (41, update(41), 41, accept_with_remark("repeat", 42, 41)),
+    "one number missing": (41, update(43), 43, accept_with_remark("gap", 42, 43)),
+    "several numbers missing": (41, update(50), 50, accept_with_remark("gap", 42, 50)),
+    "a number of before is late, and changes nothing": (
+        41,
+        update(7),
+        41,
+        accept_with_remark("sequence goes back", 42, 7),
+    ),
+    "a snapshot that goes back begins anew": (41, snapshot(0), 0, accept_with_remark("sequence goes back", 42, 0)),
+    "a snapshot after a gap begins anew": (41, snapshot(60), 60, accept_with_remark("gap", 42, 60)),
+    "a snapshot that begins the numbers anew": (41, Envelope("s", Kind.SNAPSHOT, sequence=1, resets=True), 1, ACCEPT),
     "no number, unknown session": (None, update(), True, ACCEPT),
     "no number, no number before": (True, update(), True, ACCEPT),
     "no number after numbers": (41, update(), 41, ACCEPT),

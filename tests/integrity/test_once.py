@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep import Kind, Once, Place, Record
+from lockstep import Envelope, Kind, Once, Record
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import GateState
 from tests.integrity.sent import Content
 
-Message = tuple[Place, bytes]
+Message = tuple[Envelope, bytes]
 
 
 def with_id(name: str | int, content: bytes = b"x") -> Message:
-    return Place("s", id=name), content
+    return Envelope("s", id=name), content
 
 
 def numbered(number: int, content: bytes = b"x") -> Message:
-    return Place("s", sequence=number), content
+    return Envelope("s", sequence=number), content
 
 
 def anew(number: int, name: str | None = None) -> Message:
-    return Place("s", Kind.SNAPSHOT, sequence=number, id=name, resets=True), b"anew"
+    return Envelope("s", Kind.SNAPSHOT, sequence=number, id=name, resets=True), b"anew"
 
 
 def end(count: int | None) -> Message:
-    return Place("s", Kind.END, count=count), b"end"
+    return Envelope("s", Kind.END, count=count), b"end"
 
 
 CASES: dict[str, tuple[int, list[Message], list[tuple[str, str]]]] = {

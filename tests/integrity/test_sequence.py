@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep import Place, Sequence
+from lockstep import Envelope, Sequence
 from lockstep.integrity.sequence_numbers import LARGEST
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, violation
+from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
 from tests.integrity.places import RECORD, end, refused_at, snapshot, update
 
-UNKNOWN = violation("unknown session", "a snapshot first", "update of a session without snapshot")
+UNKNOWN = report_violation("unknown session", "a snapshot first", "update of a session without snapshot")
 
-CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
+CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
     "a snapshot opens a session at any number": (None, snapshot(40), 40, ACCEPT),
     "a snapshot opens a session at 0": (None, snapshot(0), 0, ACCEPT),
     "a snapshot opens a session below 0": (None, snapshot(-1), -1, ACCEPT),
@@ -27,33 +27,33 @@ CELLS: dict[str, tuple[GateState, Place, GateState, Verdict]] = {
         None,
         end(41),
         None,
-        violation("unknown session", "a snapshot first", "end of a session without snapshot"),
+        report_violation("unknown session", "a snapshot first", "end of a session without snapshot"),
     ),
-    "the same number again": (40, update(40), 40, violation("repeat", 41, 40)),
-    "the same number at the end": (40, end(40), 40, violation("repeat", 41, 40)),
-    "one number missing": (40, update(42), 40, violation("gap", 41, "42, missing 41")),
-    "several numbers missing": (40, update(45), 40, violation("gap", 41, "45, missing 41 to 44")),
-    "a second snapshot after a gap": (40, snapshot(42), 40, violation("gap", 41, "42, missing 41")),
-    "a number of before": (40, update(39), 40, violation("sequence goes back", 41, 39)),
-    "a second snapshot that goes back": (40, snapshot(0), 40, violation("sequence goes back", 41, 0)),
+    "the same number again": (40, update(40), 40, report_violation("repeat", 41, 40)),
+    "the same number at the end": (40, end(40), 40, report_violation("repeat", 41, 40)),
+    "one number missing": (40, update(42), 40, report_violation("gap", 41, "42, missing 41")),
+    "several numbers missing": (40, update(45), 40, report_violation("gap", 41, "45, missing 41 to 44")),
+    "a second snapshot after a gap": (40, snapshot(42), 40, report_violation("gap", 41, "42, missing 41")),
+    "a number of before": (40, update(39), 40, report_violation("sequence goes back", 41, 39)),
+    "a second snapshot that goes back": (40, snapshot(0), 40, report_violation("sequence goes back", 41, 0)),
     "an update without number": (
         40,
         update(),
         40,
-        violation("no evidence", "a sequence from Transform.place", "sequence=None (update)"),
+        report_violation("no evidence", "a sequence from Transform.place", "sequence=None (update)"),
     ),
     "a snapshot without number": (
         None,
         snapshot(),
         None,
-        violation("no evidence", "a sequence from Transform.place", "sequence=None (snapshot)"),
+        report_violation("no evidence", "a sequence from Transform.place", "sequence=None (snapshot)"),
     ),
     "the largest number": (None, snapshot(LARGEST), LARGEST, ACCEPT),
     "a number that no state file holds": (
         None,
         snapshot(LARGEST + 1),
         None,
-        violation("number out of range", "a number of 64 bits", LARGEST + 1),
+        report_violation("number out of range", "a number of 64 bits", LARGEST + 1),
     ),
 }
 
@@ -68,7 +68,7 @@ starts = some.integers(-(2**40), 2**40)
 lengths = some.integers(2, 30)
 
 
-def numbered(start: int, length: int) -> list[Place]:
+def numbered(start: int, length: int) -> list[Envelope]:
     return [snapshot(start), *(update(start + step) for step in range(1, length))]
 
 
@@ -85,7 +85,7 @@ def test_a_removed_message_is_missed_at_the_very_next_one(start: int, length: in
     expected = (
         UNKNOWN
         if removed == 0
-        else violation("gap", start + removed, f"{start + removed + 1}, missing {start + removed}")
+        else report_violation("gap", start + removed, f"{start + removed + 1}, missing {start + removed}")
     )
     assert refused_at(Sequence(), places) == (removed, expected)
 
@@ -97,7 +97,7 @@ def test_a_repeated_message_is_refused_where_it_repeats(start: int, length: int,
     again = data.draw(some.integers(repeated + 1, length))
     places.insert(again, places[repeated])
     cause = "repeat" if again == repeated + 1 else "sequence goes back"
-    assert refused_at(Sequence(), places) == (again, violation(cause, start + again, start + repeated))
+    assert refused_at(Sequence(), places) == (again, report_violation(cause, start + again, start + repeated))
 
 
 @given(starts, lengths, some.data())

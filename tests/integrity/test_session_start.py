@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import (
+    Envelope,
     FuzzyWindow,
     Kind,
     LogOnly,
     NoIntegrity,
     Once,
     Ordered,
-    Place,
     Sequence,
     SessionStart,
     Strict,
@@ -51,7 +51,7 @@ def judged(gate: Gate, *messages: tuple[Kind, int]) -> list[str]:
     state: GateState = None
     said = []
     for offset, (kind, number) in enumerate(messages):
-        after, verdict = gate.check(state, Place("s", kind, sequence=number), at_offset(offset))
+        after, verdict = gate.check(state, Envelope("s", kind, sequence=number), at_offset(offset))
         said.append(verdict.cause or verdict.judgement.value)
         kept = verdict.judgement.value in {"accept", "suspend"}
         state = None if kept and kind is Kind.END else after if kept else state

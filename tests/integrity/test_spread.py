@@ -10,7 +10,7 @@ from lockstep import Kind, Sequence
 from lockstep.integrity import multipart
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.best_effort import NoIntegrity
-from lockstep.integrity.multipart import Spread
+from lockstep.integrity.multipart import MultipartGate
 from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ STRICT: dict[str, tuple[list[Sent], list[Told]]] = {
 @pytest.mark.parametrize("case", STRICT)
 def test_a_snapshot_over_several_messages(case: str) -> None:
     messages, told = STRICT[case]
-    assert told == judged(Spread(Sequence()), PartitionTime(), messages)
+    assert told == judged(MultipartGate(Sequence()), PartitionTime(), messages)
 
 
 def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> None:
     time = PartitionTime()
-    gate: Gate = Spread(NoIntegrity().gate(time), bears_all=True)
+    gate: Gate = MultipartGate(NoIntegrity().gate(time), bears_all=True)
     found = judged(gate, time, [part(1), part(1, resets=True), snapshot(2, 0), update(3, 0)])
     assert [each[0] for each in found] == ["buffer", "buffer", "accept", "accept"]
     assert found[2][2] == (1,), "the part that was given up is not released"
@@ -69,5 +69,5 @@ def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> No
 
 def test_a_snapshot_of_more_parts_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multipart, "PARTS_MAX", 2)
-    found = judged(Spread(Sequence()), PartitionTime(), [part(1), part(2), part(3)])
+    found = judged(MultipartGate(Sequence()), PartitionTime(), [part(1), part(2), part(3)])
     assert found == [HELD, HELD, ("violation", "snapshot too long", ())]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Sequence
-from lockstep.integrity.suspension import SuspendedSession, Suspending, adapted, still_skipped
+from lockstep.integrity.suspension import SuspendedSession, SuspensionGate, is_still_skipped, migrate_gate_state
 from tests.integrity.sent import Sent, snapshot, update
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ def began(offset: int, number: int = 1) -> GateState:
     return {"o": offset, "g": number}
 
 
-def told(gate: Suspending, state: GateState, sent: Sent, offset: int) -> str:
+def told(gate: SuspensionGate, state: GateState, sent: Sent, offset: int) -> str:
     place, record = sent.at(offset)
     return gate.check(state, place, record)[1].judgement.value
 
 
-def gate_of(before: int, *skipped: SuspendedSession) -> Suspending:
-    return Suspending(Sequence(), before, skipped, bears_violations=True)
+def gate_of(before: int, *skipped: SuspendedSession) -> SuspensionGate:
+    return SuspensionGate(Sequence(), before, skipped, bears_violations=True)
 
 
 @pytest.mark.parametrize(("offset", "judgement"), [(FROM - 1, "suspend"), (FROM, "accept"), (FROM + 1, "accept")])
@@ -45,10 +45,10 @@ def test_a_snapshot_begins_a_session_from_the_offset_on_and_not_before_it(offset
 
 @pytest.mark.parametrize(("offset", "kept"), [(FROM - 1, None), (FROM, 1)])
 def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: int, kept: GateState) -> None:
-    assert adapted(began(offset), FROM, suspends=False, inner=Sequence()) == kept
+    assert migrate_gate_state(began(offset), FROM, suspends=False, inner=Sequence()) == kept
 
 
 @pytest.mark.parametrize(("offset", "skipped"), [(FROM - 1, True), (FROM, False)])
 def test_a_skipped_session_is_so_until_a_snapshot_at_the_offset_or_after_it(offset: int, *, skipped: bool) -> None:
     session = SuspendedSession("s", FROM)
-    assert bool(still_skipped([session], lambda _: began(offset))) is skipped
+    assert bool(is_still_skipped([session], lambda _: began(offset))) is skipped

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import Known, audit, compacted, doubtful, replaced
+from lockstep.kafka.audit import KnownPosition, audit_positions, find_compacted, find_recreated_topics, need_epoch_check
 from lockstep.kafka.leader_epochs import LastRead
 from lockstep.model.finding import Finding
 from tests.kafka.views import topic, view
 
-KNOWN = {("id-a", 0): Known("a", 50), ("id-a", 1): Known("a", 70)}
+KNOWN = {("id-a", 0): KnownPosition("a", 50), ("id-a", 1): KnownPosition("a", 70)}
 HEALTHY = view(topic("a", "id-a", 2), ends={("id-a", 0): (0, 60, 60), ("id-a", 1): (10, 70, 75)})
 
 
@@ -35,7 +35,7 @@ def with_ends(partition: int, ends: tuple[int, int, int]) -> ClusterView:
 
 
 def test_a_log_that_only_grew_is_in_order() -> None:
-    assert audit(KNOWN, HEALTHY) == ()
+    assert audit_positions(KNOWN, HEALTHY) == ()
 
 
 @pytest.mark.parametrize(
@@ -48,22 +48,22 @@ def test_a_log_that_only_grew_is_in_order() -> None:
     ],
 )
 def test_a_log_at_its_bounds_is_in_order(ends: tuple[int, int, int], case: str) -> None:
-    assert audit(KNOWN, with_ends(0, ends)) == (), case
+    assert audit_positions(KNOWN, with_ends(0, ends)) == (), case
 
 
 def test_messages_that_expired_unread_are_counted() -> None:
     expected = finding("expired unread", 0, 50, 57, "offset 50", "log start 57")
-    assert audit(KNOWN, with_ends(0, (57, 60, 60))) == (expected,)
+    assert audit_positions(KNOWN, with_ends(0, (57, 60, 60))) == (expected,)
     assert str(expected) == "expired unread at a/0 offset 50 to 56: expected offset 50, found log start 57"
 
 
 def test_a_log_that_ends_before_the_position_was_truncated() -> None:
     expected = finding("log truncated", 1, 70, 70, "offset 70", "log end 69")
-    assert audit(KNOWN, with_ends(1, (0, 60, 69))) == (expected,)
+    assert audit_positions(KNOWN, with_ends(1, (0, 60, 69))) == (expected,)
 
 
 def test_a_topic_that_is_not_there_is_gone() -> None:
-    assert audit(KNOWN, view(ends={})) == (
+    assert audit_positions(KNOWN, view(ends={})) == (
         finding("topic gone", 0, 50, 50, "topic id id-a", "no such topic"),
         finding("topic gone", 1, 70, 70, "topic id id-a", "no such topic"),
     )
@@ -71,7 +71,7 @@ def test_a_topic_that_is_not_there_is_gone() -> None:
 
 def test_a_topic_with_another_id_was_recreated_whatever_its_offsets() -> None:
     again = view(topic("a", "id-b", 2), ends={("id-b", 0): (0, 60, 60), ("id-b", 1): (10, 70, 75)})
-    assert audit(KNOWN, again) == (
+    assert audit_positions(KNOWN, again) == (
         finding("topic re-created", 0, 50, 50, "topic id id-a", "topic id id-b"),
         finding("topic re-created", 1, 70, 70, "topic id id-a", "topic id id-b"),
     )
@@ -80,7 +80,7 @@ def test_a_topic_with_another_id_was_recreated_whatever_its_offsets() -> None:
 def test_each_partition_that_a_topic_grew_by_is_named() -> None:
     grown = view(topic("a", "id-a", 4), ends={**ends_of(HEALTHY), ("id-a", 2): (0, 0, 0), ("id-a", 3): (0, 5, 5)})
     detail = "sessions may have moved to another partition, where their order cannot be known"
-    assert audit(KNOWN, grown) == tuple(
+    assert audit_positions(KNOWN, grown) == tuple(
         finding("partitions grew", partition, 0, 0, "2 partitions", "4 partitions", detail=detail)
         for partition in (2, 3)
     )
@@ -89,33 +89,37 @@ def test_each_partition_that_a_topic_grew_by_is_named() -> None:
 def test_a_partition_without_leader_is_unavailable_and_nothing_more() -> None:
     ends = ends_of(HEALTHY)
     del ends["id-a", 1]
-    assert audit(KNOWN, view(topic("a", "id-a", 2), ends=ends)) == ()
+    assert audit_positions(KNOWN, view(topic("a", "id-a", 2), ends=ends)) == ()
 
 
 def test_a_topic_that_is_not_subscribed_is_none_of_the_audits_business() -> None:
     more = view(topic("a", "id-a", 2), topic("b", "id-b", 3), ends={**ends_of(HEALTHY), ("id-b", 0): (7, 9, 9)})
-    assert audit(KNOWN, more) == ()
+    assert audit_positions(KNOWN, more) == ()
 
 
 def test_a_ledger_without_partitions_has_nothing_to_audit() -> None:
-    assert audit({}, HEALTHY) == ()
+    assert audit_positions({}, HEALTHY) == ()
 
 
 def test_findings_come_in_the_order_of_topic_and_partition() -> None:
-    known = {("id-b", 0): Known("b", 5), ("id-a", 1): Known("a", 70), ("id-a", 0): Known("a", 50)}
-    found = audit(known, with_ends(0, (57, 60, 60)))
+    known = {
+        ("id-b", 0): KnownPosition("b", 5),
+        ("id-a", 1): KnownPosition("a", 70),
+        ("id-a", 0): KnownPosition("a", 50),
+    }
+    found = audit_positions(known, with_ends(0, (57, 60, 60)))
     assert [(each.topic, each.cause) for each in found] == [("a", "expired unread"), ("b", "topic gone")]
 
 
 def test_compacted_topics_are_named() -> None:
     mixed = view(topic("b", "2", deletes_only=False), topic("a", "1", deletes_only=False), topic("c", "3"), ends={})
-    assert compacted(mixed) == ("a", "b")
+    assert find_compacted(mixed) == ("a", "b")
 
 
 def test_a_topic_of_another_life_was_replaced_and_so_was_one_that_is_gone() -> None:
     before = view(topic("a", "1"), topic("b", "2"), topic("c", "3"), ends={})
     after = {"a": topic("a", "1", partitions=2), "b": topic("b", "9"), "d": topic("d", "4")}
-    assert replaced(before, after) == ("b", "c")
+    assert find_recreated_topics(before, after) == ("b", "c")
 
 
 def ends_of(cluster: ClusterView) -> dict[tuple[str, int], tuple[int, int, int]]:
@@ -132,7 +136,9 @@ def doubted(
     """What is asked about a partition, read to offset 50 under one leader's epoch, under another's now."""
     cluster = view(topic("a", "id-a"), ends={KEY: ends})
     cluster.ends[KEY] = msgspec.structs.replace(cluster.ends[KEY], leader_epoch=now)
-    return doubtful({KEY: Known("a", 50, leader_epoch=read)}, cluster, {} if held is None else {KEY: held})
+    return need_epoch_check(
+        {KEY: KnownPosition("a", 50, leader_epoch=read)}, cluster, {} if held is None else {KEY: held}
+    )
 
 
 def test_a_log_whose_leader_has_changed_is_doubted_until_it_was_seen_to_hold_what_was_read() -> None:
@@ -158,4 +164,4 @@ def test_nor_is_one_whose_offsets_alone_say_what_it_lacks(ends: tuple[int, int, 
 def test_a_log_that_was_cut_and_has_grown_again_was_truncated() -> None:
     cut = msgspec.structs.replace(HEALTHY, cut=frozenset({("id-a", 1)}))
     found = "other records: the log was cut and has grown again"
-    assert audit(KNOWN, cut) == (finding("log truncated", 1, 70, 70, "offset 70", found),)
+    assert audit_positions(KNOWN, cut) == (finding("log truncated", 1, 70, 70, "offset 70", found),)

@@ -9,10 +9,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from lockstep import NoIntegrity, Sequence, Strict
 from lockstep.errors import KafkaError
-from lockstep.kafka.admin import TopicSettings, topic_settings
-from lockstep.kafka.client import admin_client
+from lockstep.kafka.admin import TopicSettings, read_topic_settings
+from lockstep.kafka.client import make_admin_client
 from lockstep.operations.doctor.diagnosis import Level
-from lockstep.operations.doctor.kafka import Fitness, fitness
+from lockstep.operations.doctor.kafka import Fitness, check_fitness
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EIGHT_MIB = 8 * 1024 * 1024
 def looks(integrity: IntegrityClass, replicas: int = 3, in_sync: int = 3, **settings: str) -> dict[str, Fitness]:
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
     topic = TopicSettings(topic="t", replicas=replicas, in_sync=in_sync, settings={**SOUND, **dotted})
-    return {look.setting: look for look in fitness(topic, integrity, message_bytes_max=EIGHT_MIB)}
+    return {look.setting: look for look in check_fitness(topic, integrity, message_bytes_max=EIGHT_MIB)}
 
 
 def bad(found: dict[str, Fitness]) -> dict[str, Level]:
@@ -77,21 +77,21 @@ def test_a_remedy_can_be_typed() -> None:
 
 
 def test_a_real_topic_is_asked_for_its_copies_and_settings(broker: Broker, topic_family: str) -> None:
-    admin = admin_client(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
+    admin = make_admin_client(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
     names = [f"{topic_family}.b", f"{topic_family}.a"]
     wanted = [NewTopic(name, num_partitions=2, config={"retention.ms": "60000"}) for name in names]
     for future in admin.create_topics(wanted).values():
         future.result(30)
 
-    found = topic_settings(admin, names, 15.0)
+    found = read_topic_settings(admin, names, 15.0)
 
     assert [topic.topic for topic in found] == sorted(names)
     assert (found[0].replicas, found[0].in_sync) == (1, 1)
-    levels = {look.setting: look.level for look in fitness(found[0], STRICT, message_bytes_max=EIGHT_MIB)}
+    levels = {look.setting: look.level for look in check_fitness(found[0], STRICT, message_bytes_max=EIGHT_MIB)}
     assert {name for name, level in levels.items() if level is not Level.OK} == {"replication.factor", "retention.ms"}
 
 
 def test_a_topic_that_is_not_there_is_an_error_and_no_sound_topic(broker: Broker, topic_family: str) -> None:
-    admin = admin_client(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
+    admin = make_admin_client(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
     with pytest.raises(KafkaError, match="about how topics are kept: Broker: Unknown topic"):
-        topic_settings(admin, [topic_family], 15.0)
+        read_topic_settings(admin, [topic_family], 15.0)

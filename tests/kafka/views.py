@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.kafka.admin import ClusterView, Ends, Topic
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,5 +19,5 @@ def view(*topics: Topic, ends: Mapping[tuple[str, int], tuple[int, int, int]]) -
     return ClusterView(
         cluster_id="cluster",
         topics={each.name: each for each in topics},
-        ends={key: Ends(*offsets) for key, offsets in ends.items()},
+        ends={key: PartitionOffsets(*offsets) for key, offsets in ends.items()},
     )

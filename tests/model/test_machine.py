@@ -99,7 +99,7 @@ class CommitProtocol(RuleBasedStateMachine):
         actor = self.expected.actors.get(number)
         if actor is None or actor.claimed:
             return
-        proposal = commit.claim(actor.epoch, actor.run.output.table_id, anything)
+        proposal = commit.commit_claim(actor.epoch, actor.run.output.table_id, anything)
         landed = self._commits(actor, number, proposal, store, Kind.CLAIM)
         if landed:
             actor.epoch, actor.claimed, actor.waits_for_side = actor.epoch + 1, True, True
@@ -121,7 +121,7 @@ class CommitProtocol(RuleBasedStateMachine):
         actor.batch = batch.number
         writer = commit.Writer(epoch=actor.epoch, generation=actor.run.head.generation)
         hour_number = 1 + HOURS.index(hour)
-        if self._commits(actor, number, commit.batch(writer, batch), store, Kind.BATCH, hour_number):
+        if self._commits(actor, number, commit.commit_batch(writer, batch), store, Kind.BATCH, hour_number):
             actor.waits_for_side = True
             self.expected.batches += 1
             self.expected.offsets += rows
@@ -151,12 +151,12 @@ class CommitProtocol(RuleBasedStateMachine):
     @precondition(lambda self: self.expected.head.closed == 0 and self.expected.batches > 0)
     @rule()
     def somebody_closes_the_hour(self) -> None:
-        OutputLog(self.folders.table).commit(commit.close(HOURS[0]))
+        OutputLog(self.folders.table).commit(commit.commit_closed_hour(HOURS[0]))
         self.expected.head = demanded(Kind.CLOSE, self.expected.head, epoch=0)
 
     @rule()
     def somebody_compacts(self) -> None:
-        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=commit.unchanged(anything))
+        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=commit.keep_head(anything))
         OutputLog(self.folders.table).commit(compaction)
 
     @invariant()

@@ -1,4 +1,4 @@
-"""From a halt over a resumption to what the ledger, quarantine and table say: what tests of `resume` share."""
+"""From a halt over a resumption to what the ledger, quarantine and table say: what tests of `resume_stream` share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
-from lockstep.operations.resume import resume
+from lockstep.operations.resume import resume_stream
 from lockstep.table.delta_log import Desired
 from lockstep.table.ledger import Accepted, LedgerRow, read_ledger
 from tests.engine.feed import Feed, folded, snapshot, update
@@ -39,7 +39,7 @@ def halted(runs: LocalRuns) -> tuple[Finding, ...]:
 
 def resumed(runs: LocalRuns, *accepted: Acceptance) -> list[LedgerRow]:
     """Resume; the rows that the resumption left in the ledger, by topic id and partition."""
-    head = resume(runs.folders, why=WHY, who=WHO, accepted=accepted)
+    head = resume_stream(runs.folders, why=WHY, who=WHO, accepted=accepted)
     assert head.desired is Desired.BOUNDED
     return [row for row in read_ledger(runs.folders.ledger) if row.batch == head.batch]
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lockstep import Kind
-from lockstep.engine.driver.committer import Committer, Reached
-from lockstep.engine.driver.startup import Approach, Claimed
+from lockstep.engine.driver.committer import Committer, CompletedBatch
+from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
 from lockstep.operations.housekeeping import StepResult, run_housekeeping
-from lockstep.operations.inspect.state import NotRetained, Wanted, read_states
-from lockstep.operations.repair import repair
-from lockstep.operations.state_gc import raise_floor, unreachable_state
+from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
+from lockstep.operations.repair import repair_stream
+from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.table import commit as demands
 from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockstep.engine.driver.positions import BatchIdentity
-    from lockstep.table.commit import Landed
+    from lockstep.table.commit import Committed
     from lockstep.table.delta_log import Head
     from lockstep.table.layout import StreamFolders
     from lockstep.table.ledger import LedgerRow
@@ -70,7 +70,7 @@ def age(stream: Offline) -> None:
 
 
 def values(stream: Offline, topic: str, session: str, at: int | None = None) -> object:
-    wanted = Wanted(topic=topic, session=session)
+    wanted = StateFilter(topic=topic, session=session)
     (shown,) = read_states(stream.stream, stream.root / "tables", wanted, at).sessions
     return cast("dict[str, object]", shown.state)["values"]
 
@@ -87,7 +87,7 @@ def test_unreachable_files_go_and_no_partition_loses_its_state(stream: Offline) 
     assert state.files > BATCHES // 3
     assert files(stream) == before - state.files
     assert cleaned(stream, keep_seconds=0)[1].files == 0
-    assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
+    assert all(check.condition == "ok" for check in repair_stream(stream.folders, apply=False).checks)
     assert values(stream, "kept.idle", "i") == {"x": 1}
     further: dict[str, list[Sent]] = {
         "kept.idle": [("i", message(Kind.UPDATE, 2, x=5))],
@@ -108,7 +108,7 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
     age(stream)
     floor = floor_at(stream.folders, middle)
     assert floor.rewind_floor == middle
-    for path in unreachable_state(stream.folders, floor):
+    for path in find_unreachable_state(stream.folders, floor):
         path.unlink()
     for batch in range(middle, BATCHES):
         assert values(stream, "kept.busy", "b", batch) == {"x": min(batch - 2, BATCHES - 4)}
@@ -119,7 +119,7 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
 
 
 def floor_at(folders: StreamFolders, batch: int) -> Head:
-    return OutputLog(folders.table).commit(demands.floor(1, batch)).head
+    return OutputLog(folders.table).commit(demands.raise_rewind_floor(1, batch)).head
 
 
 UNDER_WAY = {
@@ -167,7 +167,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
     """The next driver that has worked its tasks does this before it commits."""
     commit, acted = Committer.commit, list[object]()
 
-    def after_a_sleep(committer: Committer, reached: Reached, rows_of: RowsOf) -> tuple[Landed, float]:
+    def after_a_sleep(committer: Committer, reached: CompletedBatch, rows_of: RowsOf) -> tuple[Committed, float]:
         if not acted:
             acted.append(act())
         return commit(committer, reached, rows_of)
@@ -193,7 +193,7 @@ def test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits(
     before_the_commit(monkeypatch, sleep)
     stream.run(NEXT)
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
-    assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
+    assert all(check.condition == "ok" for check in repair_stream(stream.folders, apply=False).checks)
 
 
 def test_a_driver_that_is_fenced_in_its_sleep_loses_its_files_and_its_successor_none(
@@ -210,19 +210,19 @@ def test_a_driver_that_is_fenced_in_its_sleep_loses_its_files_and_its_successor_
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 2}
     cleaned(stream, keep_seconds=0)
     assert not any(path.exists() for path in mine)
-    assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
+    assert all(check.condition == "ok" for check in repair_stream(stream.folders, apply=False).checks)
 
 
 def test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state(
     stream: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = Approach.claim
+    claim = WriterStartup.claim
 
-    def cleaned_meanwhile(approach: Approach, cancelled: Callable[[], bool]) -> Claimed:
+    def cleaned_meanwhile(approach: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
         cleaned(stream, keep_seconds=0)
         return claim(approach, cancelled)
 
-    monkeypatch.setattr(Approach, "claim", cleaned_meanwhile)
+    monkeypatch.setattr(WriterStartup, "claim", cleaned_meanwhile)
     stream.run(NEXT)
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
 
@@ -268,4 +268,4 @@ def test_a_ledger_that_lags_behind_the_head_is_brought_forward_first(
     age(stream)
     cleaned(stream, keep_seconds=0)
     assert values(stream, "kept.busy", "b") == {"x": BATCHES - 3}
-    assert all(check.condition == "ok" for check in repair(stream.folders, apply=False).checks)
+    assert all(check.condition == "ok" for check in repair_stream(stream.folders, apply=False).checks)

@@ -12,10 +12,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from lockstep import Kind
-from lockstep.operations.inspect.status import status
+from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import read_positions
-from lockstep.operations.repair import repair
-from lockstep.operations.state_gc import raise_floor, unreachable_state
+from lockstep.operations.repair import repair_stream
+from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log, ledger
 from lockstep.table.commit import OutputLog
@@ -42,7 +42,7 @@ def stream_with_history(root: Path, files: int) -> Offline:
     }
     made.run(first, *({"kept.busy": [("kept.busy", message(Kind.UPDATE, seq, x=1))]} for seq in range(2, BATCHES)))
     folder = made.folders.ledger
-    seed = folder / ledger.live_paths(folder)[0]
+    seed = folder / ledger.find_live_paths(folder)[0]
     names = [f"ledger-2026-01-01T00-g1-b0-0-{uuid.uuid4().hex}.parquet" for _ in range(files)]
     for number, name in enumerate(names):
         if number % LINKS_MAX == 0:
@@ -72,20 +72,20 @@ def _name_in_log(folder: Path, names: list[str], size: int) -> None:
 
 def _status(made: Offline) -> object:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1", timeout_seconds=1)
-    return status(made.stream.name, Settings(kafka=kafka, table_root=made.folders.root)).batch
+    return read_status(made.stream.name, Settings(kafka=kafka, table_root=made.folders.root)).batch
 
 
 def _sensor(made: Offline) -> object:
     head = OutputLog(made.folders.table).base().head
-    return sorted((row.topic, row.until) for row in ledger.positions(made.folders, head).values())
+    return sorted((row.topic, row.until) for row in ledger.read_positions(made.folders, head).values())
 
 
 def _repair(made: Offline) -> object:
-    return [check.condition for check in repair(made.folders, apply=False).checks]
+    return [check.condition for check in repair_stream(made.folders, apply=False).checks]
 
 
 def _state(made: Offline) -> object:
-    return len(unreachable_state(made.folders, raise_floor(made.folders, 0)))
+    return len(find_unreachable_state(made.folders, raise_floor(made.folders, 0)))
 
 
 LOOKS: dict[str, Callable[[Offline], object]] = {

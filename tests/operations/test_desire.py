@@ -15,17 +15,17 @@ from lockstep import Every, Kind
 from lockstep.engine.driver.handover import (
     Heartbeat,
     StopRequest,
-    ask_to_stop,
-    commit_stop,
+    request_stop,
     run_heartbeat,
-    stop_request,
+    stop_request_path,
+    write_stop,
 )
-from lockstep.engine.driver.loop import Outcome
-from lockstep.engine.driver.startup import BY_HAND, Approach, Launch, NotWanted
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, WriterStartup
 from lockstep.errors import Fenced, StreamHeld
-from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, proposed
-from lockstep.operations.lifecycle import startable, stop, want_running
-from lockstep.operations.resume import resume
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, suggest_option
+from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
+from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table import commit
 from lockstep.table.commit import OutputLog
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
-    from lockstep.engine.protocol import BinFacts
+    from lockstep.engine.protocol import TaskResult
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -50,7 +50,7 @@ AUTOMATIC = Launch(cause="a sensor", automatic=True)
 
 
 @contextmanager
-def living(runs: LocalRuns, around: Callable[[Runner], Runner]) -> Iterator[Future[Outcome]]:
+def living(runs: LocalRuns, around: Callable[[Runner], Runner]) -> Iterator[Future[RunOutcome]]:
     """A run that goes on until it is stopped, on a thread."""
     ending = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -68,7 +68,7 @@ def then(event: threading.Event) -> Callable[[Runner], Runner]:
     """A runner that tells when it has worked a batch."""
 
     def around(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             facts = runner(plan)
             event.set()
             return facts
@@ -84,8 +84,8 @@ def test_a_living_writer_commits_the_stop_and_ends_at_its_batch_boundary(feed: F
     worked = threading.Event()
     with living(runs, then(worked)) as run:
         assert worked.wait(WAIT_SECONDS_MAX)
-        stopped = stop(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
-        assert run.result(WAIT_SECONDS_MAX) is Outcome.STOPPED_FOR_GOOD
+        stopped = stop_stream(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+        assert run.result(WAIT_SECONDS_MAX) is RunOutcome.STOPPED_FOR_GOOD
     assert (stopped.desired, stopped.ended_by, stopped.batch) == ("stopped", "the writer", 1)
     head = OutputLog(runs.folders.table).base().head
     assert (head.desired, head.reason) == (Desired.STOPPED, "the disk is changed (an operator)")
@@ -100,12 +100,12 @@ def test_without_a_writer_a_claim_stops_the_stream_and_bounded_runs_leave_it_sto
     feed.send(topic, session(1))
     runs.run()
     assert desired(runs) is Desired.BOUNDED
-    stopped = stop(runs.folders, WHY, patience_seconds=1)
+    stopped = stop_stream(runs.folders, WHY, patience_seconds=1)
     assert (stopped.desired, stopped.ended_by, stopped.epoch) == ("stopped", "a claim", 2)
-    assert stop(runs.folders, WHY, patience_seconds=1).ended_by == "nobody"
+    assert stop_stream(runs.folders, WHY, patience_seconds=1).ended_by == "nobody"
 
     feed.send(topic, [update(3, a=1)])
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert desired(runs) is Desired.STOPPED
 
 
@@ -115,7 +115,7 @@ def test_a_never_ending_run_makes_the_stream_running_and_neither_a_signal_nor_a_
     topic = feed.create("values")
     feed.send(topic, session(3))
     runs.run()
-    stop(runs.folders, WHY, patience_seconds=1)
+    stop_stream(runs.folders, WHY, patience_seconds=1)
     worked = threading.Event()
     feed.send(topic, [update(5, a=1)])
     with living(runs, then(worked)):
@@ -123,7 +123,7 @@ def test_a_never_ending_run_makes_the_stream_running_and_neither_a_signal_nor_a_
     head = OutputLog(runs.folders.table).base().head
     assert (head.desired, head.reason) == (Desired.RUNNING, "test")
     feed.send(topic, [update(6, a=1)])
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert desired(runs) is Desired.RUNNING
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_a_sensor_asked_for_does_not_undo_a_stop_that_came_first(
 ) -> None:
     feed.send(feed.create("values"), session(1))
     runs.run()
-    stop(runs.folders, WHY, patience_seconds=1)
+    stop_stream(runs.folders, WHY, patience_seconds=1)
     with pytest.raises(NotWanted, match="is stopped"):
         runs.run(trigger=Every(seconds=1) if never_ending else None, launch=AUTOMATIC)
     assert OutputLog(runs.folders.table).base().head.epoch == 2
@@ -144,9 +144,9 @@ def test_a_run_that_a_sensor_asked_for_does_not_undo_a_stop_that_came_first(
 def test_a_stop_between_the_look_of_an_automatic_run_and_its_claim_is_not_undone(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(1))
     runs.run()
-    want_running(runs.folders, startable(runs.folders), "started by a test")
-    approach = Approach(runs.stream, runs.folders, runs.cluster_id(), launch=AUTOMATIC, never_ending=True)
-    stop(runs.folders, WHY, patience_seconds=1)
+    set_running(runs.folders, check_startable(runs.folders), "started by a test")
+    approach = WriterStartup(runs.stream, runs.folders, runs.cluster_id(), launch=AUTOMATIC, never_ending=True)
+    stop_stream(runs.folders, WHY, patience_seconds=1)
     with pytest.raises(NotWanted):
         approach.claim(cancelled=lambda: False)
     assert desired(runs) is Desired.STOPPED
@@ -155,13 +155,13 @@ def test_a_stop_between_the_look_of_an_automatic_run_and_its_claim_is_not_undone
 def test_a_held_stream_refuses_every_run_until_it_is_released(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(1))
     runs.run()
-    held = stop(runs.folders, StopRequest("a new disk", "ann", Desired.HELD), patience_seconds=1)
+    held = stop_stream(runs.folders, StopRequest("a new disk", "ann", Desired.HELD), patience_seconds=1)
     assert (held.desired, held.reason) == ("held", "a new disk (ann)")
     for trigger in (None, Every(seconds=1)):
         with pytest.raises(StreamHeld, match="a new disk"):
             runs.run(trigger=trigger)
-    want_running(runs.folders, startable(runs.folders), "released by ann")
-    assert runs.run() is Outcome.ENDED
+    set_running(runs.folders, check_startable(runs.folders), "released by ann")
+    assert runs.run() is RunOutcome.ENDED
 
 
 def test_a_halted_stream_that_is_stopped_stays_stopped_when_it_is_resumed(feed: Feed, runs: LocalRuns) -> None:
@@ -170,9 +170,9 @@ def test_a_halted_stream_that_is_stopped_stays_stopped_when_it_is_resumed(feed: 
         runs.run(trigger=Every(seconds=0.1))
     head = OutputLog(runs.folders.table).base().head
     assert (head.desired, head.resumes_as) == (Desired.HALTED, Desired.RUNNING)
-    assert stop(runs.folders, WHY, patience_seconds=1).desired == "halted"
-    accepted = [proposed(finding) for finding in head.findings]
-    assert resume(runs.folders, why="a test", who="ann", accepted=accepted).desired is Desired.STOPPED
+    assert stop_stream(runs.folders, WHY, patience_seconds=1).desired == "halted"
+    accepted = [suggest_option(finding) for finding in head.findings]
+    assert resume_stream(runs.folders, why="a test", who="ann", accepted=accepted).desired is Desired.STOPPED
 
 
 def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_its_batch_is_seen(
@@ -182,7 +182,7 @@ def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_i
     working, released = threading.Event(), threading.Event()
 
     def slow(runner: Runner) -> Runner:
-        def run(plan: BatchPlan) -> Sequence[BinFacts]:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
             working.set()
             assert released.wait(WAIT_SECONDS_MAX)
             return runner(plan)
@@ -191,9 +191,9 @@ def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_i
 
     with living(runs, slow) as run:
         assert working.wait(WAIT_SECONDS_MAX)
-        stopped = stop(runs.folders, WHY, patience_seconds=0.5)
+        stopped = stop_stream(runs.folders, WHY, patience_seconds=0.5)
         released.set()
-        assert run.result(WAIT_SECONDS_MAX) is Outcome.FENCED
+        assert run.result(WAIT_SECONDS_MAX) is RunOutcome.FENCED
     assert (stopped.ended_by, stopped.batch, stopped.epoch) == ("a fence", 0, 2)
     assert (named_files(runs.folders.table), desired(runs)) == ([], Desired.STOPPED)
 
@@ -201,33 +201,33 @@ def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_i
 def test_a_request_to_a_writer_that_is_gone_stops_no_later_one(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(1))
     runs.run()
-    ask_to_stop(runs.folders.control, 1, WHY)
-    assert runs.run() is Outcome.ENDED
+    request_stop(runs.folders.control, 1, WHY)
+    assert runs.run() is RunOutcome.ENDED
 
 
 def test_a_halted_stream_stays_halted_and_is_not_started(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), [*session(1), update(9, a=1)])
     with pytest.raises(IntegrityLost):
         runs.run()
-    assert stop(runs.folders, WHY, patience_seconds=1).desired == "halted"
+    assert stop_stream(runs.folders, WHY, patience_seconds=1).desired == "halted"
     with pytest.raises(StreamHalted, match="--skip-session"):
-        startable(runs.folders)
+        check_startable(runs.folders)
 
 
 def test_a_stopped_stream_that_is_wanted_again_is_running_before_its_run_begins(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(1))
     runs.run()
-    stop(runs.folders, WHY, patience_seconds=1)
-    found = startable(runs.folders)
+    stop_stream(runs.folders, WHY, patience_seconds=1)
+    found = check_startable(runs.folders)
     assert (found.desired, found.lives) == ("stopped", False)
-    want_running(runs.folders, found, "started by a test")
+    set_running(runs.folders, found, "started by a test")
     assert desired(runs) is Desired.RUNNING
 
 
 def test_what_never_ran_cannot_be_stopped_and_says_how_to_start(runs: LocalRuns) -> None:
     with pytest.raises(NoTable, match="lockstep run adding"):
-        stop(runs.folders, WHY, patience_seconds=1)
-    assert startable(runs.folders).desired is None
+        stop_stream(runs.folders, WHY, patience_seconds=1)
+    assert check_startable(runs.folders).desired is None
 
 
 HOLD = StopRequest("a new disk", "ann", Desired.HELD)
@@ -238,16 +238,16 @@ def written(tmp_path: Path) -> Offline:
     """A stream without a broker that was started by hand and has a batch; epoch 2 holds it."""
     stream = Offline(keeping(), tmp_path)
     stream.run({"kept.a": [("s", message(Kind.SNAPSHOT, 1, x=1))]})
-    want_running(stream.folders, startable(stream.folders), "started by a test")
+    set_running(stream.folders, check_startable(stream.folders), "started by a test")
     return stream
 
 
-def on_its_way(stream: Offline, *, never_ending: bool, launch: Launch = BY_HAND) -> Approach:
+def on_its_way(stream: Offline, *, never_ending: bool, launch: Launch = BY_HAND) -> WriterStartup:
     """A run that has looked at the table, and whose Spark starts."""
-    return Approach(stream.stream, stream.folders, CLUSTER, launch=launch, never_ending=never_ending)
+    return WriterStartup(stream.stream, stream.folders, CLUSTER, launch=launch, never_ending=never_ending)
 
 
-def claimed(approach: Approach) -> Desired:
+def claimed(approach: WriterStartup) -> Desired:
     return approach.claim(cancelled=lambda: False).head.desired
 
 
@@ -265,7 +265,7 @@ def test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_
 ) -> None:
     """The stop leaves the epoch as it is: only what the head says of the wish can tell the successor."""
     successor = on_its_way(written, never_ending=never_ending)
-    commit_stop(OutputLog(written.folders.table), commit.Writer(epoch=2, generation=1), asked)
+    write_stop(OutputLog(written.folders.table), commit.Writer(epoch=2, generation=1), asked)
     with pytest.raises((NotWanted, StreamHeld), match=asked.reason):
         successor.claim(cancelled=lambda: False)
     assert held_by(written) == (2, asked.desired)
@@ -276,11 +276,11 @@ def test_a_stop_in_the_middle_of_a_handover_holds(feed: Feed, runs: LocalRuns) -
     worked = threading.Event()
     with living(runs, then(worked)) as writer:
         assert worked.wait(WAIT_SECONDS_MAX)
-        successor = Approach(runs.stream, runs.folders, runs.cluster_id(), never_ending=True)
-        stopped = stop(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+        successor = WriterStartup(runs.stream, runs.folders, runs.cluster_id(), never_ending=True)
+        stopped = stop_stream(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
         with pytest.raises(NotWanted, match="is stopped"):
             successor.claim(cancelled=lambda: False)
-        assert writer.result(WAIT_SECONDS_MAX) is Outcome.STOPPED_FOR_GOOD
+        assert writer.result(WAIT_SECONDS_MAX) is RunOutcome.STOPPED_FOR_GOOD
     assert (stopped.ended_by, desired(runs)) == ("the writer", Desired.STOPPED)
 
 
@@ -289,41 +289,41 @@ def test_a_stop_of_a_stopped_stream_stops_the_run_that_is_on_its_way(
     written: Offline,
     never_ending: bool,  # noqa: FBT001
 ) -> None:
-    stop(written.folders, WHY, patience_seconds=1)
+    stop_stream(written.folders, WHY, patience_seconds=1)
     with run_heartbeat(written.folders.control, "a-run"):
         late = on_its_way(written, never_ending=never_ending)
-        assert stop(written.folders, WHY, patience_seconds=1).ended_by == "a claim"
+        assert stop_stream(written.folders, WHY, patience_seconds=1).ended_by == "a claim"
         with pytest.raises(NotWanted, match="is stopped"):
             late.claim(cancelled=lambda: False)
     assert held_by(written)[1] is Desired.STOPPED
 
 
 def test_a_stop_between_the_command_to_start_and_the_first_look_of_its_run_is_kept(written: Offline) -> None:
-    asked_at = startable(written.folders).wished_version
-    stop(written.folders, WHY, patience_seconds=1)
+    asked_at = check_startable(written.folders).wished_version
+    stop_stream(written.folders, WHY, patience_seconds=1)
     with pytest.raises(NotWanted, match="is stopped"):
         on_its_way(written, never_ending=True, launch=Launch(wished_version=asked_at))
 
 
 def test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before(written: Offline) -> None:
     before = on_its_way(written, never_ending=True)
-    stop(written.folders, WHY, patience_seconds=1)
-    assert want_running(written.folders, startable(written.folders), "started by ann") == 4
+    stop_stream(written.folders, WHY, patience_seconds=1)
+    assert set_running(written.folders, check_startable(written.folders), "started by ann") == 4
     assert claimed(on_its_way(written, never_ending=True, launch=AUTOMATIC)) is Desired.RUNNING
     with pytest.raises(Fenced):
         before.claim(cancelled=lambda: False)
-    stop(written.folders, WHY, patience_seconds=1)
+    stop_stream(written.folders, WHY, patience_seconds=1)
     assert claimed(on_its_way(written, never_ending=True)) is Desired.RUNNING
 
 
 def test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer(written: Offline) -> None:
     with ThreadPoolExecutor(1) as pool:
         with Heartbeat(written.folders.control, 2):
-            stopping = pool.submit(stop, written.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+            stopping = pool.submit(stop_stream, written.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
             deadline = time.monotonic() + WAIT_SECONDS_MAX
-            while not stop_request(written.folders.control, 2).exists() and time.monotonic() < deadline:
+            while not stop_request_path(written.folders.control, 2).exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
             output = OutputLog(written.folders.table)
-            output.commit(commit.claim(2, output.table_id, lambda _: None))
+            output.commit(commit.commit_claim(2, output.table_id, lambda _: None))
         stopped = stopping.result(WAIT_SECONDS_MAX)
     assert (stopped.ended_by, stopped.epoch, stopped.desired) == ("a claim", 4, "stopped")

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from lockstep import NoIntegrity
 from lockstep.errors import LockstepError
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level
-from lockstep.operations.doctor.doctor import Report, asked, examine
-from lockstep.operations.doctor.kafka import Fitness, judged
-from lockstep.operations.doctor.machine import file_system, table_root
+from lockstep.operations.doctor.doctor import Report, run_diagnoses, with_brokers
+from lockstep.operations.doctor.kafka import Fitness, summarize_checks
+from lockstep.operations.doctor.machine import check_table_root, find_file_system
 from tests.engine.feed import snapshot
 from tests.engine.streams import adding
 
@@ -32,7 +32,7 @@ def bad(report: Report) -> dict[str, Diagnosis]:
 
 def test_a_single_broker_is_no_error_and_its_one_copy_is_said(feed: Feed, runs: LocalRuns) -> None:
     feed.create("values")
-    report = examine(runs.settings, lambda: {"adding": runs.stream})
+    report = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
     assert report.well, bad(report)
     assert bad(report)["topics of adding: replication.factor"].level is Level.WARNING
     assert {finding.check for finding in report.findings} >= {"Java", "jars (delta)", "exclusive creation", "fsync"}
@@ -40,10 +40,10 @@ def test_a_single_broker_is_no_error_and_its_one_copy_is_said(feed: Feed, runs: 
 
 def test_a_compacted_topic_is_an_error_for_a_class_that_needs_every_message(feed: Feed, runs: LocalRuns) -> None:
     feed.create("values", config={"cleanup.policy": "compact"})
-    strict = examine(runs.settings, lambda: {"adding": runs.stream})
+    strict = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
     assert not strict.well
     assert "cleanup.policy=delete" in bad(strict)["topics of adding: cleanup.policy"].next_step
-    loose = examine(runs.settings, lambda: {"adding": adding(feed.pattern, NoIntegrity())})
+    loose = run_diagnoses(runs.settings, lambda: {"adding": adding(feed.pattern, NoIntegrity())})
     assert loose.well, bad(loose)
 
 
@@ -52,26 +52,26 @@ def test_messages_from_the_future_say_that_a_clock_is_wrong(feed: Feed, runs: Lo
     producer = Producer({"bootstrap.servers": feed.bootstrap_servers})
     producer.produce(topic, value=snapshot(1, a=1), timestamp=int((time.time() + 3600) * 1000))
     assert producer.flush(30) == 0
-    report = examine(runs.settings, lambda: {"adding": runs.stream})
+    report = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
     assert "messages from the future" in bad(report)["clocks of adding"].found
 
 
 def test_a_cluster_that_does_not_answer_is_one_error_and_hides_nothing_else(runs: LocalRuns) -> None:
-    settings = asked(runs.settings, NOWHERE)
+    settings = with_brokers(runs.settings, NOWHERE)
     kafka = settings.kafka.model_copy(update={"timeout_seconds": 1.0})
-    report = examine(settings.model_copy(update={"kafka": kafka}), dict)
+    report = run_diagnoses(settings.model_copy(update={"kafka": kafka}), dict)
     assert [(f.check, f.level) for f in report.findings if f.level is Level.ERROR] == [("Kafka", Level.ERROR)]
     assert report.brokers == NOWHERE
 
 
 def test_brokers_that_are_no_address_are_refused(runs: LocalRuns) -> None:
     with pytest.raises(LockstepError, match="not host:port"):
-        asked(runs.settings, "nonsense")
+        with_brokers(runs.settings, "nonsense")
 
 
 def test_a_root_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (found,) = table_root(tmp_path / "file" / "tables")
+    (found,) = check_table_root(tmp_path / "file" / "tables")
     assert (found.check, found.level) == ("table root", Level.ERROR)
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
@@ -79,7 +79,7 @@ def test_a_root_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_the_kind_of_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
     mounts = f"/dev/a / ext4 rw\ntmpfs {tmp_path} tmpfs rw\nserver:/x {tmp_path}/far\\040away nfs4 rw\n"
     folders = (tmp_path / "far away" / "x", tmp_path / "tables", tmp_path.parent)
-    assert [file_system(folder, mounts) for folder in folders] == ["nfs4", "tmpfs", "ext4"]
+    assert [find_file_system(folder, mounts) for folder in folders] == ["nfs4", "tmpfs", "ext4"]
 
 
 def test_topics_with_the_same_fault_are_one_finding() -> None:
@@ -89,6 +89,6 @@ def test_topics_with_the_same_fault_are_one_finding() -> None:
         )
         for n in range(5)
     ]
-    first, second = judged("adding", looks)
+    first, second = summarize_checks("adding", looks)
     assert (first.level, second.level) == (Level.OK, Level.WARNING)
     assert second.found == "60000: short (t0, t1, t2 and 2 more)"

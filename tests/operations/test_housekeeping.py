@@ -16,7 +16,7 @@ from lockstep.compaction.run import compact_stream
 from lockstep.errors import TableError
 from lockstep.operations import housekeeping
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
-from lockstep.operations.repair import repair
+from lockstep.operations.repair import repair_stream
 from lockstep.table import checkpoint, delta_log, ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog
 from tests.table.protocol_run import ProtocolRun, folders_in, stored_offsets
@@ -42,7 +42,7 @@ def ten_days(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
     for number in range(BATCHES):
         began = set(every_file(made.folders))
         made.batch(full=True)
-        checkpoint.checkpoint_if_due(made.folders.table, made.output.base().version)
+        checkpoint.write_checkpoint_if_due(made.folders.table, made.output.base().version)
         made.clock += timedelta(seconds=BATCH_SECONDS)
         set_age(set(every_file(made.folders)) - began, (BATCHES - number) * BATCH_SECONDS)
     return made
@@ -75,13 +75,13 @@ def files_of(done: HousekeepingResult) -> dict[str, int]:
 
 
 def test_the_log_keeps_what_the_retention_needs_and_each_version_of_it_can_be_loaded(run: ProtocolRun) -> None:
-    versions = delta_log.entry_versions(run.folders.table)
+    versions = delta_log.list_versions(run.folders.table)
     done = keep(run)
-    left = delta_log.entry_versions(run.folders.table)
+    left = delta_log.list_versions(run.folders.table)
     assert files_of(done)["log of table"] == len(versions) + 1 - len(left) + 1  # one more by the floor; a checkpoint
     assert done.rewind_floor == FLOOR
     for batch in range(done.rewind_floor, BATCHES + 1):
-        head = delta_log.head_of_batch(run.folders.table, batch)
+        head = delta_log.find_head_of_batch(run.folders.table, batch)
         assert head is not None
         assert DeltaTable(run.folders.table, version=head.batch_version).version() == head.batch_version
     assert left[0] > versions[0]
@@ -89,15 +89,15 @@ def test_the_log_keeps_what_the_retention_needs_and_each_version_of_it_can_be_lo
 
 def test_the_stream_goes_on_after_it(run: ProtocolRun) -> None:
     before = stored_offsets(run.folders)
-    known = ledger.positions(run.folders, run.output.base().head)
+    known = ledger.read_positions(run.folders, run.output.base().head)
     keep(run)
-    assert (stored_offsets(run.folders), ledger.positions(run.folders, run.output.base().head)) == (before, known)
+    assert (stored_offsets(run.folders), ledger.read_positions(run.folders, run.output.base().head)) == (before, known)
     successor = ProtocolRun(run.folders)
     successor.claim()
     successor.clock = run.clock
     successor.batch()
     assert len(stored_offsets(run.folders)) == len(before) + 2
-    assert [check.condition for check in repair(run.folders, apply=False).checks if check.check != "state"] == [
+    assert [check.condition for check in repair_stream(run.folders, apply=False).checks if check.check != "state"] == [
         "ok"
     ] * 6
 
@@ -153,7 +153,7 @@ def test_data_files_that_compaction_replaced_go_after_the_retention(run: Protoco
 
 
 def stored_offsets_at(run: ProtocolRun, batch: int) -> list[int]:
-    head = delta_log.head_of_batch(run.folders.table, batch)
+    head = delta_log.find_head_of_batch(run.folders.table, batch)
     assert head is not None
     table = DeltaTable(run.folders.table, version=head.batch_version).to_pyarrow_table()
     return sorted(int(str(offset)) for offset in table.column("_offset").to_pylist())
@@ -206,7 +206,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
     def broken(*_: object, **__: object) -> list[Path]:
         raise OSError("the disk does not answer")
 
-    monkeypatch.setattr(housekeeping, "replaced_data_files", broken)
+    monkeypatch.setattr(housekeeping, "find_replaced_data_files", broken)
     with pytest.raises(HousekeepingFailed, match="replaced data files: the disk does not answer") as failed:
         keep(run)
     assert files_of(failed.value.result)["log of table"] > 0
@@ -220,7 +220,7 @@ def test_a_silent_stream_keeps_the_entry_that_its_head_stands_in(run: ProtocolRu
 
 
 def test_the_number_of_entries_is_bounded_whatever_the_retention(run: ProtocolRun) -> None:
-    head = delta_log.head_since(run.folders.table, 0.0, entries_max=10)
+    head = delta_log.find_head_since(run.folders.table, 0.0, entries_max=10)
     assert head is not None
     assert head.batch == BATCHES - 9
 
@@ -232,7 +232,7 @@ def test_the_log_stays_as_short_as_the_retention_through_a_month_of_hourly_runs(
     newest, longest = 0, 0
     for _ in range(30 * 24):
         for version in range(newest, newest + entries):
-            delta_log.entry_path(tmp_path, version).touch()
+            delta_log.make_entry_path(tmp_path, version).touch()
         newest += entries
         for version in range(newest - entries, newest, 20):
             made = folder / f"{version:020d}.checkpoint.parquet"
@@ -240,12 +240,12 @@ def test_the_log_stays_as_short_as_the_retention_through_a_month_of_hourly_runs(
             set_age({made}, 2 * 3600.0)
         for path in list(housekeeping._due_entries(tmp_path, lambda: newest - needed)):  # noqa: B023, SLF001
             path.unlink()
-        longest = max(longest, len(delta_log.entry_versions(tmp_path)))
-        left = delta_log.entry_versions(tmp_path)
+        longest = max(longest, len(delta_log.list_versions(tmp_path)))
+        left = delta_log.list_versions(tmp_path)
         assert left == list(range(left[0], newest))
-        assert newest <= needed or min(delta_log.checkpoints(tmp_path)) <= newest - needed
+        assert newest <= needed or min(delta_log.list_checkpoints(tmp_path)) <= newest - needed
     assert longest < 1.4 * needed
-    assert len(delta_log.checkpoints(tmp_path)) <= 8
+    assert len(delta_log.list_checkpoints(tmp_path)) <= 8
 
 
 def test_signs_of_life_of_old_epochs_go(run: ProtocolRun) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lockstep import Limits
-from lockstep.operations.show_settings import HIDDEN, AllOptions, Option, all_options
+from lockstep.operations.show_settings import HIDDEN, AllOptions, Option, list_options
 from lockstep.settings import Settings
 from tests.engine.streams import adding
 
@@ -33,7 +33,7 @@ def test_each_value_names_where_it_comes_from(folder: Path, monkeypatch: pytest.
     (folder / "lockstep.toml").write_text('table_root = "/data"\n[kafka]\ntimeout_seconds = 5.0\n')
     monkeypatch.setenv("LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:7777")
     monkeypatch.setenv("LOCKSTEP_KAFKA__TIMEOUT_SECONDS", "6")
-    found = by_name(all_options({}))
+    found = by_name(list_options({}))
     servers = Option(
         "kafka.bootstrap_servers",
         "127.0.0.1:7777",
@@ -48,12 +48,12 @@ def test_each_value_names_where_it_comes_from(folder: Path, monkeypatch: pytest.
 
 
 def test_no_setting_is_left_out() -> None:
-    leaves = {option.name.partition(".")[0] for option in all_options({}).options}
+    leaves = {option.name.partition(".")[0] for option in list_options({}).options}
     assert leaves == set(Settings.model_fields)
 
 
 def test_options_of_a_stream_are_told_apart_from_its_defaults() -> None:
-    found = by_name(all_options({"adding": adding(r"a\..+")}))
+    found = by_name(list_options({"adding": adding(r"a\..+")}))
     assert found["adding.topics.pattern"].origin == "declaration"
     assert found["adding.trigger"].origin == "default"
     held = found["adding.limits.batch_messages"]
@@ -74,7 +74,7 @@ SECRETS = {
 @pytest.mark.parametrize("which", SECRETS)
 def test_what_may_be_a_secret_is_only_said_to_be_set(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*SECRETS[which])
-    found = all_options({})
+    found = list_options({})
     assert CANARY not in msgspec.json.encode(found).decode()
     assert [option.origin for option in found.options if option.value == HIDDEN] == ["environment"]
 
@@ -88,7 +88,7 @@ def test_the_content_of_a_secret_that_is_referred_to_is_never_read(
         '{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}',
     )
     monkeypatch.setenv("LOCKSTEP_KAFKA__SECRETS", f'{{"sasl.password": "file:{folder}/password"}}')
-    found = by_name(all_options({}))
+    found = by_name(list_options({}))
     assert found["kafka.options.sasl.username"].value == "reader"
     assert found["kafka.secrets.sasl.password"].value == f"file:{folder}/password"
     assert CANARY not in msgspec.json.encode(list(found.values())).decode()

@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 
 from lockstep import Limits, Ordered
 from lockstep.cli.__main__ import app
-from lockstep.cli.output import escaped
+from lockstep.cli.output import escape_text
 from lockstep.operations.quarantine import (
     ExportRefused,
     NotInQuarantine,
     Place,
+    QuarantineFilter,
     QuarantineGroup,
-    Wanted,
-    export,
-    quarantine_list,
-    quarantined,
+    export_quarantined,
+    list_quarantine,
+    read_quarantined,
 )
 from lockstep.operations.tables import NoTable
 from lockstep.testing import read_messages
@@ -63,10 +63,10 @@ def read(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Read:
     return runs, good, evil
 
 
-def groups(runs: LocalRuns, wanted: Wanted) -> set[tuple[str, int, str, str | None, int, int, int, int]]:
+def groups(runs: LocalRuns, wanted: QuarantineFilter) -> set[tuple[str, int, str, str | None, int, int, int, int]]:
     from msgspec.structs import astuple
 
-    found = quarantine_list(runs.folders, wanted)
+    found = list_quarantine(runs.folders, wanted)
     assert found.messages == sum(group.messages for group in found.groups)
     return {astuple(group) for group in found.groups}
 
@@ -76,29 +76,29 @@ def test_messages_are_listed_by_cause_and_session_with_their_offsets(read: Read)
     raised, after = (good, 0, "transform raised", "s", 1, 1, 1, 1), (good, 0, "suspended", "s", 2, 2, 3, 1)
     garbage, null = (evil, 0, "undecodable", EVIL, 1, 0, 0, 2), (evil, 0, "undecodable", "null", 1, 2, 2, 2)
     unknown = (evil, 0, "unknown session", EVIL, 1, 1, 1, 2)
-    assert groups(runs, Wanted()) == {raised, after, garbage, null, unknown}
-    assert groups(runs, Wanted(cause="undecodable")) == {garbage, null}
-    assert groups(runs, Wanted(topic=good)) == {raised, after}
-    assert groups(runs, Wanted(session=EVIL)) == {garbage, unknown}
-    assert groups(runs, Wanted(since=2)) == {garbage, null, unknown}
-    assert groups(runs, Wanted(since=2, session="s")) == set()
+    assert groups(runs, QuarantineFilter()) == {raised, after, garbage, null, unknown}
+    assert groups(runs, QuarantineFilter(cause="undecodable")) == {garbage, null}
+    assert groups(runs, QuarantineFilter(topic=good)) == {raised, after}
+    assert groups(runs, QuarantineFilter(session=EVIL)) == {garbage, unknown}
+    assert groups(runs, QuarantineFilter(since=2)) == {garbage, null, unknown}
+    assert groups(runs, QuarantineFilter(since=2, session="s")) == set()
 
 
 def test_the_largest_groups_come_first_and_what_is_left_out_is_counted(read: Read) -> None:
     runs, good, _ = read
-    found = quarantine_list(runs.folders, Wanted(), limit=1)
+    found = list_quarantine(runs.folders, QuarantineFilter(), limit=1)
     assert found.groups == (QuarantineGroup(good, 0, "suspended", "s", 2, 2, 3, 1),)
     assert (found.messages, found.more) == (6, 4)
 
 
 def test_a_message_is_shown_as_it_came(read: Read) -> None:
     runs, _, evil = read
-    (row,) = quarantined(runs.folders, Place(evil, 0, 0))
+    (row,) = read_quarantined(runs.folders, Place(evil, 0, 0))
     assert (row.key, row.value, row.value_bytes) == (EVIL.encode(), GARBAGE, len(GARBAGE))
     assert [(header.name, header.value) for header in row.headers] == [(EVIL, b"\x1b[31m"), ("none", None)]
     assert (row.cause, row.session, row.batch) == ("undecodable", EVIL, 2)
     with pytest.raises(NotInQuarantine, match=f"{evil}/0@77 is not in quarantine"):
-        quarantined(runs.folders, Place(evil, 0, 77))
+        read_quarantined(runs.folders, Place(evil, 0, 77))
 
 
 EXPORT = """
@@ -136,8 +136,8 @@ def test_a_refused_export_ends_its_process_at_once(read: Read, tmp_path: Path, e
 def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path: Path) -> None:
     runs, _, evil = read
     lines, parquet = tmp_path / "kept.jsonl", tmp_path / "kept.parquet"
-    assert export(runs.folders, Wanted(topic=evil), lines).messages == 3
-    assert export(runs.folders, Wanted(topic=evil), parquet).messages == 3
+    assert export_quarantined(runs.folders, QuarantineFilter(topic=evil), lines).messages == 3
+    assert export_quarantined(runs.folders, QuarantineFilter(topic=evil), parquet).messages == 3
     decoded = [json.loads(line) for line in lines.read_text().splitlines()]
     rows = pq.read_table(parquet).to_pylist()
     as_values = {row["offset"]: (row["key"], row["value"], row["headers"]) for row in rows}
@@ -154,16 +154,16 @@ def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path:
     assert [(each.key, each.value) for each in read_messages(lines)] == [as_values[at][:2] for at in (0, 1, 2)]
     before = lines.read_bytes()
     with pytest.raises(ExportRefused, match="it is there already"):
-        export(runs.folders, Wanted(), lines)
+        export_quarantined(runs.folders, QuarantineFilter(), lines)
     with pytest.raises(ExportRefused, match="No such file or directory"):
-        export(runs.folders, Wanted(), tmp_path / "nowhere" / "kept.jsonl")
+        export_quarantined(runs.folders, QuarantineFilter(), tmp_path / "nowhere" / "kept.jsonl")
     assert lines.read_bytes() == before
 
 
 def test_nothing_of_strangers_reaches_a_terminal_raw(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the list, not in a message, nor as a line of its own."""
     runs, _, evil = read
-    monkeypatch.setattr("lockstep.cli.inspect.folders_of", lambda _: runs.folders)
+    monkeypatch.setattr("lockstep.cli.inspect.find_folders", lambda _: runs.folders)
     shown = CliRunner().invoke(app, ["quarantine", "show", "adding", f"{evil}/0@0"])
     listed = CliRunner().invoke(app, ["quarantine", "list", "adding"])
     assert (shown.exit_code, listed.exit_code) == (0, 0), shown.output + listed.output
@@ -186,9 +186,9 @@ def test_wrong_arguments_are_exit_code_2(arguments: list[str]) -> None:
 
 def test_without_a_table_it_is_said_how_to_start(runs: LocalRuns) -> None:
     with pytest.raises(NoTable):
-        quarantine_list(runs.folders, Wanted())
+        list_quarantine(runs.folders, QuarantineFilter())
 
 
 def test_what_a_terminal_obeys_is_shown_as_an_escape() -> None:
-    assert escaped("plain é 漢 'quoted'") == "plain é 漢 'quoted'"
-    assert escaped("\x1b\n\t\x7f\u202e\udc80\U000e0001") == r"\x1b\n\t\x7f\u202e\udc80\U000e0001"
+    assert escape_text("plain é 漢 'quoted'") == "plain é 漢 'quoted'"
+    assert escape_text("\x1b\n\t\x7f\u202e\udc80\U000e0001") == r"\x1b\n\t\x7f\u202e\udc80\U000e0001"

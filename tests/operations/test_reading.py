@@ -11,13 +11,13 @@ import pytest
 
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.operations.inspect import plan
-from lockstep.operations.inspect.state import NoSuchSession, Wanted, plain, read_states
-from lockstep.operations.inspect.status import status
-from lockstep.operations.inspect.streams import Positions, read_positions, spark_offsets
-from lockstep.operations.inspect.topics import IDLE_AFTER, TopicLifecycle, TopicStatus, topic_lifecycle, topics_of
+from lockstep.operations.inspect.state import NoSuchSession, StateFilter, read_states, to_plain
+from lockstep.operations.inspect.status import read_status
+from lockstep.operations.inspect.streams import Positions, format_spark_offsets, read_positions
+from lockstep.operations.inspect.topics import IDLE_AFTER, TopicLifecycle, TopicStatus, judge_lifecycle, read_topics
 from lockstep.operations.query import AsOf, WrongQuery, query_sql, query_stream
-from lockstep.operations.resume import resume
-from lockstep.operations.tables import NoTable, view_of
+from lockstep.operations.resume import resume_stream
+from lockstep.operations.tables import NoTable, make_view
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
 from tests.engine import bad_inputs
@@ -37,7 +37,7 @@ Read = tuple["Feed", "LocalRuns"]
 
 def test_status_says_position_and_lag_of_each_partition_and_how_long_unread_messages_stay(read: Read) -> None:
     feed, runs = read
-    found = status("adding", runs.settings)
+    found = read_status("adding", runs.settings)
     assert [(p.topic, p.partition, p.position, p.lag_messages) for p in found.partitions] == [
         (f"{feed.family}.values", 0, 4, 2),
         (f"{feed.family}.values", 1, 2, 0),
@@ -51,13 +51,13 @@ def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRu
     topic = feed.create("values", config={"retention.ms": "3600000"})
     feed.send(topic, session(1))
     runs.run()
-    assert status("adding", runs.settings).headroom_seconds is None  # nothing is unread
+    assert read_status("adding", runs.settings).headroom_seconds is None  # nothing is unread
     feed.send(topic, [update(3, a=1)])
-    (listed,) = topics_of(runs.stream, runs.settings).topics
+    (listed,) = read_topics(runs.stream, runs.settings).topics
     assert listed.retention_seconds == 3600
     assert listed.headroom_seconds is not None
     assert 3000 < listed.headroom_seconds <= 3600
-    headroom = status("adding", runs.settings).headroom_seconds
+    headroom = read_status("adding", runs.settings).headroom_seconds
     assert headroom is not None
     assert 3000 < headroom <= 3600
 
@@ -65,7 +65,7 @@ def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRu
 def test_status_without_kafka_says_what_the_table_knows(read: Read) -> None:
     _, runs = read
     kafka = runs.settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 1.0})
-    found = status("adding", runs.settings.model_copy(update={"kafka": kafka}))
+    found = read_status("adding", runs.settings.model_copy(update={"kafka": kafka}))
     assert (found.lag_messages, [p.position for p in found.partitions]) == (None, [4, 2])
     assert "Kafka did not answer" in found.kafka
 
@@ -75,10 +75,10 @@ def test_a_halt_is_shown_with_its_evidence_and_later_with_who_resumed_it(feed: F
     feed.send(topic, [*session(1), update(9, a=1)])
     with pytest.raises(IntegrityLost):
         runs.run()
-    halted = status("adding", runs.settings)
+    halted = read_status("adding", runs.settings)
     assert (halted.desired, [finding.cause for finding in halted.findings]) == ("halted", ["gap"])
-    resume(runs.folders, why="a producer was restarted", who="operator", accepted=[SkipSession(topic, 0, "s")])
-    resumed = status("adding", runs.settings)
+    resume_stream(runs.folders, why="a producer was restarted", who="operator", accepted=[SkipSession(topic, 0, "s")])
+    resumed = read_status("adding", runs.settings)
     assert resumed.last_resume is not None
     assert resumed.last_resume.endswith("a producer was restarted (operator)")
 
@@ -93,7 +93,7 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
     new = feed.create("new", partitions=3)
     feed.send(new, session(4), partition=2)
 
-    found = topics_of(runs.stream, runs.settings)
+    found = read_topics(runs.stream, runs.settings)
     assert {item.topic: item.state for item in found.topics} == {
         read: TopicLifecycle.ACTIVE,
         deleted: TopicLifecycle.DELETED,
@@ -114,43 +114,43 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
 def test_a_topic_that_is_read_to_its_end_is_active_then_idle_then_drained(read: Read) -> None:
     feed, runs = read
     topic = f"{feed.family}.values"
-    held = topics_of(runs.stream, runs.settings).topics[0]
+    held = read_topics(runs.stream, runs.settings).topics[0]
     assert held.topic == topic
     rows, moment = _rows(runs), timedelta(milliseconds=1)
     there, drained = _topic(runs, topic), runs.stream.topics.inactive_after
     silences = (moment, IDLE_AFTER - moment, IDLE_AFTER, drained - moment, drained, timedelta.max, None)
-    assert [topic_lifecycle(rows, there, runs.stream, lag=0, quiet=quiet) for quiet in silences] == [
+    assert [judge_lifecycle(rows, there, runs.stream, lag=0, quiet=quiet) for quiet in silences] == [
         *[TopicLifecycle.ACTIVE] * 2,
         *[TopicLifecycle.IDLE] * 2,
         *[TopicLifecycle.DRAINED] * 2,
         TopicLifecycle.IDLE,  # nobody knows since when a topic without messages is silent
     ]
-    assert topic_lifecycle(rows, there, runs.stream, lag=1, quiet=timedelta.max) is TopicLifecycle.ACTIVE
-    assert topic_lifecycle(rows, there, adding("other"), lag=1, quiet=moment) is TopicLifecycle.UNWANTED
+    assert judge_lifecycle(rows, there, runs.stream, lag=1, quiet=timedelta.max) is TopicLifecycle.ACTIVE
+    assert judge_lifecycle(rows, there, adding("other"), lag=1, quiet=moment) is TopicLifecycle.UNWANTED
 
 
 def test_the_next_batch_is_what_is_left_to_read(read: Read) -> None:
     feed, runs = read
-    found = plan.next_batch(runs.stream, runs.settings)
+    found = plan.plan_next_batch(runs.stream, runs.settings)
     assert [msgspec.structs.astuple(item) for item in found.ranges] == [(0, f"{feed.family}.values", 0, 4, 6)]
     assert (found.batch, found.messages, found.backlog, found.findings) == (2, 2, 0, ())
 
 
 def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(2))
-    assert plan.next_batch(runs.stream, runs.settings).messages == 3
-    found = plan.restart(runs.stream, runs.settings)
+    assert plan.plan_next_batch(runs.stream, runs.settings).messages == 3
+    found = plan.plan_restart(runs.stream, runs.settings)
     assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "nobody: it would be the first run")
     assert found.refused == ""
     with pytest.raises(NoTable):
-        status("adding", runs.settings)
+        read_status("adding", runs.settings)
 
 
 def test_a_restart_without_the_table_that_kafka_knows_of_would_be_refused(read: Read, tmp_path: Path) -> None:
     _, runs = read
     elsewhere = runs.settings.model_copy(update={"table_root": tmp_path})
-    assert "does not exist" in plan.restart(runs.stream, elsewhere).refused
-    assert plan.restart(runs.stream, runs.settings).refused == ""
+    assert "does not exist" in plan.plan_restart(runs.stream, elsewhere).refused
+    assert plan.plan_restart(runs.stream, runs.settings).refused == ""
 
 
 def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, runs: LocalRuns) -> None:
@@ -159,7 +159,7 @@ def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, ru
     runs.run()
     feed.delete(deleted)
     feed.create("new")
-    found = plan.restart(runs.stream, runs.settings)
+    found = plan.plan_restart(runs.stream, runs.settings)
     assert [(p.topic.rpartition(".")[2], p.action, p.start) for p in found.partitions] == [
         ("deleted", "audit", 0),
         ("new", "add", 0),
@@ -173,23 +173,23 @@ def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, ru
 def test_positions_are_those_that_spark_starts_from(read: Read) -> None:
     feed, runs = read
     found = read_positions(runs.folders)
-    assert json.loads(spark_offsets(found)) == {f"{feed.family}.values": {"0": 4, "1": 2}}
+    assert json.loads(format_spark_offsets(found)) == {f"{feed.family}.values": {"0": 4, "1": 2}}
     assert found == msgspec.json.decode(msgspec.json.encode(found), type=Positions)
 
 
 def test_the_state_of_a_session_is_that_of_the_plain_fold(read: Read) -> None:
     _, runs = read
-    listed = read_states(runs.stream, runs.root / "tables", Wanted())
+    listed = read_states(runs.stream, runs.root / "tables", StateFilter())
     assert [(s.partition, s.session, s.position) for s in listed.sessions] == [(0, "a", 4), (1, "b", 2)]
-    (found,) = read_states(runs.stream, runs.root / "tables", Wanted(session="a")).sessions
+    (found,) = read_states(runs.stream, runs.root / "tables", StateFilter(session="a")).sessions
     last = {row[4]: row[5] for row in folded([(n, "a", value) for n, value in enumerate(session(3))])}
     assert found.state == {"values": last}
     with pytest.raises(NoSuchSession, match="lockstep state adding"):
-        read_states(runs.stream, runs.root / "tables", Wanted(session="c"))
+        read_states(runs.stream, runs.root / "tables", StateFilter(session="c"))
 
 
 def test_a_state_with_keys_that_are_no_text_becomes_a_list() -> None:
-    assert plain({("bid", "1.5"): "2", ("ask", "1.6"): "3"}) == [
+    assert to_plain({("bid", "1.5"): "2", ("ask", "1.6"): "3"}) == [
         {"key": ["bid", "1.5"], "value": "2"},
         {"key": ["ask", "1.6"], "value": "3"},
     ]
@@ -226,11 +226,11 @@ def test_wrong_sql_is_refused_with_the_tables_that_there_are(read: Read, sql: st
 
 
 def _rows(runs: LocalRuns) -> list[LedgerRow]:
-    return list(ledger.positions(runs.folders, OutputLog(runs.folders.table).base().head).values())
+    return list(ledger.read_positions(runs.folders, OutputLog(runs.folders.table).base().head).values())
 
 
 def _topic(runs: LocalRuns, name: str) -> Topic:
-    return view_of(runs.settings.kafka, frozenset({name})).topics[name]
+    return make_view(runs.settings.kafka, frozenset({name})).topics[name]
 
 
 def test_a_time_beyond_the_calendar_is_a_row_like_any_other(feed: Feed, runs: LocalRuns) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from lockstep import Limits
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.operations.repair import Repair, WriterLives, repair
+from lockstep.operations.repair import Repair, WriterLives, repair_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
-from lockstep.table.torn_entry import cut_version, newest_version
+from lockstep.table.torn_entry import find_newest_version, find_torn_version
 from tests.engine.feed import Feed, folded, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import named_files, read_table, read_until
@@ -62,9 +62,9 @@ def conditions(found: Repair) -> dict[str, str]:
 
 
 def newest(table: Path) -> Path:
-    version = newest_version(table)
+    version = find_newest_version(table)
     assert version is not None
-    return delta_log.entry_path(table, version)
+    return delta_log.make_entry_path(table, version)
 
 
 def drop_entries(table: Path, count: int) -> None:
@@ -74,7 +74,7 @@ def drop_entries(table: Path, count: int) -> None:
 
 
 def test_a_whole_stream_has_nothing_to_mend(made: Made) -> None:
-    found = repair(made.runs.folders, apply=False)
+    found = repair_stream(made.runs.folders, apply=False)
     assert (found.whole, len(found.checks), conditions(found)) == (True, 7, {})
 
 
@@ -89,17 +89,17 @@ def test_every_cut_of_the_newest_entry_is_seen_and_a_whole_one_is_not(made: Made
         entry, whole = newest(table), newest(table).read_bytes()
         for length in cuts(whole):
             entry.write_bytes(whole[:length])
-            assert cut_version(table) == int(entry.stem), length
+            assert find_torn_version(table) == int(entry.stem), length
         entry.write_bytes(whole)
-        assert cut_version(table) is None
+        assert find_torn_version(table) is None
 
 
 def test_a_cut_entry_that_nobody_built_on_is_set_aside_and_the_stream_goes_on_exactly(made: Made) -> None:
     drop_entries(made.runs.folders.ledger, 1)  # its commit would have come after
     newest(made.runs.folders.table).write_bytes(b'{"commitInfo":{"time')
-    assert conditions(repair(made.runs.folders, apply=False)) == {"newest entry of table/_delta_log": "mendable"}
+    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"newest entry of table/_delta_log": "mendable"}
 
-    found = repair(made.runs.folders, apply=True)
+    found = repair_stream(made.runs.folders, apply=True)
     assert (found.whole, conditions(found)) == (True, {"newest entry of table/_delta_log": "mended"})
     assert len(list((made.runs.folders.control / "set-aside").iterdir())) == 1
     made.runs.run()
@@ -108,7 +108,7 @@ def test_a_cut_entry_that_nobody_built_on_is_set_aside_and_the_stream_goes_on_ex
 
 def test_a_cut_entry_that_the_ledger_has_followed_is_not_thrown_away(made: Made) -> None:
     newest(made.runs.folders.table).write_bytes(b"")
-    found = repair(made.runs.folders, apply=True)
+    found = repair_stream(made.runs.folders, apply=True)
     assert conditions(found) == {"newest entry of table/_delta_log": "broken"}
     assert "restore" in found.checks[0].next_step
     assert newest(made.runs.folders.table).read_bytes() == b""
@@ -118,15 +118,15 @@ def test_a_cut_entry_that_the_ledger_has_followed_is_not_thrown_away(made: Made)
 def test_a_ledger_that_is_behind_is_brought_forward_from_the_log_of_the_table(made: Made, missing: int) -> None:
     before = read_table(made.runs.folders.ledger).to_pylist()
     drop_entries(made.runs.folders.ledger, missing)
-    assert conditions(repair(made.runs.folders, apply=False)) == {"ledger": "mendable"}
-    assert conditions(repair(made.runs.folders, apply=True)) == {"ledger": "mended"}
+    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"ledger": "mendable"}
+    assert conditions(repair_stream(made.runs.folders, apply=True)) == {"ledger": "mended"}
     assert before == read_table(made.runs.folders.ledger).to_pylist()
 
 
 def test_a_cut_entry_of_the_ledger_is_set_aside_and_written_again(made: Made) -> None:
     before = read_table(made.runs.folders.ledger).to_pylist()
     newest(made.runs.folders.ledger).write_bytes(b"{")
-    assert conditions(repair(made.runs.folders, apply=True)) == {
+    assert conditions(repair_stream(made.runs.folders, apply=True)) == {
         "newest entry of ledger/_delta_log": "mended",
         "ledger": "mended",
     }
@@ -135,22 +135,22 @@ def test_a_cut_entry_of_the_ledger_is_set_aside_and_written_again(made: Made) ->
 
 def test_a_ledger_ahead_of_the_table_says_that_the_table_lost_entries(made: Made) -> None:
     drop_entries(made.runs.folders.table, 2)
-    found = repair(made.runs.folders, apply=True)
+    found = repair_stream(made.runs.folders, apply=True)
     assert conditions(found) == {"ledger": "broken"}
 
 
 def test_a_ledger_that_is_gone_or_damaged_in_the_middle_is_said_and_left_as_it_is(made: Made) -> None:
-    middle = delta_log.entry_path(made.runs.folders.ledger, 3)
+    middle = delta_log.make_entry_path(made.runs.folders.ledger, 3)
     middle.write_bytes(b'{"commitInfo":')
-    assert conditions(repair(made.runs.folders, apply=True)) == {"logs": "broken"}
+    assert conditions(repair_stream(made.runs.folders, apply=True)) == {"logs": "broken"}
     shutil.rmtree(made.runs.folders.ledger)
-    assert conditions(repair(made.runs.folders, apply=True)) == {"newest entry of ledger/_delta_log": "broken"}
+    assert conditions(repair_stream(made.runs.folders, apply=True)) == {"newest entry of ledger/_delta_log": "broken"}
 
 
 def test_a_file_that_is_gone_is_named_and_cannot_be_made_again(made: Made) -> None:
     gone = named_files(made.runs.folders.table)[0]
     (made.runs.folders.table / gone).unlink()
-    found = repair(made.runs.folders, apply=True)
+    found = repair_stream(made.runs.folders, apply=True)
     assert conditions(found) == {"files of the table": "broken"}
     assert gone in next(check.found for check in found.checks if check.condition == "broken")
 
@@ -163,14 +163,14 @@ def test_state_is_read_whole_so_that_one_wrong_bit_is_found(made: Made, harm: st
         path.write_bytes(content)
         if harm == "gone":
             path.unlink()
-    assert conditions(repair(made.runs.folders, apply=True)) == {"state": "broken"}
+    assert conditions(repair_stream(made.runs.folders, apply=True)) == {"state": "broken"}
 
 
 def test_a_halt_is_no_damage_and_says_how_to_resume(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), [*session(1), update(9, a=1)])
     with pytest.raises(IntegrityLost):
         runs.run()
-    found = repair(runs.folders, apply=True)
+    found = repair_stream(runs.folders, apply=True)
     assert conditions(found) == {"halt": "broken"}
     assert "lockstep resume adding --skip-session" in found.checks[-1].next_step
 
@@ -181,9 +181,9 @@ def test_nothing_is_mended_beside_a_living_writer(feed: Feed, runs: LocalRuns) -
     with living(runs, then(worked)):
         assert worked.wait(60)
         with pytest.raises(WriterLives, match="lockstep stop adding"):
-            repair(runs.folders, apply=True)
+            repair_stream(runs.folders, apply=True)
 
 
 def test_what_never_ran_has_nothing_to_repair(runs: LocalRuns) -> None:
     with pytest.raises(NoTable, match="lockstep start adding"):
-        repair(runs.folders, apply=False)
+        repair_stream(runs.folders, apply=False)

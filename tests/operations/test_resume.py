@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Limits, Link, Linked, Once, Place, Record, Strict
+from lockstep import Envelope, Limits, Link, Linked, Once, Record, Strict
 from lockstep.engine.driver import cluster_view
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity import base, resume_options
-from lockstep.integrity.resume_options import FromSnapshot, Loss, Mended, SkipSession, StreamHalted, proposed
+from lockstep.integrity.resume_options import AcceptLoss, Fixed, FromSnapshot, SkipSession, StreamHalted, suggest_option
 from lockstep.model.finding import Finding
-from lockstep.operations.resume import NotCovered, NotHalted, NotThere, resume
+from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, resume_stream
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -34,13 +34,13 @@ def test_a_skipped_session_waits_for_its_snapshot_while_the_rest_of_its_partitio
     sent = [*TWO, ("s", update(7, a=1)), ("t", update(3, b=1)), ("s", update(8, a=1)), ("s", snapshot(20, a=5))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert proposed(finding) == SkipSession(topic, 0, "s")
-    (row,) = resumed(runs, proposed(finding))
+    assert suggest_option(finding) == SkipSession(topic, 0, "s")
+    (row,) = resumed(runs, suggest_option(finding))
     assert noted([row]) == [("skip-session", "gap", 4, 5, "s")]
     assert [(each.session, each.before) for each in row.suspended_sessions] == [("s", 5)]
     more = [("s", update(21, a=1)), ("t", update(4, b=1))]
     send(feed, topic, *more)
-    assert runs.with_limits(Limits(batch_messages=1)).run() is Outcome.ENDED
+    assert runs.with_limits(Limits(batch_messages=1)).run() is RunOutcome.ENDED
     assert applied([*sent, *more], 0, 1, 2, 3, 5, 7, 8, 9) == runs.rows(topic)
     assert kept(runs) == {(topic, 0, 4): "suspended", (topic, 0, 6): "suspended"}
     assert read_ledger(runs.folders.ledger)[-1].suspended_sessions == []
@@ -54,7 +54,7 @@ def test_a_session_that_was_never_known_can_be_skipped_from_the_first_offset(fee
     sent = [("s", update(1, a=1)), ("s", update(2, a=1)), ("s", snapshot(3, a=1)), ("s", update(4, a=1))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert noted(resumed(runs, proposed(finding))) == [("skip-session", "unknown session", 0, 1, "s")]
+    assert noted(resumed(runs, suggest_option(finding))) == [("skip-session", "unknown session", 0, 1, "s")]
     runs.run()
     assert applied(sent, 2, 3) == runs.rows(topic)
     assert kept(runs) == {(topic, 0, 0): "suspended", (topic, 0, 1): "suspended"}
@@ -68,7 +68,7 @@ def test_a_message_on_which_the_fold_fails_is_kept_whole_when_its_session_is_ski
     sent = [*TWO, ("s", bad), ("t", update(3, b=1)), ("s", update(4, a=1)), ("s", snapshot(20, a=5))]
     send(feed, topic, *sent, ("s", update(21, a=1)))
     (finding,) = halted(runs)
-    assert noted(resumed(runs, proposed(finding))) == [("skip-session", "transform raised", 4, 5, "s")]
+    assert noted(resumed(runs, suggest_option(finding))) == [("skip-session", "transform raised", 4, 5, "s")]
     runs.run()
     assert applied([*sent, ("s", update(21, a=1))], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
     values = DeltaTable(runs.folders.quarantine).to_pyarrow_table().sort_by("offset").to_pylist()
@@ -82,11 +82,11 @@ def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed
     sent = [*TWO, ("s", b"\x00garbage"), *late]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert proposed(finding) == FromSnapshot(topic, 0)
-    (row,) = resumed(runs, proposed(finding))
+    assert suggest_option(finding) == FromSnapshot(topic, 0)
+    (row,) = resumed(runs, suggest_option(finding))
     assert (row.until, row.suspended_from) == (4, 5)
     assert noted([row]) == [("from-snapshot", "undecodable", 4, 5, None)]
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert applied(sent, 0, 1, 2, 3, 7, 8) == runs.rows(topic)
     found = kept(runs)
     assert [found.pop((topic, 0, at)) for at in (4, 5, 6)] == ["undecodable", "unknown session", "suspended"]
@@ -110,7 +110,7 @@ def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: Local
         assert (finding.offset, finding.until) == (4, 131)
         assert "125 of 130 messages cannot be decoded; looked as far as offset 133" in finding.detail
         proposal = FromSnapshot(topic, 0, 4, 131)
-        assert proposed(finding) == proposal
+        assert suggest_option(finding) == proposal
     else:
         assert (finding.offset, finding.until) == (4, 60)
         assert "54 of 56 messages cannot be decoded; looked as far as offset 59" in finding.detail
@@ -118,7 +118,7 @@ def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: Local
     (row,) = resumed(runs, FromSnapshot.parse(proposal.argument))
     assert (row.until, row.suspended_from) == (4, 131)
     assert noted([row]) == [("from-snapshot", "undecodable", 4, 131, None)]
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert applied(sent, 0, 1, 2, 3, 131, 133) == runs.rows(topic)
     found = kept(runs)
     assert [found[topic, 0, at] for at in (54, 55, 132)] == ["suspended"] * 3
@@ -131,9 +131,9 @@ def test_a_part_of_a_run_of_garbage_can_be_passed_over(feed: Feed, runs: LocalRu
     send_all(feed, topic, sent)
     (finding,) = halted(runs)
     assert (finding.offset, finding.until) == (4, 7)
-    resumed(runs, Loss(topic, 0, 4, 5))
+    resumed(runs, AcceptLoss(topic, 0, 4, 5))
     assert [(each.offset, each.until) for each in halted(runs)] == [(5, 7)]
-    resumed(runs, Loss(topic, 0, 5, 7))
+    resumed(runs, AcceptLoss(topic, 0, 5, 7))
     runs.run()
     assert applied(sent, 0, 1, 2, 3, 7) == runs.rows(topic)
 
@@ -143,8 +143,8 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert proposed(finding) == Loss(topic, 0, 4, 5)
-    (row,) = resumed(runs, proposed(finding))
+    assert suggest_option(finding) == AcceptLoss(topic, 0, 4, 5)
+    (row,) = resumed(runs, suggest_option(finding))
     assert (row.start, row.until, row.accepted_loss) == (4, 5, f"offsets 4 to 4: {WHY} ({WHO})")
     runs.run()
     assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
@@ -153,7 +153,7 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
 class Linking(Adding):
     """Each message names its predecessor."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Place:
+    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
         found = super().place(message, record)
         return msgspec.structs.replace(found, link=Link(message.seq, previous=message.seq - 1))
 
@@ -164,11 +164,11 @@ def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: L
     topic, sent = feed.create("values"), [*TWO, ("s", update(2, a=1)), ("s", update(3, a=1)), ("s", update(6, a=1))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert (finding.cause, proposed(finding)) == ("repeat", Loss(topic, 0, 4, 5))
-    resumed(runs, proposed(finding))
+    assert (finding.cause, suggest_option(finding)) == ("repeat", AcceptLoss(topic, 0, 4, 5))
+    resumed(runs, suggest_option(finding))
     (finding,) = halted(runs)
     assert (finding.cause, finding.found) == ("gap", "predecessor 5 (ids to 6), missing 4 to 5")
-    assert proposed(finding) == SkipSession(topic, 0, "s")
+    assert suggest_option(finding) == SkipSession(topic, 0, "s")
     assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
 
 
@@ -178,16 +178,16 @@ def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRu
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert (finding.cause, proposed(finding)) == ("same id, other content", Loss(topic, 0, 4, 5))
-    resumed(runs, proposed(finding), SkipSession(topic, 0, "t"))
+    assert (finding.cause, suggest_option(finding)) == ("same id, other content", AcceptLoss(topic, 0, 4, 5))
+    resumed(runs, suggest_option(finding), SkipSession(topic, 0, "t"))
     runs.run()
     assert read_ledger(runs.folders.ledger)[-1].suspended_sessions != []  # nothing came of it yet
     more = [("s", update(4, a=1)), ("s", update(5, a=1)), ("t", update(3, b=1))]
     send(feed, topic, *more)
     feed.expire(topic, 7)
     (finding,) = halted(runs)
-    assert (finding.cause, proposed(finding)) == ("expired unread", FromSnapshot(topic, 0))
-    resumed(runs, proposed(finding))
+    assert (finding.cause, suggest_option(finding)) == ("expired unread", FromSnapshot(topic, 0))
+    resumed(runs, suggest_option(finding))
     runs.run()
     assert applied([*sent, *more], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
     assert (kept(runs), read_ledger(runs.folders.ledger)[-1].suspended_sessions) == ({}, [])
@@ -212,23 +212,25 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
     feed.send(topic, [*session(1), b"garbage"], key="it's", partition=1)
     first, second = halted(runs)
     version = DeltaTable(runs.folders.table).version()
-    with pytest.raises(NotCovered) as refused:
-        resume(runs.folders, why="it's known", who=WHO, accepted=[proposed(second)])
+    with pytest.raises(UnansweredFindings) as refused:
+        resume_stream(runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second)])
     assert refused.value.findings == (first,)
     assert str(first) in refused.value.problem
     command = f"lockstep resume adding --from-snapshot {topic}/1 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
     assert refused.value.next_step == f"{command} (or --mended, where it was mended)"
-    with pytest.raises(NotCovered) as refused:
-        resume(runs.folders, why="it's known", who=WHO, accepted=[proposed(second), FromSnapshot("unknown", 0)])
+    with pytest.raises(UnansweredFindings) as refused:
+        resume_stream(
+            runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second), FromSnapshot("unknown", 0)]
+        )
     assert refused.value.next_step.startswith(command)  # what is about no partition of the stream is no part of it
-    with pytest.raises(NotCovered):
-        resume(runs.folders, why=WHY, who=WHO, accepted=[])
-    with pytest.raises(NotCovered):
-        resume(runs.folders, why=WHY, who=WHO, accepted=[SkipSession(topic, 1, "it's"), proposed(first)])
+    with pytest.raises(UnansweredFindings):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[])
+    with pytest.raises(UnansweredFindings):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[SkipSession(topic, 1, "it's"), suggest_option(first)])
     assert DeltaTable(runs.folders.table).version() == version
-    assert len(noted(resumed(runs, proposed(first), proposed(second)))) == 2
+    assert len(noted(resumed(runs, suggest_option(first), suggest_option(second)))) == 2
     with pytest.raises(NotHalted, match="it is bounded"):
-        resume(runs.folders, why=WHY, who=WHO, accepted=[Mended()])
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[Fixed()])
 
 
 def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_halted(
@@ -237,11 +239,11 @@ def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_hal
     topic = feed.create("values")
     send(feed, topic, *TWO, ("s", update(9, a=1)))
     (finding,) = halted(runs)
-    with pytest.raises(NotThere, match="stands at offset 4") as refused:
-        resume(runs.folders, why=WHY, who=WHO, accepted=[Loss(topic, 0, 3, 5)])
+    with pytest.raises(PositionMismatch, match="stands at offset 4") as refused:
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[AcceptLoss(topic, 0, 3, 5)])
     assert f"--accept-loss {topic}/0@4-5" in refused.value.next_step
-    with pytest.raises(NotThere, match="no such partition"):
-        resume(runs.folders, why=WHY, who=WHO, accepted=[proposed(finding), FromSnapshot("another", 0)])
+    with pytest.raises(PositionMismatch, match="no such partition"):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[suggest_option(finding), FromSnapshot("another", 0)])
     with pytest.raises(StreamHalted):
         runs.run()
 
@@ -249,14 +251,14 @@ def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_hal
 def test_options_are_read_as_they_are_written() -> None:
     """Sessions come from strangers: a shell takes them as they are, or they are not proposed."""
     odd = SkipSession("books.eth", 12, "a/b c'd")
-    _, argument = shlex.split(resume_options.options([odd]))
+    _, argument = shlex.split(resume_options.list_options([odd]))
     assert SkipSession.parse(argument) == odd
-    assert Loss.parse("books.eth/0@120-121") == Loss("books.eth", 0, 120, 121)
+    assert AcceptLoss.parse("books.eth/0@120-121") == AcceptLoss("books.eth", 0, 120, 121)
     for snapshots in (FromSnapshot("books.eth", 0), FromSnapshot("books.eth", 0, 120, 170)):
         assert FromSnapshot.parse(snapshots.argument) == snapshots
     for wrong in ("books.eth", "books.eth/0@9-8", "books/eth/0@1-2", "books.eth/x@1-2"):
         with pytest.raises(ValueError, match="for example"):
-            Loss.parse(wrong)
+            AcceptLoss.parse(wrong)
 
 
 def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
@@ -269,5 +271,5 @@ def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
     ):
         for name in ("s", "line\nbreak", "x" * 500, None):
             finding = Finding(fault, "books.eth", "id", 0, 5, 6, session=name)
-            assert proposed(finding).covers(finding), finding
-            assert "\n" not in resume_options.options([proposed(finding)])
+            assert suggest_option(finding).covers(finding), finding
+            assert "\n" not in resume_options.list_options([suggest_option(finding)])

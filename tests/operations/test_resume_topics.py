@@ -9,10 +9,10 @@ import pytest
 
 from lockstep import Limits, Ordered
 from lockstep.engine.driver import cluster_view
-from lockstep.engine.driver.loop import Outcome
-from lockstep.integrity.resume_options import FromSnapshot, Gone, Grown, Quarantined, proposed
-from lockstep.operations.inspect.status import status
-from lockstep.operations.inspect.topics import topics_of
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.integrity.resume_options import AcceptDeleted, AcceptGrowth, FromSnapshot, Quarantined, suggest_option
+from lockstep.operations.inspect.status import read_status
+from lockstep.operations.inspect.topics import read_topics
 from lockstep.table.ledger import read_ledger
 from tests.engine.feed import Feed, folded, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
@@ -38,8 +38,8 @@ def test_messages_that_expired_unread_are_passed_over_and_sessions_begin_anew(fe
     send(feed, topic, *sent[4:], ("t", update(8, b=1)))
     feed.expire(topic, 6)
     (finding,) = halted(runs)
-    assert (finding.cause, proposed(finding)) == ("expired unread", FromSnapshot(topic, 0))
-    (row,) = resumed(runs, proposed(finding))
+    assert (finding.cause, suggest_option(finding)) == ("expired unread", FromSnapshot(topic, 0))
+    (row,) = resumed(runs, suggest_option(finding))
     assert (row.start, row.until, row.suspended_from) == (4, 6, 6)
     assert row.accepted_loss == f"offsets 4 to 5: {WHY} ({WHO})"
     runs.run()
@@ -57,12 +57,12 @@ def test_a_topic_created_anew_is_read_from_its_start_and_its_old_life_is_retired
     again = [("s", snapshot(1, a=5)), ("s", update(2, a=1))]
     send(feed, topic, *again)
     (finding,) = halted(runs)
-    assert [proposed(finding).OPTION, proposed(finding).argument] == ["accept-recreated", topic]
-    rows = resumed(runs, proposed(finding))
+    assert [suggest_option(finding).OPTION, suggest_option(finding).argument] == ["accept-recreated", topic]
+    rows = resumed(runs, suggest_option(finding))
     assert sorted((row.topic, row.retired) for row in rows) == [(other, False), (topic, False), (topic, True)]
     assert noted(rows) == [("accept-recreated", "topic re-created", 4, 4, None)]
     for _ in range(2):  # nothing is found again
-        assert runs.run() is Outcome.ENDED
+        assert runs.run() is RunOutcome.ENDED
     assert [*applied(TWO, 0, 1, 2, 3), *applied(again, 0, 1)] == runs.rows(topic)
 
 
@@ -73,10 +73,10 @@ def test_a_topic_that_is_gone_is_dropped_and_comes_back_as_a_new_one(feed: Feed,
     runs.run()
     feed.delete(topic)
     found = halted(runs)
-    assert {proposed(finding) for finding in found} == {Gone(topic)}
-    assert noted(resumed(runs, Gone(topic))) == [("accept-gone", "topic gone", at, at, None) for at in (4, 0)]
-    assert [each.topic for each in topics_of(runs.stream, runs.settings).topics] == [other]
-    assert [each.topic for each in status("adding", runs.settings).partitions] == [other]
+    assert {suggest_option(finding) for finding in found} == {AcceptDeleted(topic)}
+    assert noted(resumed(runs, AcceptDeleted(topic))) == [("accept-gone", "topic gone", at, at, None) for at in (4, 0)]
+    assert [each.topic for each in read_topics(runs.stream, runs.settings).topics] == [other]
+    assert [each.topic for each in read_status("adding", runs.settings).partitions] == [other]
     send(feed, other, ("s", update(3, a=1)))
     runs.run()
     assert applied([*TWO, ("s", update(3, a=1))], *range(5)) == runs.rows(other)
@@ -93,8 +93,8 @@ def test_new_partitions_are_read_from_their_start_once_their_growth_is_accepted(
     feed.grow(topic, partitions=3)
     feed.send(topic, session(2), key="u", partition=2)
     found = halted(runs)
-    assert {proposed(finding) for finding in found} == {Grown(topic)}
-    assert noted(resumed(runs, Grown(topic))) == [("accept-growth", "partitions grew", 0, 0, None)] * 2
+    assert {suggest_option(finding) for finding in found} == {AcceptGrowth(topic)}
+    assert noted(resumed(runs, AcceptGrowth(topic))) == [("accept-growth", "partitions grew", 0, 0, None)] * 2
     send(feed, topic, ("s", update(3, a=1)))
     runs.run()
     assert applied([*TWO, ("s", update(3, a=1))], *range(5)) == runs.rows(topic)
@@ -106,7 +106,7 @@ def test_a_burst_is_accepted_once_until_it_is_over(feed: Feed, runs: LocalRuns) 
     runs = runs.of(adding(feed.pattern, Ordered())).with_limits(Limits(batch_messages=150))
     feed.send(topic, [snapshot(1, a=1), *[b"garbage"] * 290, snapshot(2, a=1), *session(30, first=3)])
     (finding,) = halted(runs)
-    assert (finding.cause, proposed(finding)) == ("quarantine burst", Quarantined())
+    assert (finding.cause, suggest_option(finding)) == ("quarantine burst", Quarantined())
     assert noted(resumed(runs, Quarantined())) == [("accept-quarantine", "quarantine burst", 0, 0, None)]
     runs.run()
     assert set(kept(runs)) == {(topic, 0, at) for at in range(1, 291)}
@@ -128,8 +128,8 @@ def test_a_log_that_was_cut_is_caught_up_with_and_sessions_begin_anew(
     again = [("s", update(9, a=9)), ("s", snapshot(10, a=5))]
     send(feed, topic, *again)
     (finding,) = halted(runs)
-    assert (finding.cause, proposed(finding).OPTION) == ("log truncated", "accept-truncated")
-    (row,) = resumed(runs, proposed(finding))
+    assert (finding.cause, suggest_option(finding).OPTION) == ("log truncated", "accept-truncated")
+    (row,) = resumed(runs, suggest_option(finding))
     assert (row.until, row.suspended_from, row.catching_up) == (4, 4, True)
     runs.run()
     assert read_ledger(runs.folders.ledger)[-1].catching_up

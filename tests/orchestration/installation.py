@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import psutil
 from dagster import DagsterInstance
 
-from lockstep.engine.driver.handover import Phase, pulse
+from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.localdev.processes import NO_CHANGE
 from lockstep.localdev.producer import produce
-from lockstep.localdev.recordings import Recorded, as_sent, recorded_days
+from lockstep.localdev.recordings import Recorded, read_recorded_days, to_sent
 from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import positions
+from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 @cache
 def messages() -> tuple[Recorded, ...]:
     """One market, as a good producer sends it."""
-    return as_sent(recorded_days(RECORDINGS, "spot_btcusdt")).messages
+    return to_sent(read_recorded_days(RECORDINGS, "spot_btcusdt")).messages
 
 
 def _read(path: Path) -> str:
@@ -222,16 +222,16 @@ class Installation:
 
     def epoch(self) -> int:
         """The epoch that holds the table; 0 without one."""
-        return OutputLog(self.folders.table).base().head.epoch if delta_log.exists(self.folders.table) else 0
+        return OutputLog(self.folders.table).base().head.epoch if delta_log.has_log(self.folders.table) else 0
 
     def writes(self, epoch: int) -> bool:
         """Whether this epoch holds the table and counts."""
-        last = pulse(self.folders.control, epoch)
+        last = read_heartbeat(self.folders.control, epoch)
         return self.epoch() == epoch and last is not None and last.phase is Phase.WRITING
 
     def position(self, topic: str) -> int:
         """The next offset to read of a topic of one partition; -1 when it is not subscribed."""
-        if not delta_log.exists(self.folders.table):
+        if not delta_log.has_log(self.folders.table):
             return -1
-        rows = positions(self.folders, OutputLog(self.folders.table).base().head).values()
+        rows = read_positions(self.folders, OutputLog(self.folders.table).base().head).values()
         return next((row.until for row in rows if row.topic == f"order_books.{topic}"), -1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from tests.orchestration.installation import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -24,22 +24,22 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_for_a_stop_and_the_work_ends_by_itself(number: signal.Signals) -> None:
-    stopping, before = Stopping(), signal.getsignal(number)
+    stopping, before = StopSignal(), signal.getsignal(number)
 
     def work() -> bool:
         os.kill(os.getpid(), number)
         return stopping.wanted.wait(60)
 
-    assert run_beside(work, stopping, patience_seconds=60, tick=nothing, abandon=nothing)
+    assert run_off_main_thread(work, stopping, patience_seconds=60, tick=nothing, abandon=nothing)
     assert stopping.reason == number.name
     assert signal.getsignal(number) is before
 
 
 def test_work_that_does_not_listen_is_abandoned_after_its_patience() -> None:
-    stopping, abandoned, end = Stopping(), threading.Event(), threading.Event()
+    stopping, abandoned, end = StopSignal(), threading.Event(), threading.Event()
     stopping.ask("somebody")
-    with pytest.raises(Abandoned, match="somebody"):
-        run_beside(lambda: end.wait(60), stopping, patience_seconds=0.1, tick=nothing, abandon=abandoned.set)
+    with pytest.raises(StopTimeout, match="somebody"):
+        run_off_main_thread(lambda: end.wait(60), stopping, patience_seconds=0.1, tick=nothing, abandon=abandoned.set)
     assert abandoned.is_set()
     end.set()
 
@@ -56,7 +56,7 @@ def test_the_work_runs_off_the_main_thread_while_the_main_thread_ticks() -> None
         assert ticked.wait(60)
         return threading.current_thread()
 
-    worker = run_beside(work, Stopping(), patience_seconds=1, tick=tick, abandon=nothing)
+    worker = run_off_main_thread(work, StopSignal(), patience_seconds=1, tick=tick, abandon=nothing)
     assert worker is not threading.main_thread()
     assert set(ticks) == {threading.main_thread()}
 
@@ -66,7 +66,7 @@ def test_an_error_of_the_work_is_raised_where_it_is_waited_for() -> None:
         raise LookupError("lost")
 
     with pytest.raises(LookupError, match="lost"):
-        run_beside(work, Stopping(), patience_seconds=1, tick=nothing, abandon=nothing)
+        run_off_main_thread(work, StopSignal(), patience_seconds=1, tick=nothing, abandon=nothing)
 
 
 STUCK = """

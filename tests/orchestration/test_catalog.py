@@ -15,7 +15,12 @@ from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from lockstep import EventTime
 from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.table_asset import column_schema, field_descriptions, table_description, table_metadata
+from lockstep.orchestration.table_asset import (
+    make_column_schema,
+    make_table_description,
+    make_table_metadata,
+    read_field_descriptions,
+)
 from lockstep.orchestration.table_check import may_begin_unseen
 from tests.golden.streams import STREAMS as STARTS
 
@@ -47,7 +52,7 @@ class Bare(msgspec.Struct):
 
 
 def test_a_field_is_described_by_its_meta_or_else_by_the_attributes_of_the_docstring() -> None:
-    assert field_descriptions(Reading) == {
+    assert read_field_descriptions(Reading) == {
         "sensor": "Its name: as painted on the door.",
         "value": "Celsius.",
         "unit": "Of the value.",
@@ -56,12 +61,12 @@ def test_a_field_is_described_by_its_meta_or_else_by_the_attributes_of_the_docst
 
 
 def test_a_row_type_that_says_nothing_has_no_descriptions() -> None:
-    assert field_descriptions(Bare) == {}
+    assert read_field_descriptions(Bare) == {}
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
 def test_every_column_of_the_catalog_is_described(stream: AnyStream) -> None:
-    columns = column_schema(stream.types.row).columns
+    columns = make_column_schema(stream.types.row).columns
     assert [column.name for column in columns if not column.description] == []
 
 
@@ -76,9 +81,9 @@ def test_every_column_of_the_catalog_is_described(stream: AnyStream) -> None:
 def test_integrity_and_trigger_are_shown_as_they_are_declared(
     stream: AnyStream, integrity: str, tmp_path: Path
 ) -> None:
-    metadata = table_metadata(stream, tmp_path)
+    metadata = make_table_metadata(stream, tmp_path)
     assert (metadata["integrity"], metadata["trigger"]) == (integrity, "Every(seconds=5)")
-    assert f"under `{integrity}`" in table_description(stream)
+    assert f"under `{integrity}`" in make_table_description(stream)
 
 
 def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_rows_after_an_end() -> None:

@@ -15,9 +15,16 @@ import psutil
 import pytest
 from dagster import DagsterRunStatus
 
-from lockstep.engine.driver.handover import LOOKS, Phase, Pulse, StopRequest, pulse, run_pulses
+from lockstep.engine.driver.handover import (
+    LOOKS,
+    HeartbeatRecord,
+    Phase,
+    StopRequest,
+    read_heartbeat,
+    read_run_heartbeats,
+)
 from lockstep.integrity.resume_options import StreamHalted
-from lockstep.operations.lifecycle import startable, stop, want_running
+from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Desired
@@ -81,9 +88,9 @@ class Site:
     def desired(self) -> Desired:
         return self.installation.head().desired
 
-    def writer(self) -> Pulse:
+    def writer(self) -> HeartbeatRecord:
         """The last sign of life of the writer."""
-        last = pulse(self.folders.control, self.epoch())
+        last = read_heartbeat(self.folders.control, self.epoch())
         assert last is not None
         return last
 
@@ -101,10 +108,10 @@ class Site:
 
     def supervised(self, daemon: Daemon) -> psutil.Process:
         """The process of a run that the daemon launched and that writes; the table was there before."""
-        want_running(self.folders, startable(self.folders), "a test")
+        set_running(self.folders, check_startable(self.folders), "a test")
         wait_until(lambda: self.installation.writes(self.epoch()), "the supervisor starts a run")
         self.read_on("the run of the supervisor reads")
-        found = run_pulses(self.folders.control)[self.writer().run_id].process
+        found = read_run_heartbeats(self.folders.control)[self.writer().run_id].process
         assert found is not None
         return daemon.worker_of(found.pid)
 
@@ -130,7 +137,7 @@ def site(installation: Installation) -> Iterator[Site]:
 
 @pytest.mark.slow
 def test_a_stream_of_bounded_runs_stays_bounded_and_new_topics_get_bounded_runs(site: Site) -> None:
-    assert not delta_log.exists(site.folders.table), "this test needs the first run of the table"
+    assert not delta_log.has_log(site.folders.table), "this test needs the first run of the table"
     site.installation.produce("first", 0, 100)
     assert site.installation.materialize(available_now=True, home=site.home).wait() == 0
     with site.daemon():
@@ -229,7 +236,7 @@ def test_a_bare_signal_is_no_stop_and_the_supervisor_starts_again(site: Site) ->
 def test_a_stop_stays_a_stop_under_a_daemon(site: Site) -> None:
     with site.daemon() as daemon:
         site.supervised(daemon)
-        stopped = stop(site.folders, StopRequest("enough", "a test"), patience_seconds=60)
+        stopped = stop_stream(site.folders, StopRequest("enough", "a test"), patience_seconds=60)
         assert (stopped.desired, stopped.ended_by) == ("stopped", "the writer")
         before = len(site.runs())
         site.installation.produce("fourth", 0, 50)
@@ -279,4 +286,4 @@ def test_a_halted_stream_stays_halted_under_a_daemon(site: Site) -> None:
         site.wait_for_looks()
         assert len(site.runs()) == before
     with pytest.raises(StreamHalted):
-        startable(site.folders)
+        check_startable(site.folders)

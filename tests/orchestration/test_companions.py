@@ -11,16 +11,16 @@ from dagster import AssetMaterialization, AssetObservation, DagsterInstance, Tab
 
 from assets.order_books import order_books
 from lockstep import Topics
-from lockstep.engine.driver.positions import BatchIdentity, first_position, quiet_row
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
+from lockstep.engine.driver.positions import BatchIdentity, find_first_position, make_unchanged_row
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
-from lockstep.model.table_schema import table_schema
-from lockstep.operations.inspect.topics import topics_of
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.inspect.topics import read_topics
 from lockstep.orchestration import names
 from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
 from lockstep.orchestration.restart_policy import Cursor
-from lockstep.orchestration.topics_sensor import Observed, observe
+from lockstep.orchestration.topics_sensor import Observed, observe_assets
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import commit, ledger, side_tables
 from lockstep.table.create import open_tables
@@ -42,29 +42,30 @@ class Installed:
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
         self.stream, self.settings, self.instance = stream, settings, instance
-        self.discovery = Discovery(admin_client(settings.kafka), 15.0)
+        self.discovery = ClusterAdmin(make_admin_client(settings.kafka), 15.0)
 
     def subscribe(self, topic: str) -> None:
         """Commit a first batch that holds the topic's partitions, as a run does."""
         folders = StreamFolders(self.stream.name, self.settings.table_root)
-        output = open_tables(folders, table_schema(self.stream.types.row), self.discovery.cluster_id())
+        output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
         writer = commit.Writer(epoch=1, generation=1)
-        output.commit(commit.claim(0, output.table_id, lambda _: None))
+        output.commit(commit.commit_claim(0, output.table_id, lambda _: None))
         identity = BatchIdentity(
             generation=1, batch=1, epoch=1, committed_at=datetime.now(UTC), batch_seconds=0.1, restart_cause="test"
         )
         view = self.discovery.view([topic])
         rows = [
-            quiet_row(identity, first_position(view.topics[topic], key, ends), ends) for key, ends in view.ends.items()
+            make_unchanged_row(identity, find_first_position(view.topics[topic], key, ends), ends)
+            for key, ends in view.ends.items()
         ]
         file = ledger.write_ledger(folders.ledger, rows)
-        batch = commit.Batch(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
-        output.commit(commit.batch(writer, batch))
+        batch = commit.BatchCommit(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
+        output.commit(commit.commit_batch(writer, batch))
         side_tables.SideLog(folders.ledger).forward((file,), 1, after=0)
 
     def look(self, wanted: str, cursor: Cursor = NEW_CURSOR) -> Observed:
         """A look of the sensor, whose events the daemon hands to the instance."""
-        seen = observe(self.stream, self.settings, self.instance, frozenset(wanted.split()), cursor)
+        seen = observe_assets(self.stream, self.settings, self.instance, frozenset(wanted.split()), cursor)
         for request in seen.partitions:
             self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
         for event in seen.events:
@@ -92,7 +93,7 @@ def table_of(event: AssetObservation | AssetMaterialization) -> list[dict[str, A
 
 def of_all(seen: Observed) -> AssetObservation | AssetMaterialization:
     """The event of all topics: the last of them, which Dagster shows with the asset."""
-    return [event for event in seen.events if event.asset_key == names.topics_key(order_books)][-1]
+    return [event for event in seen.events if event.asset_key == names.make_topics_key(order_books)][-1]
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Instal
 
     whole = of_all(installed.look(f"{read} {new}"))
 
-    assert (whole.asset_key, whole.partition) == (names.topics_key(installed.stream), None)
+    assert (whole.asset_key, whole.partition) == (names.make_topics_key(installed.stream), None)
     assert [(row["topic"], row["state"], row["partitions"], row["lag"]) for row in table_of(whole)] == [
         (read, "idle", 2, 0),
         (new, "new", 1, 3),
@@ -173,7 +174,7 @@ def test_the_command_line_and_dagster_say_the_same_of_each_topic(installed: Inst
 
     whole = of_all(installed.look(f"{read} {old} {new}"))
 
-    listed = topics_of(installed.stream, installed.settings).topics
+    listed = read_topics(installed.stream, installed.settings).topics
     assert [(row["topic"], row["state"], row["lag"]) for row in table_of(whole)] == [
         (topic.topic, topic.state.value, topic.lag_messages) for topic in listed
     ]

@@ -15,7 +15,7 @@ import pytest
 from dagster import AssetKey, DagsterRunStatus
 from deltalake import DeltaTable
 
-from lockstep.engine.driver.handover import Phase, pulse
+from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.names import OUTCOME_TAG
 from lockstep.table.delta_log import Desired
@@ -83,7 +83,7 @@ def newest_metadata(installation: Installation, asset: str) -> Mapping[str, obje
 def writing_run(installation: Installation) -> str:
     """Dagster's id of the run that writes."""
     wait_until(lambda: installation.writes(installation.epoch()), "a run writes")
-    last = pulse(installation.folders.control, installation.epoch())
+    last = read_heartbeat(installation.folders.control, installation.epoch())
     assert last is not None
     return last.run_id
 
@@ -122,7 +122,7 @@ def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(installatio
     wait_until(lambda: installation.position("second") == 300, "the new topic is read")
     handed_over = ended(installation, first)
     assert (handed_over.status, handed_over.tags[OUTCOME_TAG]) == (DagsterRunStatus.SUCCESS, "handed over")
-    last = pulse(installation.folders.control, installation.epoch())
+    last = read_heartbeat(installation.folders.control, installation.epoch())
     assert last is not None
     assert (installation.epoch(), last.never_ending) == (epoch + 1, True)
     assert installation.head().desired is Desired.RUNNING
@@ -134,7 +134,7 @@ def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation
         assert instance.run_coordinator.cancel_run(run_id)
     assert ended(installation, run_id).status is DagsterRunStatus.CANCELED
     wait_until(lambda: installation.head().desired is Desired.STOPPED, "the stop is committed")
-    last = pulse(installation.folders.control, epoch)
+    last = read_heartbeat(installation.folders.control, epoch)
     assert last is not None
     assert last.phase is Phase.ENDED
     command(installation, "lockstep.cli", "verify", "order_books")

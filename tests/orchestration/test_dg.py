@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.localdev.platform import Console
-from lockstep.localdev.processes import descendants, free_ports
+from lockstep.localdev.platform import DagsterClient
+from lockstep.localdev.processes import find_free_ports, list_descendants
 from tests.orchestration.installation import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -37,16 +37,16 @@ def test_dg_check_defs_accepts_the_repository(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_dg_dev_brings_up_the_code_location_and_every_daemon(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     with (tmp_path / "dg.log").open("wb") as log:
         command = [DG, "dev", "--port", str(port), "--host", "127.0.0.1"]
         process = subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log)
-    console = Console(f"http://127.0.0.1:{port}")
+    console = DagsterClient(f"http://127.0.0.1:{port}")
     try:
         wait_until(lambda: process.poll() is not None or not console.troubles(), "Dagster works")
         assert process.poll() is None, (tmp_path / "dg.log").read_text()
     finally:
-        family = [process.pid, *descendants(process.pid)]
+        family = [process.pid, *list_descendants(process.pid)]
         process.send_signal(signal.SIGINT)
         process.wait(120)
     wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left", seconds=120)

@@ -12,9 +12,9 @@ from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
 from lockstep.orchestration import launch
-from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, start_on_its_way
+from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, find_start_on_its_way
 from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
-from lockstep.orchestration.table_asset import launch_of
+from lockstep.orchestration.table_asset import find_launch
 from lockstep.table import commit
 from lockstep.table.delta_log import Desired
 from tests.table.protocol_run import ProtocolRun, anything, folders_in
@@ -55,7 +55,7 @@ def folders(tmp_path: Path) -> StreamFolders:
 @pytest.fixture
 def claimed(folders: StreamFolders) -> ProtocolRun:
     run = ProtocolRun(folders)
-    run.head = run.output.commit(commit.claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
+    run.head = run.output.commit(commit.commit_claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
     return run
 
 
@@ -92,8 +92,8 @@ def test_a_start_whose_run_ended_otherwise_says_how(
 
 
 def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: DagsterInstance) -> None:
-    assert launch_of(made(instance, DagsterRunStatus.STARTED, **{WISH_TAG: "7"})).wished_version == 7
-    assert launch_of(made(instance, DagsterRunStatus.STARTED)).wished_version is None
+    assert find_launch(made(instance, DagsterRunStatus.STARTED, **{WISH_TAG: "7"})).wished_version == 7
+    assert find_launch(made(instance, DagsterRunStatus.STARTED)).wished_version is None
 
 
 def test_a_start_that_another_run_forestalled_is_a_start(
@@ -143,13 +143,13 @@ def test_a_start_that_is_on_its_way_is_waited_for_and_no_second_one_is_launched(
 ) -> None:
     run = made(instance, DagsterRunStatus.STARTED, **{AUTOMATIC_TAG: asked_by})
     with run_heartbeat(folders.control, run.run_id):
-        assert start_on_its_way(order_books, folders, instance) == (run.run_id if found else None)
+        assert find_start_on_its_way(order_books, folders, instance) == (run.run_id if found else None)
     instance.delete_run(run.run_id)
 
 
 def test_a_start_of_before_that_is_dead_is_not_waited_for(instance: DagsterInstance, folders: StreamFolders) -> None:
     run = made(instance, DagsterRunStatus.STARTED, **{AUTOMATIC_TAG: "supervisor"})
-    assert start_on_its_way(order_books, folders, instance) is None
+    assert find_start_on_its_way(order_books, folders, instance) is None
     instance.delete_run(run.run_id)
 
 

@@ -28,8 +28,8 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInst
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
 
 from assets.order_books import order_books
-from lockstep.orchestration.pruning import Pruned, PruningLimits, PruningScope, prune
-from lockstep.orchestration.pruning_job import limits_of, pruning_job
+from lockstep.orchestration.pruning import Pruned, PruningLimits, PruningScope, prune_storage
+from lockstep.orchestration.pruning_job import make_pruning_job, read_limits
 from lockstep.settings import DagsterSettings
 
 DAY = 86_400.0
@@ -114,22 +114,22 @@ def test_old_runs_are_deleted_with_their_files_and_the_newest_of_each_job_stay(
     instance: DagsterInstance, tmp_path: Path
 ) -> None:
     ours, theirs = [run(instance) for _ in range(3)], run(instance, THEIRS, FOREIGN)
-    assert prune(instance, SCOPE, LIMITS, days_on(6)) == Pruned(runs=0)
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(6)) == Pruned(runs=0)
     assert set(instance.get_run_ids()) == {*ours, theirs}
 
-    assert prune(instance, SCOPE, LIMITS, days_on(8)).runs == 2
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)).runs == 2
 
     left = {ours[2], theirs}
     assert set(instance.get_run_ids()) == left
     assert files(tmp_path) <= left
     assert len(observed(instance, TABLE)) == 1
     assert instance.all_logs(ours[2])
-    assert prune(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
 
 
 def test_no_more_than_so_many_runs_of_a_job_stay_however_young(instance: DagsterInstance) -> None:
     ours = [run(instance) for _ in range(5)]
-    assert prune(instance, SCOPE, LIMITS, time.time()).runs == 2
+    assert prune_storage(instance, SCOPE, LIMITS, time.time()).runs == 2
     assert instance.get_run_ids() == ours[:1:-1]
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_goes_on_stays_and_loses_its_old_windows_but_the_newest(insta
         kind = DagsterEventType.ASSET_OBSERVATION.value
         instance.report_dagster_event(DagsterEvent(kind, OURS, event_specific_data=observation), living)
 
-    assert prune(instance, SCOPE, LIMITS, days_on(8)).events == 2
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)).events == 2
 
     assert instance.get_run_ids() == [living]
     (record,) = instance.fetch_observations(TABLE, limit=10).records
@@ -157,16 +157,16 @@ def test_events_without_a_run_go_but_for_the_newest_of_each_asset_partition_and_
             instance.report_runless_asset_event(AssetObservation(TOPICS, partition=partition))
         instance.report_runless_asset_event(AssetMaterialization(TABLE))
         instance.report_runless_asset_event(AssetObservation(FOREIGN))
-    assert prune(instance, SCOPE, LIMITS, days_on(6)).events == 0
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(6)).events == 0
 
-    assert prune(instance, SCOPE, LIMITS, days_on(8)).events == 12
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)).events == 12
 
     assert sorted(observed(instance, TOPICS), key=str) == [None, "a", "b"]
     assert len(instance.fetch_materializations(TABLE, limit=10).records) == 1
     assert instance.get_latest_materialization_event(TABLE) is not None
     assert len(observed(instance, FOREIGN)) == 4
     assert len(instance.all_logs(RUNLESS_RUN_ID)) == 4 + 4
-    assert prune(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
 
 
 def test_results_of_a_check_go_but_for_the_newest(instance: DagsterInstance) -> None:
@@ -174,7 +174,7 @@ def test_results_of_a_check_go_but_for_the_newest(instance: DagsterInstance) -> 
     for passed in (True, True, False):
         instance.report_runless_asset_event(AssetCheckEvaluation(TABLE, key.name, passed=passed, metadata={}))
 
-    assert prune(instance, SCOPE, LIMITS, days_on(8)).check_results == 2
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)).check_results == 2
 
     (left,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     assert left.evaluation is not None
@@ -185,7 +185,7 @@ def test_ticks_that_did_nothing_go_after_hours(instance: DagsterInstance) -> Non
     for name in ("s_topics", "theirs"):
         add_ticks(instance, name)
 
-    prune(instance, SCOPE, LIMITS, time.time() + LIMITS.tick_seconds + 60)
+    prune_storage(instance, SCOPE, LIMITS, time.time() + LIMITS.tick_seconds + 60)
 
     assert [(tick.instigator_name, tick.status) for tick in ticks(instance)] == [
         ("s_topics", TickStatus.SUCCESS),
@@ -198,7 +198,7 @@ def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: Dags
     ended = run(instance)
     instance.run_storage.delete_run(ended)  # and then it was killed
     assert ended in files(tmp_path)
-    assert prune(instance, SCOPE, LIMITS, time.time()).files == 1
+    assert prune_storage(instance, SCOPE, LIMITS, time.time()).files == 1
     assert not list((tmp_path / "history" / "runs").glob(f"{ended}*"))
 
 
@@ -207,15 +207,15 @@ def test_the_files_do_not_grow_from_week_to_week(instance: DagsterInstance, tmp_
     for week in range(4):
         for _ in range(40):
             instance.report_runless_asset_event(AssetObservation(TOPICS, metadata={"text": "x" * 10_000}))
-        prune(instance, SCOPE, LIMITS, days_on(8 + week))
+        prune_storage(instance, SCOPE, LIMITS, days_on(8 + week))
         sizes.append(sum((tmp_path / "history" / "runs" / name).stat().st_size for name in ("index.db", ".db")))
     assert sizes[3] <= sizes[1]
 
 
 def test_the_job_prunes_by_the_settings(instance: DagsterInstance) -> None:
     settings = DagsterSettings(retention_days=0.5, runs_max=2)
-    assert limits_of(settings) == PruningLimits(seconds=DAY / 2, runs_max=2)
-    pruning = pruning_job([order_books], settings)
+    assert read_limits(settings) == PruningLimits(seconds=DAY / 2, runs_max=2)
+    pruning = make_pruning_job([order_books], settings)
     for _ in range(3):
         run(instance, "order_books_stream")
     assert pruning.execute_in_process(instance=instance).success

@@ -12,11 +12,11 @@ from assets.order_books import order_books
 from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
 from lockstep.engine.driver.handover import Heartbeat
-from lockstep.model.table_schema import table_schema
+from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import rotation
-from lockstep.orchestration.definitions import stream_assets
+from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.spark_resource import spark_resource
+from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import commit
 from lockstep.table.create import open_tables
@@ -38,16 +38,16 @@ class Rotated:
         self.instance, self.schedule = instance, rotation_schedule(order_books, settings)
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
-            assets=stream_assets(order_books, settings, owners=()),
+            assets=make_stream_assets(order_books, settings, owners=()),
             jobs=[streaming_job(order_books)],
             schedules=[self.schedule],
-            resources={"spark": spark_resource(settings)},
+            resources={"spark": make_spark_resource(settings)},
         )
 
     def claim(self, desired: Desired = Desired.RUNNING) -> None:
         """Make the tables and claim them, as a first run does."""
-        output = open_tables(self.folders, table_schema(order_books.types.row), "a cluster")
-        output.commit(commit.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        output = open_tables(self.folders, make_table_schema(order_books.types.row), "a cluster")
+        output.commit(commit.commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
 
     def run(self, status: DagsterRunStatus) -> DagsterRun:
         return self.instance.create_run_for_job(self.definitions.resolve_job_def("order_books_stream"), status=status)

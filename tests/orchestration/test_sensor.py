@@ -13,14 +13,14 @@ from dagster import DagsterInstance, Definitions, build_sensor_context, validate
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep import Topics
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic
-from lockstep.model.table_schema import table_schema
-from lockstep.orchestration.definitions import stream_assets
+from lockstep.model.table_schema import make_table_schema
+from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
 from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor, read_cursor
-from lockstep.orchestration.spark_resource import spark_resource
+from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import commit
 from lockstep.table.commit import OutputLog
@@ -46,10 +46,10 @@ class Watched:
         self.stream, self.settings, self.instance = stream, settings, instance
         self.sensor = topics_sensor(stream, settings)
         self.definitions = Definitions(
-            assets=stream_assets(stream, settings, owners=()),
+            assets=make_stream_assets(stream, settings, owners=()),
             jobs=[streaming_job(stream)],
             sensors=[self.sensor],
-            resources={"spark": spark_resource(settings)},
+            resources={"spark": make_spark_resource(settings)},
         )
 
     def tick(self, cursor: str | None = None) -> SensorExecutionData:
@@ -60,10 +60,10 @@ class Watched:
 
     def claim(self, desired: Desired | None = None) -> OutputLog:
         """Make the tables and claim them, as a first run does; a bounded one, unless said otherwise."""
-        cluster = Discovery(admin_client(self.settings.kafka), 15.0).cluster_id()
+        cluster = ClusterAdmin(make_admin_client(self.settings.kafka), 15.0).cluster_id()
         folders = StreamFolders(self.stream.name, self.settings.table_root)
-        output = open_tables(folders, table_schema(self.stream.types.row), cluster)
-        output.commit(commit.claim(0, output.table_id, lambda _: None, desired=desired))
+        output = open_tables(folders, make_table_schema(self.stream.types.row), cluster)
+        output.commit(commit.commit_claim(0, output.table_id, lambda _: None, desired=desired))
         return output
 
 
@@ -150,7 +150,7 @@ def test_a_run_that_is_on_its_way_is_waited_for(watched: Watched, topic_family: 
 
 def test_a_stream_that_a_person_stopped_stays_stopped(watched: Watched, topic_family: str) -> None:
     writer = commit.Writer(epoch=1, generation=1)
-    watched.claim().commit(commit.desire(writer, Desired.STOPPED, "terminated in Dagster"))
+    watched.claim().commit(commit.set_desired_state(writer, Desired.STOPPED, "terminated in Dagster"))
     create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
 
     tick = watched.tick()

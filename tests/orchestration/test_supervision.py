@@ -22,15 +22,15 @@ from lockstep.engine.driver.handover import (
     RUN_FILE,
     Heartbeat,
     RunPulse,
-    publish,
+    publish_heartbeat,
+    read_run_heartbeats,
+    read_this_process,
     run_heartbeat,
-    run_pulses,
-    this_process,
 )
-from lockstep.model.table_schema import table_schema
-from lockstep.orchestration.definitions import stream_assets
+from lockstep.model.table_schema import make_table_schema
+from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.spark_resource import spark_resource
+from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import LOOK_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import commit
@@ -56,17 +56,17 @@ class Supervised:
         self.instance, self.sensor = instance, supervisor_sensor(order_books, settings)
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
-            assets=stream_assets(order_books, settings, owners=()),
+            assets=make_stream_assets(order_books, settings, owners=()),
             jobs=[streaming_job(order_books)],
             sensors=[self.sensor],
-            resources={"spark": spark_resource(settings)},
+            resources={"spark": make_spark_resource(settings)},
         )
         self.cursor: str | None = None
 
     def claim(self, desired: Desired = Desired.RUNNING) -> OutputLog:
         """Make the tables and claim them, as a first run does."""
-        output = open_tables(self.folders, table_schema(order_books.types.row), "a cluster")
-        output.commit(commit.claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        output = open_tables(self.folders, make_table_schema(order_books.types.row), "a cluster")
+        output.commit(commit.commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
         return output
 
     @property
@@ -97,7 +97,7 @@ class Supervised:
 
     def dead_file(self, run: DagsterRun) -> None:
         """The liveness file of a run that was killed."""
-        publish(self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunPulse(counter=9)))
+        publish_heartbeat(self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunPulse(counter=9)))
 
     def dead_writer(self, run: DagsterRun, epoch: int = 1) -> None:
         """The liveness file of a writer that was killed."""
@@ -185,7 +185,7 @@ def test_a_run_that_dagster_shows_as_started_though_it_was_killed_is_failed_and_
     looks = supervised.looks()
     assert requests(looks) == [0, 0, 1]
     assert supervised.status(run) is DagsterRunStatus.FAILURE
-    assert run_pulses(supervised.folders.control) == {}
+    assert read_run_heartbeats(supervised.folders.control) == {}
     (request,) = looks[-1].run_requests or []
     assert request.tags[CAUSE_TAG] == f"supervisor: the writer of epoch 1 is gone (run {run.run_id[:8]}: STARTED)"
 
@@ -201,8 +201,8 @@ def test_a_dead_run_of_a_stopped_stream_is_closed_too(supervised: Supervised) ->
 def test_a_run_whose_process_is_there_is_not_closed_though_it_does_not_count(supervised: Supervised) -> None:
     supervised.claim()
     run = supervised.run(DagsterRunStatus.STARTED)
-    suspended = msgspec.json.encode(RunPulse(9, this_process()))
-    publish(supervised.folders.control / f"{run.run_id}{RUN_FILE}", suspended)
+    suspended = msgspec.json.encode(RunPulse(9, read_this_process()))
+    publish_heartbeat(supervised.folders.control / f"{run.run_id}{RUN_FILE}", suspended)
     assert requests(supervised.looks()) == [0, 0, 1]
     assert supervised.status(run) is DagsterRunStatus.STARTED
 
@@ -219,9 +219,9 @@ def test_a_run_that_is_on_its_way_is_waited_for(supervised: Supervised, status: 
 def test_a_run_outside_of_dagster_that_counts_is_waited_for(supervised: Supervised) -> None:
     supervised.claim()
     with run_heartbeat(supervised.folders.control, "lockstep"):
-        counted = run_pulses(supervised.folders.control)["lockstep"]
+        counted = read_run_heartbeats(supervised.folders.control)["lockstep"]
         for _ in range(2 * LOOKS):
-            publish(supervised.folders.control / f"lockstep{RUN_FILE}", msgspec.json.encode(counted))
+            publish_heartbeat(supervised.folders.control / f"lockstep{RUN_FILE}", msgspec.json.encode(counted))
             counted = msgspec.structs.replace(counted, counter=counted.counter + 1_000)
             assert requests([supervised.look()]) == [0]
 

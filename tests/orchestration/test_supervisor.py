@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.engine.driver.handover import LOOKS, Phase, Pulse
+from lockstep.engine.driver.handover import LOOKS, HeartbeatRecord, Phase
 from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,
     LIVED_SECONDS,
@@ -18,8 +18,8 @@ from lockstep.orchestration.supervisor_policy import (
     SupervisorCursor,
     SupervisorDecision,
     SupervisorLook,
+    compute_pause_seconds,
     decide_supervision,
-    pause_seconds,
     read_supervisor_cursor,
 )
 from lockstep.table.delta_log import Desired, Head
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BOOT = 1_000.0
 TICK_SECONDS = 5.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
-PULSE = Pulse(counter=50, phase=Phase.WRITING, never_ending=True, run_id="writer")
+PULSE = HeartbeatRecord(counter=50, phase=Phase.WRITING, never_ending=True, run_id="writer")
 STILL = SupervisorLook(head=HEAD, pulse=PULSE)
 
 
@@ -49,7 +49,7 @@ def run(
 
 
 def look(
-    *runs: SeenRun, pulse: Pulse | None = PULSE, desired: Desired = Desired.RUNNING, **more: str
+    *runs: SeenRun, pulse: HeartbeatRecord | None = PULSE, desired: Desired = Desired.RUNNING, **more: str
 ) -> SupervisorLook:
     return SupervisorLook(head=head(desired), pulse=pulse, runs=runs, **more)
 
@@ -144,7 +144,7 @@ def test_after_a_reboot_no_back_off_of_before_holds_up_the_start() -> None:
 
 
 @pytest.mark.parametrize("pulse", [None, PULSE])
-def test_a_machine_that_is_started_first_starts_the_stream_after_three_looks(pulse: Pulse | None) -> None:
+def test_a_machine_that_is_started_first_starts_the_stream_after_three_looks(pulse: HeartbeatRecord | None) -> None:
     assert Supervised().until_start(look(pulse=pulse)) == LOOKS * TICK_SECONDS
 
 
@@ -233,7 +233,7 @@ def test_a_run_of_an_older_release_is_not_closed_while_its_writer_counts() -> No
     """It leaves no file, and its epoch does not say which run it is."""
     supervised = Supervised()
     for counter in range(200):
-        decision = supervised.see(look(run(), pulse=Pulse(counter, Phase.WRITING, never_ending=True)))
+        decision = supervised.see(look(run(), pulse=HeartbeatRecord(counter, Phase.WRITING, never_ending=True)))
         assert (decision.start, decision.close) == (None, ())
 
 
@@ -292,8 +292,8 @@ def test_a_writer_that_lived_long_enough_ends_the_back_off_and_one_that_did_not_
 
 
 def test_pauses_grow_to_their_bound_and_no_further() -> None:
-    assert [pause_seconds(attempt) for attempt in (0, 1, 2, 3, 4)] == [0, 10, 20, 40, 80]
-    assert {pause_seconds(attempt) for attempt in range(6, 2_000)} == {PAUSE_SECONDS_MAX}
+    assert [compute_pause_seconds(attempt) for attempt in (0, 1, 2, 3, 4)] == [0, 10, 20, 40, 80]
+    assert {compute_pause_seconds(attempt) for attempt in range(6, 2_000)} == {PAUSE_SECONDS_MAX}
 
 
 def test_the_cursor_keeps_no_runs_of_the_past() -> None:

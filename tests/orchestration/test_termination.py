@@ -8,11 +8,11 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus, job
 
 from lockstep.engine.driver.handover import Heartbeat
-from lockstep.engine.driver.main_thread import Stopping
+from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.errors import Fenced
 from lockstep.model.finding import Finding
 from lockstep.orchestration import run_lifecycle
-from lockstep.orchestration.run_lifecycle import OwnRun, asked_to_terminate, record_stop
+from lockstep.orchestration.run_lifecycle import RunStatusPoller, record_stop, was_terminated_by_user
 from lockstep.table import commit
 from lockstep.table.delta_log import Desired, Head
 from tests.table.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
@@ -38,7 +38,7 @@ def running(folders: StreamFolders, desired: Desired = Desired.RUNNING) -> Proto
     """A run that has claimed the table."""
     run = ProtocolRun(folders)
     epoch = run.head.epoch
-    run.head = run.output.commit(commit.claim(epoch, run.output.table_id, anything, desired=desired)).head
+    run.head = run.output.commit(commit.commit_claim(epoch, run.output.table_id, anything, desired=desired)).head
     return run
 
 
@@ -126,27 +126,27 @@ def test_whoever_asks_dagster_to_terminate_is_remembered_whatever_becomes_of_the
     instance: DagsterInstance, end: str
 ) -> None:
     run = started(instance)
-    assert not asked_to_terminate(instance, run.run_id)
+    assert not was_terminated_by_user(instance, run.run_id)
     instance.report_run_canceling(run)
     if end == "canceled":
         instance.report_run_canceled(run)
     elif end == "failed":  # as the code server reports a process that was killed while it stopped
         instance.report_run_failed(run)
-    assert asked_to_terminate(instance, run.run_id)
+    assert was_terminated_by_user(instance, run.run_id)
 
 
 def test_a_run_that_dagster_marked_as_canceled_at_once_was_terminated_too(instance: DagsterInstance) -> None:
     run = started(instance)
     instance.report_run_canceled(run)
-    assert asked_to_terminate(instance, run.run_id)
+    assert was_terminated_by_user(instance, run.run_id)
 
 
 def test_a_run_that_failed_or_was_deleted_was_not_terminated(instance: DagsterInstance) -> None:
     run, deleted = started(instance), started(instance)
     instance.report_run_failed(run)
     instance.delete_run(deleted.run_id)
-    assert not asked_to_terminate(instance, run.run_id)
-    assert not asked_to_terminate(instance, deleted.run_id)
+    assert not was_terminated_by_user(instance, run.run_id)
+    assert not was_terminated_by_user(instance, deleted.run_id)
 
 
 def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(
@@ -154,8 +154,8 @@ def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(
 ) -> None:
     """Dagster has no process to send a signal to: it only marks the run."""
     monkeypatch.setattr(run_lifecycle, "ASK_SECONDS", 0.0)
-    run, stopping = started(instance), Stopping()
-    own = OwnRun(instance, run.run_id)
+    run, stopping = started(instance), StopSignal()
+    own = RunStatusPoller(instance, run.run_id)
     own.tick(stopping)
     assert not stopping.wanted.is_set()
     assert not instance.run_coordinator.cancel_run(run.run_id)  # as the web server does

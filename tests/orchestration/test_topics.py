@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.engine.driver.handover import Phase, Pulse
+from lockstep.engine.driver.handover import HeartbeatRecord, Phase
 from lockstep.orchestration.restart_policy import (
     PAUSE_SECONDS,
     SUBSCRIBE_SECONDS,
     SUPERVISE_SECONDS,
     Cursor,
-    Look,
-    decide,
+    SensorObservation,
+    decide_restart,
     read_cursor,
 )
 from lockstep.table.delta_log import Desired, Head
 
 NOW = 1_000_000.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
-LIVING = Pulse(counter=50, phase=Phase.WRITING, never_ending=True)
+LIVING = HeartbeatRecord(counter=50, phase=Phase.WRITING, never_ending=True)
 DEAD, ENDED = LIVING, msgspec.structs.replace(LIVING, phase=Phase.ENDED)
 SEEN_BEFORE = Cursor(pulse="3:10")
 SUPERVISED = Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS)
@@ -30,11 +30,11 @@ def look(
     wanted: str = "a b",
     subscribed: str = "a",
     head: Head | None = HEAD,
-    pulse: Pulse | None = None,
+    pulse: HeartbeatRecord | None = None,
     on_its_way: str | None = None,
     unfinished: str = "",
-) -> Look:
-    return Look(
+) -> SensorObservation:
+    return SensorObservation(
         head=head,
         wanted=frozenset(wanted.split()),
         subscribed=frozenset(subscribed.split()),
@@ -68,8 +68,8 @@ def desired(wish: Desired) -> Head:
         (look(unfinished="k"), Cursor(run_key="k", awaited="b", asked_at=NOW - 500), "has not subscribed yet"),
     ],
 )
-def test_nothing_is_started_while_there_is_a_reason_to_wait(seen: Look, cursor: Cursor, says: str) -> None:
-    decision = decide(seen, cursor, NOW)
+def test_nothing_is_started_while_there_is_a_reason_to_wait(seen: SensorObservation, cursor: Cursor, says: str) -> None:
+    decision = decide_restart(seen, cursor, NOW)
     assert decision.restart is None
     assert says in decision.says
 
@@ -86,23 +86,23 @@ PULSES = (
 @pytest.mark.parametrize("pulse", PULSES)
 @pytest.mark.parametrize(("wish", "never_ending"), [(Desired.RUNNING, True), (Desired.BOUNDED, False)])
 def test_the_desired_state_decides_the_kind_of_run_whatever_lives(
-    pulse: Pulse | None,
+    pulse: HeartbeatRecord | None,
     wish: Desired,
     never_ending: bool,  # noqa: FBT001
 ) -> None:
     counter = pulse.counter if pulse is not None else ""
     long_ago = Cursor(pulse=f"3:{counter}", pulse_at=NOW - SUPERVISE_SECONDS)
-    restart = decide(look(wanted="c a b", head=desired(wish), pulse=pulse), long_ago, NOW).restart
+    restart = decide_restart(look(wanted="c a b", head=desired(wish), pulse=pulse), long_ago, NOW).restart
     assert restart is not None
     assert (restart.never_ending, restart.added, restart.epoch) == (never_ending, ("b", "c"), 3)
 
 
 def test_a_bounded_stream_has_no_supervisor_to_wait_for() -> None:
-    assert decide(look(head=desired(Desired.BOUNDED)), Cursor(), NOW).restart is not None
+    assert decide_restart(look(head=desired(Desired.BOUNDED)), Cursor(), NOW).restart is not None
 
 
 def test_a_writer_that_counts_is_asked_to_hand_over_at_once() -> None:
-    restart = decide(look(pulse=LIVING), SEEN_BEFORE, NOW).restart
+    restart = decide_restart(look(pulse=LIVING), SEEN_BEFORE, NOW).restart
     assert restart is not None
     assert restart.never_ending
 
@@ -112,9 +112,9 @@ def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
     for tick in range(12):
         there = min(200, 20 * tick * 10)  # topics made by then
         wanted = {"a"} | {f"new{number}" for number in range(there)}
-        pulse = Pulse(counter=50 + tick, phase=Phase.WRITING, never_ending=True)
-        seen = Look(head=HEAD, wanted=frozenset(wanted), subscribed=subscribed, pulse=pulse)
-        decision = decide(seen, cursor, NOW + 10 * tick)
+        pulse = HeartbeatRecord(counter=50 + tick, phase=Phase.WRITING, never_ending=True)
+        seen = SensorObservation(head=HEAD, wanted=frozenset(wanted), subscribed=subscribed, pulse=pulse)
+        decision = decide_restart(seen, cursor, NOW + 10 * tick)
         cursor = decision.cursor
         if decision.restart is not None:
             restarts += 1
@@ -126,7 +126,7 @@ def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
 def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later() -> None:
     cursor, keys, times = SUPERVISED, [], []
     for second in range(0, 400, 10):
-        decision = decide(look(), cursor, NOW + second)
+        decision = decide_restart(look(), cursor, NOW + second)
         cursor = decision.cursor
         if decision.restart is not None:
             keys.append(decision.restart.run_key)
@@ -137,24 +137,24 @@ def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later(
 
 def test_a_run_that_subscribed_what_it_was_for_is_not_waited_for() -> None:
     cursor = msgspec.structs.replace(SUPERVISED, run_key="k", awaited="z", asked_at=NOW - 31)
-    assert decide(look(unfinished="k"), cursor, NOW).restart is not None
+    assert decide_restart(look(unfinished="k"), cursor, NOW).restart is not None
 
 
 def test_a_run_that_never_subscribes_is_given_up_after_ten_minutes() -> None:
     cursor = msgspec.structs.replace(SUPERVISED, run_key="k", awaited="b", asked_at=NOW - 600)
-    assert decide(look(unfinished="k"), cursor, NOW).restart is not None
+    assert decide_restart(look(unfinished="k"), cursor, NOW).restart is not None
 
 
 def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
     ahead = msgspec.structs.replace(SUPERVISED, asked_at=NOW + 10 * PAUSE_SECONDS)
-    assert decide(look(), ahead, NOW).restart is not None
-    assert decide(look(), Cursor(pulse="3:", pulse_at=NOW + 3600), NOW).restart is not None
+    assert decide_restart(look(), ahead, NOW).restart is not None
+    assert decide_restart(look(), Cursor(pulse="3:", pulse_at=NOW + 3600), NOW).restart is not None
 
 
 def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
-    first = decide(look(), SUPERVISED, NOW).restart
-    rewound = decide(look(head=msgspec.structs.replace(HEAD, generation=2)), SUPERVISED, NOW).restart
-    other = decide(look(head=msgspec.structs.replace(HEAD, table_id="another")), SUPERVISED, NOW).restart
+    first = decide_restart(look(), SUPERVISED, NOW).restart
+    rewound = decide_restart(look(head=msgspec.structs.replace(HEAD, generation=2)), SUPERVISED, NOW).restart
+    other = decide_restart(look(head=msgspec.structs.replace(HEAD, table_id="another")), SUPERVISED, NOW).restart
     assert first is not None
     assert rewound is not None
     assert other is not None
@@ -182,27 +182,27 @@ def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
 def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
     """Its first batch tells what it reads; a run asked for before that would only restart it."""
     claimed = look(wanted="a b", subscribed="", pulse=LIVING)
-    first = decide(claimed, Cursor(), NOW)
+    first = decide_restart(claimed, Cursor(), NOW)
     assert first.restart is None
 
     counted_on = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=75))
-    second = decide(counted_on, first.cursor, NOW + 10)
+    second = decide_restart(counted_on, first.cursor, NOW + 10)
     assert second.restart is None
     assert "seen at the next looks" in second.says
 
     still = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=150))
-    third = decide(still, second.cursor, NOW + SUBSCRIBE_SECONDS)
+    third = decide_restart(still, second.cursor, NOW + SUBSCRIBE_SECONDS)
     assert third.restart is not None
     assert third.restart.added == ("a", "b")
 
 
 def test_a_successor_that_did_not_come_is_asked_for_again_as_a_run_that_never_ends() -> None:
     """By then the run before has handed over and ended: nothing that lives says so any more."""
-    first = decide(look(pulse=LIVING), SEEN_BEFORE, NOW)
+    first = decide_restart(look(pulse=LIVING), SEEN_BEFORE, NOW)
     assert first.restart is not None
     assert first.restart.never_ending
 
     handed_over = look(pulse=msgspec.structs.replace(LIVING, phase=Phase.ENDED))
-    again = decide(handed_over, first.cursor, NOW + 2 * PAUSE_SECONDS)
+    again = decide_restart(handed_over, first.cursor, NOW + 2 * PAUSE_SECONDS)
     assert again.restart is not None
     assert again.restart.never_ending

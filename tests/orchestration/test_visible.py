@@ -11,8 +11,8 @@ import psutil
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 
-from lockstep.localdev.platform import Console
-from lockstep.localdev.processes import descendants, free_ports
+from lockstep.localdev.platform import DagsterClient
+from lockstep.localdev.processes import find_free_ports, list_descendants
 from lockstep.orchestration.names import OUTCOME_TAG
 from tests.orchestration.installation import ROOT, Installation, Run, wait_until
 
@@ -32,7 +32,7 @@ NODE = """query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... 
 class Visible:
     """An installation whose stream lives, beside Dagster's web server and daemon."""
 
-    def __init__(self, installation: Installation, console: Console) -> None:
+    def __init__(self, installation: Installation, console: DagsterClient) -> None:
         self.installation, self.console = installation, console
 
     def asset(self, name: str) -> dict[str, Any]:
@@ -87,19 +87,19 @@ ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 def visible(installation: Installation) -> Iterator[Visible]:
     """A stream that lives, and a Dagster that looks at freshness every second."""
     installation.produce("first", 0, 500)
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     environment = {**installation.environment("home"), "FRESHNESS_DAEMON_INTERVAL_SECONDS": "1"}
     command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
     with (installation.folder / "dev.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    shown = Visible(installation, Console(f"http://127.0.0.1:{port}"))
+    shown = Visible(installation, DagsterClient(f"http://127.0.0.1:{port}"))
     try:
         wait_until(lambda: process.poll() is not None or not shown.console.troubles(), "Dagster works")
         assert process.poll() is None, (installation.folder / "dev.log").read_text()
         shown.stream()
         yield shown
     finally:
-        family = [process.pid, *descendants(process.pid)]
+        family = [process.pid, *list_descendants(process.pid)]
         process.send_signal(signal.SIGINT)
         process.wait(120)
         wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import Sent, as_sent, recorded_days
+from lockstep.localdev.recordings import Sent, read_recorded_days, to_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,6 @@ def both_days() -> Callable[[str], Sent]:
 
     @cache
     def load(book: str) -> Sent:
-        return as_sent(recorded_days(RECORDINGS, book))
+        return to_sent(read_recorded_days(RECORDINGS, book))
 
     return load

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.localdev.recordings import (
-    Kind,
     Recorded,
+    RecordedKind,
     RecordingError,
     Sent,
-    as_received,
-    as_sent,
-    recorded_books,
-    recorded_days,
+    read_recorded_books,
+    read_recorded_days,
+    to_received,
+    to_sent,
 )
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ COUNTS = {
 
 
 def test_three_books_are_recorded_over_two_days(recordings: Path) -> None:
-    assert recorded_books(recordings) == BOOKS
+    assert read_recorded_books(recordings) == BOOKS
     for book in BOOKS:
-        days = [path.name for path in recorded_days(recordings, book)]
+        days = [path.name for path in read_recorded_days(recordings, book)]
         assert [f"{book}_20240808.gz", f"{book}_20240809.gz"] == days
 
 
 @pytest.mark.parametrize("book", BOOKS)
 def test_each_file_holds_what_its_provenance_says(book: str, recordings: Path) -> None:
     found = []
-    for path in recorded_days(recordings, book):
-        sent = as_sent([path])
-        kept = sum(message.kind is Kind.DIFFERENCE for message in sent.messages)
+    for path in read_recorded_days(recordings, book):
+        sent = to_sent([path])
+        kept = sum(message.kind is RecordedKind.DIFFERENCE for message in sent.messages)
         found.append((kept, len(sent.stale), len(sent.tickers)))
     assert COUNTS[book] == tuple(found)
 
@@ -55,8 +55,8 @@ def test_each_file_holds_what_its_provenance_says(book: str, recordings: Path) -
 @pytest.mark.parametrize("book", BOOKS)
 def test_a_good_producer_sends_the_one_snapshot_first(book: str, both_days: Callable[[str], Sent]) -> None:
     kinds = [message.kind for message in both_days(book).messages]
-    assert kinds[0] is Kind.SNAPSHOT
-    assert set(kinds[1:]) == {Kind.DIFFERENCE}
+    assert kinds[0] is RecordedKind.SNAPSHOT
+    assert set(kinds[1:]) == {RecordedKind.DIFFERENCE}
 
 
 @pytest.mark.parametrize("book", BOOKS)
@@ -78,8 +78,8 @@ def test_the_first_kept_difference_reaches_over_the_snapshot(book: str, both_day
 def test_as_received_the_snapshot_comes_after_differences_it_does_not_contain(
     book: str, before: int, needed: int, recordings: Path, both_days: Callable[[str], Sent]
 ) -> None:
-    received = as_received(recorded_days(recordings, book))
-    place = [message.kind for message in received].index(Kind.SNAPSHOT)
+    received = to_received(read_recorded_days(recordings, book))
+    place = [message.kind for message in received].index(RecordedKind.SNAPSHOT)
     early = set(received[:place])
     assert before == place
     assert needed == len(early.intersection(both_days(book).messages))
@@ -88,7 +88,7 @@ def test_as_received_the_snapshot_comes_after_differences_it_does_not_contain(
 
 @pytest.mark.parametrize("book", BOOKS)
 def test_both_ways_load_the_same_messages(book: str, recordings: Path, both_days: Callable[[str], Sent]) -> None:
-    received = as_received(recorded_days(recordings, book))
+    received = to_received(read_recorded_days(recordings, book))
     sent = both_days(book)
     assert sorted(received, key=repr) == sorted(sent.messages + sent.stale, key=repr)
 
@@ -97,16 +97,16 @@ def test_both_ways_load_the_same_messages(book: str, recordings: Path, both_days
 def test_the_second_day_alone_has_no_snapshot_and_goes_on_where_the_first_ended(
     book: str, recordings: Path, both_days: Callable[[str], Sent]
 ) -> None:
-    first, second = (as_sent([path]).messages for path in recorded_days(recordings, book))
-    assert {Kind.DIFFERENCE} == {message.kind for message in second}
+    first, second = (to_sent([path]).messages for path in read_recorded_days(recordings, book))
+    assert {RecordedKind.DIFFERENCE} == {message.kind for message in second}
     assert first + second == both_days(book).messages
 
 
 def test_a_message_keeps_its_bytes_its_session_and_its_receive_time(recordings: Path) -> None:
-    path = recorded_days(recordings, "cm_btcusd_perp")[0]
+    path = read_recorded_days(recordings, "cm_btcusd_perp")[0]
     with gzip.open(path) as recording:
         line = recording.readline()
-    message = as_received([path])[0]
+    message = to_received([path])[0]
     assert line == b"%d %s\n" % (message.received_ns, message.value)
     assert message.key == b"cm_btcusd_perp"
     assert message.timestamp_ms == 1_723_161_256_172
@@ -117,7 +117,7 @@ def test_a_line_that_is_no_recorded_message_is_refused_with_its_place(line: byte
     path = tmp_path / "spot_x_20240808.gz"
     path.write_bytes(gzip.compress(b'5 {"lastUpdateId":1}\n' + line))
     with pytest.raises(RecordingError, match="line 2: not a recorded message") as refusal:
-        as_sent([path])
+        to_sent([path])
     assert (path, 2) == (refusal.value.path, refusal.value.line)
 
 
@@ -125,13 +125,13 @@ def test_a_second_snapshot_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "spot_x_20240808.gz"
     path.write_bytes(gzip.compress(b'5 {"lastUpdateId":1}\n' * 2))
     with pytest.raises(RecordingError, match="2 snapshots in one recording"):
-        as_sent([path])
+        to_sent([path])
 
 
 def test_extracting_an_extract_changes_nothing(recordings: Path, tmp_path: Path) -> None:
     source, made = tmp_path / "source", tmp_path / "made"
     source.mkdir()
-    for path in (recordings / "PROVENANCE.txt", *recorded_days(recordings, "spot_ethusdt")):
+    for path in (recordings / "PROVENANCE.txt", *read_recorded_days(recordings, "spot_ethusdt")):
         shutil.copy(path, source)
     subprocess.run([sys.executable, recordings.parent / "extract.py", source, made], check=True)
     for path in source.glob("*.gz"):

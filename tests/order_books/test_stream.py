@@ -12,11 +12,11 @@ import pytest
 
 from assets.order_books import order_books
 from lockstep import AvailableNow, Topics
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from lockstep.localdev.producer import produce
-from lockstep.localdev.recordings import as_received, as_sent, recorded_books, recorded_days
+from lockstep.localdev.recordings import read_recorded_books, read_recorded_days, to_received, to_sent
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.local_runs import LocalRuns
@@ -77,7 +77,7 @@ class Runs:
         """Append messages to a book's topic."""
         assert produce(self.broker.bootstrap_servers, self.topic(book), messages) == len(messages)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """All that is there now."""
         settings = Settings(
             kafka=KafkaSettings(bootstrap_servers=self.broker.bootstrap_servers),
@@ -88,7 +88,7 @@ class Runs:
             self.stream, settings, spark=lambda: self.context, stop=threading.Event(), trigger=AvailableNow()
         )
 
-    def run_without_spark(self) -> Outcome:
+    def run_without_spark(self) -> RunOutcome:
         """The same, with bins that run in this process."""
         return LocalRuns(self.stream, self.broker.bootstrap_servers, self.root).run()
 
@@ -106,14 +106,14 @@ def test_project_plain_fold_and_exchange_agree_over_midnight(
     runs: Runs, recordings: Path, both_days: Callable[[str], Sent]
 ) -> None:
     """Day 1 in one run; half of day 2 in a second, on Spark; the rest in a third, which finds no hot copy of state."""
-    sent = {book: both_days(book) for book in recorded_books(recordings)}
+    sent = {book: both_days(book) for book in read_recorded_books(recordings)}
     produce_part(runs, recordings, sent, 0, 0)
-    assert runs.run_without_spark() is Outcome.ENDED
+    assert runs.run_without_spark() is RunOutcome.ENDED
     produce_part(runs, recordings, sent, 0, 1)
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     runs.lose_hot_copies()
     produce_part(runs, recordings, sent, 1, 2)
-    assert runs.run_without_spark() is Outcome.ENDED
+    assert runs.run_without_spark() is RunOutcome.ENDED
     table = read_table(runs.folders.table)
     for book, both in sent.items():
         rows = rows_of(table, runs.topic(book), COLUMNS)
@@ -124,7 +124,7 @@ def test_project_plain_fold_and_exchange_agree_over_midnight(
 
 
 def test_the_second_day_alone_is_refused_by_name(runs: Runs, recordings: Path) -> None:
-    day_2 = as_sent(recorded_days(recordings, "spot_ethusdt")[1:]).messages
+    day_2 = to_sent(read_recorded_days(recordings, "spot_ethusdt")[1:]).messages
     runs.produce("spot_ethusdt", day_2[:100])
     with pytest.raises(IntegrityLost) as lost:
         runs.run()
@@ -143,9 +143,9 @@ def test_the_second_day_alone_is_refused_by_name(runs: Runs, recordings: Path) -
 
 def test_a_late_snapshot_halts_its_partition_after_what_precedes_it_and_no_other(runs: Runs, recordings: Path) -> None:
     """The recording as received has differences before its snapshot; another book lies before it in its partition."""
-    before = as_sent(recorded_days(recordings, "spot_btcusdt")).messages[:120]
-    late = as_received(recorded_days(recordings, "cm_btcusd_perp"))[:80]
-    other = as_sent(recorded_days(recordings, "spot_ethusdt")).messages[:150]
+    before = to_sent(read_recorded_days(recordings, "spot_btcusdt")).messages[:120]
+    late = to_received(read_recorded_days(recordings, "cm_btcusd_perp"))[:80]
+    other = to_sent(read_recorded_days(recordings, "spot_ethusdt")).messages[:150]
     runs.produce("cm_btcusd_perp", [*before, *late])
     runs.produce("spot_ethusdt", other)
     with pytest.raises(IntegrityLost, match=r"unknown session at .*cm_btcusd_perp/0 offset 120"):
@@ -166,7 +166,7 @@ def produce_part(runs: Runs, recordings: Path, sent: Mapping[str, Sent], start: 
 
 def part_of(messages: Sequence[Recorded], recordings: Path, book: str, start: int, until: int) -> Sequence[Recorded]:
     """Day 1 for (0, 0); else halves of day 2, from one to another."""
-    day_1 = len(as_sent(recorded_days(recordings, book)[:1]).messages)
+    day_1 = len(to_sent(read_recorded_days(recordings, book)[:1]).messages)
     if until == 0:
         return messages[:day_1]
     half = (len(messages) - day_1) // 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep import Kind
 from lockstep.testing import CRASH, RESTART, Event, Idle
-from lockstep.testing import Sent as Message
+from lockstep.testing import SentMessage as Message
 from tests.properties.probes import PLACELESS, REFUSED, WRONG_ROW, Sent
 
 ENCODED = msgspec.json.encode

@@ -8,15 +8,15 @@ from datetime import timedelta
 import msgspec
 
 from lockstep import (
+    Envelope,
     EventTime,
     FuzzyWindow,
+    InitialState,
     Kind,
     Link,
     NoIntegrity,
     Once,
-    Opened,
     Ordered,
-    Place,
     Record,
     Sequence,
     Stream,
@@ -63,13 +63,13 @@ class Probe(Transform[Sent, Held, Seen]):
 
     numbered = True
 
-    def place(self, message: Sent, record: Record) -> Place:
+    def place(self, message: Sent, record: Record) -> Envelope:
         if message.v == PLACELESS:
             raise ValueError("no place")
         session = (record.key or b"").decode()
         number = message.n if self.numbered else None
         link = Link(last=message.n, previous=message.n - 1)
-        return Place(
+        return Envelope(
             session,
             message.kind,
             sequence=number,
@@ -80,9 +80,9 @@ class Probe(Transform[Sent, Held, Seen]):
             resets=message.resets,
         )
 
-    def open(self, message: Sent, record: Record) -> Opened[Held, Seen]:
+    def open(self, message: Sent, record: Record) -> InitialState[Held, Seen]:
         held = Held([message.v], message.t + WINDOW_S)
-        return Opened(held, list(self._seen("open", held, message.v)))
+        return InitialState(held, list(self._seen("open", held, message.v)))
 
     def apply(self, state: Held, message: Sent, record: Record) -> Iterable[Seen]:
         state.values.append(message.v)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.testing import Judgement, Ran, Split, run
+from lockstep.testing import Judgement, RunResult, Split, run
 from tests.properties.feeds import Step, feed
 from tests.properties.probes import PLACELESS, REFUSED, STREAMS, WRONG_ROW, Held, Seen
 
 
-def ran(name: str, *steps: Step) -> Ran[Held, Seen]:
+def ran(name: str, *steps: Step) -> RunResult[Held, Seen]:
     messages = feed(list(steps))
     whole = run(STREAMS[name], *messages)
     assert whole == run(STREAMS[name], *messages, split=Split(1))
     return whole
 
 
-def judgements(of: Ran[Held, Seen]) -> list[Judgement]:
+def judgements(of: RunResult[Held, Seen]) -> list[Judgement]:
     return [verdict.judgement for verdict in of.verdicts]
 
 

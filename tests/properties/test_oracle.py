@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 
 from lockstep.testing import Event, run
-from lockstep.testing import Sent as Message
+from lockstep.testing import SentMessage as Message
 from tests.properties.feeds import CUTS, STEPS, Step, cut, feed
 from tests.properties.probes import PLACELESS, REFUSED, STREAMS, WRONG_ROW, Sent
 

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.model.finding import Hole
-from lockstep.model.table_schema import file_schema, table_schema
+from lockstep.model.table_schema import make_file_schema, make_table_schema
 from lockstep.table import commit, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
@@ -142,7 +142,7 @@ def quiet(place: Place, batch: int) -> ledger.LedgerRow:
         generation=1,
         batch=batch,
         epoch=1,
-        committed_at=ledger.now(),
+        committed_at=ledger.read_clock(),
         topic_id=place.topic_id,
         topic=place.topic,
         partition=place.partition,
@@ -176,14 +176,14 @@ def quiet(place: Place, batch: int) -> ledger.LedgerRow:
 def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> StreamFolders:
     """Commit the batches in order, the ledgers of the first `forwarded` ones also to their table."""
     folders = StreamFolders(STREAM, root)
-    output = open_tables(folders, table_schema(Reading), "cluster")
-    output.commit(commit.claim(0, output.table_id, lambda _: None))
+    output = open_tables(folders, make_table_schema(Reading), "cluster")
+    output.commit(commit.commit_claim(0, output.table_id, lambda _: None))
     for number, batch in enumerate(batches, 1):
         held = ledger.write_ledger(folders.ledger, [row for part in batch.values() for row in part.ledger])
         files = [arrow(rows) for part in batch.values() for rows in part.files if rows]
         named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=HOUR) for file in files)
-        planned = commit.Batch(number=number, commit_hour=HOUR, files=named, ledger=held)
-        output.commit(commit.batch(commit.Writer(epoch=1, generation=1), planned))
+        planned = commit.BatchCommit(number=number, commit_hour=HOUR, files=named, ledger=held)
+        output.commit(commit.commit_batch(commit.Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
             side_tables.SideLog(folders.ledger).forward((held,), number, after=number - 1)
     return folders
@@ -191,7 +191,7 @@ def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> 
 
 def arrow(rows: list[Row]) -> pa.Table:
     """Rows as a file holds them; nulls where none may be make the file's columns nullable."""
-    schema = file_schema(Reading)
+    schema = make_file_schema(Reading)
     if any(row[name] is None for row in rows for name in row):
         schema = pa.schema([column.with_nullable(nullable=True) for column in schema])
     return pa.Table.from_pylist(rows, schema=schema)

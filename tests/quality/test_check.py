@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from lockstep.errors import TableError
-from lockstep.quality.check import RULES, Checked, check_stream, result_file
-from lockstep.quality.rules import Outcome
+from lockstep.quality.check import RULES, Checked, check_stream, make_result_path
+from lockstep.quality.rules import RuleOutcome
 from tests.quality.stream_tables import CLEAN, RANGE, Part, Place, clean_batches, quiet, write
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 PROOF = RULES[-1]
-ALL_PASSED = dict.fromkeys(RULES, Outcome.PASSED)
+ALL_PASSED = dict.fromkeys(RULES, RuleOutcome.PASSED)
 
 
-def outcomes(checked: Checked) -> dict[str, Outcome]:
+def outcomes(checked: Checked) -> dict[str, RuleOutcome]:
     return {result.rule: result.outcome for result in checked.results}
 
 
@@ -67,7 +67,7 @@ def test_the_counts_of_a_clean_partition_are_exact(spark: SparkSession, tmp_path
 
 def test_an_empty_stream_has_nothing_to_check_and_does_not_pass(spark: SparkSession, tmp_path: Path) -> None:
     checked = check_stream(spark, write(tmp_path, []))
-    assert outcomes(checked) == dict.fromkeys(RULES, Outcome.NOTHING)
+    assert outcomes(checked) == dict.fromkeys(RULES, RuleOutcome.NOTHING)
     assert not checked.passed
 
 
@@ -77,7 +77,7 @@ def test_a_null_in_a_proof_column_is_found_and_nothing_is_judged_by_misread_rows
     batches = clean_batches(2)
     batches[1][CLEAN[0]].row(132)["_session"] = None
     checked = check_stream(spark, write(tmp_path, batches))
-    assert outcomes(checked) == dict.fromkeys(RULES, Outcome.CRASHED) | {PROOF: Outcome.FAILED}
+    assert outcomes(checked) == dict.fromkeys(RULES, RuleOutcome.CRASHED) | {PROOF: RuleOutcome.FAILED}
     assert [place["nulls"] for place in checked.results[-1].worst] == [1]
     assert not checked.passed
 
@@ -97,7 +97,7 @@ def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_
 def test_the_last_result_is_kept_beside_the_table(spark: SparkSession, tmp_path: Path) -> None:
     folders = write(tmp_path, clean_batches(1))
     checked = check_stream(spark, folders)
-    kept = json.loads(result_file(folders).read_text())
+    kept = json.loads(make_result_path(folders).read_text())
     assert msgspec.convert(kept["checked"], Checked) == checked
     assert [part["success"] for part in kept["great_expectations"]] == [True, True]
-    assert list(result_file(folders).parent.iterdir()) == [result_file(folders)]
+    assert list(make_result_path(folders).parent.iterdir()) == [make_result_path(folders)]

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from lockstep.model.finding import Hole
 from lockstep.quality.check import RULES, Checked, check_stream
-from lockstep.quality.rules import Outcome, PartitionSummary, partition_rules
-from lockstep.quality.suite import judge
+from lockstep.quality.rules import PartitionSummary, RuleOutcome, judge_partitions
+from lockstep.quality.suite import judge_summary
 from tests.quality.stream_tables import CLEAN, Part, Place, clean_batches, quiet, write
 
 if TYPE_CHECKING:
@@ -138,14 +138,14 @@ def place(checked: Checked, name: str) -> PartitionSummary:
 
 @pytest.mark.parametrize(("name", "seen_by"), [(fault.__name__, rules) for fault, rules in FAULTS], ids=NAMES)
 def test_a_fault_is_seen_by_the_rules_about_it_and_by_no_other(place: PartitionSummary, seen_by: set[str]) -> None:
-    rules = partition_rules(snapshots_emit=False)
+    rules = judge_partitions(snapshots_emit=False)
     assert {rule.id for rule in rules if rule.breaks(place)} == seen_by
 
 
 def test_every_rule_fails_and_names_the_partitions_that_broke_it(checked: Checked) -> None:
     for result in checked.results[:-1]:
         broken = {fault.__name__ for fault, seen_by in FAULTS if result.rule in seen_by}
-        assert (result.outcome, result.unexpected) == (Outcome.FAILED, len(broken))
+        assert (result.outcome, result.unexpected) == (RuleOutcome.FAILED, len(broken))
         assert {row["topic"] for row in result.worst} == broken
         assert result.checked == len(CLEAN) + len(FAULTS)
     assert not checked.passed
@@ -153,14 +153,14 @@ def test_every_rule_fails_and_names_the_partitions_that_broke_it(checked: Checke
 
 @pytest.mark.parametrize("name", ["a_number_is_used_by_two_messages"])
 def test_a_repeated_number_is_no_break_where_snapshots_emit_rows(place: PartitionSummary) -> None:
-    results = judge(partition_rules(snapshots_emit=True), [place]).results
-    assert [result.outcome for result in results] == [Outcome.PASSED] * 4
+    results = judge_summary(judge_partitions(snapshots_emit=True), [place]).results
+    assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 4
 
 
 @pytest.mark.parametrize("name", ["nothing_is_wrong"])
 def test_rows_without_numbers_leave_the_sequence_unchecked(place: PartitionSummary) -> None:
-    results = judge(partition_rules(snapshots_emit=True), [replace(place, numbered_rows=0)]).results
-    assert [result.outcome for result in results] == [Outcome.PASSED] * 3 + [Outcome.NOTHING]
+    results = judge_summary(judge_partitions(snapshots_emit=True), [replace(place, numbered_rows=0)]).results
+    assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 3 + [RuleOutcome.NOTHING]
     assert results[-1].reason == "no row carries a sequence"
 
 

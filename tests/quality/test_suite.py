@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.quality.rules import Outcome, Rule
-from lockstep.quality.suite import judge, not_judged, result_of, validate
+from lockstep.quality.rules import Rule, RuleOutcome
+from lockstep.quality.suite import judge_summary, list_not_judged, read_result, validate
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -37,28 +37,34 @@ HIGH, LOW = rule("high"), rule("low")
 
 
 def test_each_rule_has_its_own_result_whatever_the_order() -> None:
-    low, high = judge([LOW, HIGH], PLACES).results
-    assert (low.rule, low.outcome, low.observed, low.unexpected, low.checked) == ("low", Outcome.PASSED, 0, 0, 3)
-    assert (high.rule, high.outcome, high.observed, high.unexpected, high.checked) == ("high", Outcome.FAILED, 10, 2, 3)
+    low, high = judge_summary([LOW, HIGH], PLACES).results
+    assert (low.rule, low.outcome, low.observed, low.unexpected, low.checked) == ("low", RuleOutcome.PASSED, 0, 0, 3)
+    assert (high.rule, high.outcome, high.observed, high.unexpected, high.checked) == (
+        "high",
+        RuleOutcome.FAILED,
+        10,
+        2,
+        3,
+    )
     assert high.worst == ({"name": "three", "high": 7}, {"name": "two", "high": 3})
 
 
 def test_a_crashed_expectation_is_an_error_and_never_a_verdict() -> None:
     found, _ = validate({"high": "nowhere", "low": "low"}, {"low": [0, 0, 0]})
-    crashed = result_of(HIGH, [0, 0, 0], PLACES, found["high"])
-    assert (crashed.outcome, crashed.observed) == (Outcome.CRASHED, None)
+    crashed = read_result(HIGH, [0, 0, 0], PLACES, found["high"])
+    assert (crashed.outcome, crashed.observed) == (RuleOutcome.CRASHED, None)
     assert "nowhere" in crashed.reason
-    assert result_of(LOW, [0, 0, 0], PLACES, found["low"]).passed
+    assert read_result(LOW, [0, 0, 0], PLACES, found["low"]).passed
 
 
 def test_a_rule_without_a_result_is_an_error() -> None:
-    assert result_of(HIGH, [0], PLACES[:1], None).crashed
-    assert [result.crashed for result in not_judged([HIGH, LOW], "unreadable").results] == [True, True]
+    assert read_result(HIGH, [0], PLACES[:1], None).crashed
+    assert [result.crashed for result in list_not_judged([HIGH, LOW], "unreadable").results] == [True, True]
 
 
 def test_a_rule_without_evidence_is_not_passed() -> None:
-    judged = judge([HIGH], [])
-    assert [result.outcome for result in judged.results] == [Outcome.NOTHING]
+    judged = judge_summary([HIGH], [])
+    assert [result.outcome for result in judged.results] == [RuleOutcome.NOTHING]
     assert judged.raw is None
 
 

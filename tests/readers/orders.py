@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from lockstep import DecimalType, Kind, Limits, Place, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import DecimalType, Envelope, Kind, Limits, Record, Sequence, Stream, Strict, Topics, Transform
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BATCH_MESSAGES = 10
@@ -48,9 +48,9 @@ class Order(msgspec.Struct):
 class Orders(Transform[Order, int, Order]):
     """Each message is a row; the state counts them."""
 
-    def place(self, message: Order, record: Record) -> Place:
+    def place(self, message: Order, record: Record) -> Envelope:
         kind = Kind.UPDATE if message.number % 100 else Kind.SNAPSHOT
-        return Place((record.key or b"").decode(), kind, sequence=message.number)
+        return Envelope((record.key or b"").decode(), kind, sequence=message.number)
 
     def open(self, message: Order, record: Record) -> int:
         return 0

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import EnvironmentProblem
 from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import free_ports, is_free, start_tied
+from lockstep.localdev.processes import find_free_ports, is_free, start_child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,12 +142,12 @@ time.sleep(600)
 
 
 def test_a_tied_process_writes_to_its_log(tmp_path: Path) -> None:
-    process = start_tied(["echo", "hello"], folder=tmp_path, log=tmp_path / "log")
+    process = start_child(["echo", "hello"], folder=tmp_path, log=tmp_path / "log")
     assert process.wait(ANSWER_SECONDS_MAX) == 0
     assert (tmp_path / "log").read_text() == "hello\n"
 
 
 def test_free_ports_are_different_and_free() -> None:
-    ports = free_ports(5)
+    ports = find_free_ports(5)
     assert len(set(ports)) == 5
     assert all(is_free(port) for port in ports)

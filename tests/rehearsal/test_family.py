@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.processes import MARK, end_family, family, is_alive, member_of, start_alone
+from lockstep.localdev.processes import (
+    MARK,
+    is_alive,
+    list_platform_processes,
+    read_process_handle,
+    start_detached,
+    stop_all,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +39,7 @@ class Processes:
     def start(self, code: str, mark: Path | None) -> subprocess.Popen[bytes]:
         log = self.folder / f"{len(self.started)}.log"
         environment = {} if mark is None else {MARK: str(mark)}
-        process = start_alone([sys.executable, "-c", code], folder=self.folder, log=log, environment=environment)
+        process = start_detached([sys.executable, "-c", code], folder=self.folder, log=log, environment=environment)
         self.started.append(process)
         deadline = time.monotonic() + 60
         while "ready" not in log.read_text():
@@ -54,14 +61,14 @@ def test_the_mark_of_the_very_folder_says_who_belongs(processes: Processes, tmp_
     mine = processes.start(WAITS, tmp_path / "a")
     processes.start(WAITS, tmp_path / "ab")
     processes.start(WAITS, None)
-    assert family(tmp_path / "a").keys() == {mine.pid}
+    assert list_platform_processes(tmp_path / "a").keys() == {mine.pid}
 
 
 def test_all_of_a_family_ends_and_nobody_else(processes: Processes, tmp_path: Path) -> None:
     other = processes.start(WAITS, tmp_path / "b")
     mine = [processes.start(code, tmp_path / "a") for code in (WAITS, DEAF, PARENT.format(child=WAITS))]
-    end_family(tmp_path / "a", servers=(mine[0].pid,), broker=())
-    assert family(tmp_path / "a") == {}
+    stop_all(tmp_path / "a", servers=(mine[0].pid,), broker=())
+    assert list_platform_processes(tmp_path / "a") == {}
     assert [process.wait() for process in mine[:2]] == [-signal.SIGTERM, -signal.SIGKILL]
     assert other.poll() is None
 
@@ -70,20 +77,20 @@ def test_children_whose_parent_was_killed_are_still_of_the_family(processes: Pro
     parent = processes.start(PARENT.format(child=WAITS), tmp_path / "a")
     parent.kill()
     parent.wait()
-    assert len(family(tmp_path / "a")) == 1
-    end_family(tmp_path / "a", servers=(), broker=())
-    assert family(tmp_path / "a") == {}
+    assert len(list_platform_processes(tmp_path / "a")) == 1
+    stop_all(tmp_path / "a", servers=(), broker=())
+    assert list_platform_processes(tmp_path / "a") == {}
 
 
 def test_a_process_that_ended_is_not_taken_for_a_later_one_of_its_pid(processes: Processes, tmp_path: Path) -> None:
     process = processes.start(WAITS, tmp_path / "a")
-    member = member_of(process.pid)
+    member = read_process_handle(process.pid)
     assert member is not None
     assert is_alive(member)
     process.kill()
     process.wait()
     assert not is_alive(member)
-    assert member_of(process.pid) is None
+    assert read_process_handle(process.pid) is None
 
 
 def test_what_is_started_alone_hears_signals_that_its_starter_ignores(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lockstep.kafka.admin import topic_settings
-from lockstep.kafka.client import admin_client
+from lockstep.kafka.admin import read_topic_settings
+from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.feed import RETENTION_HOURS, feed
-from lockstep.localdev.producer import produced
-from lockstep.localdev.recordings import Kind, Recorded
+from lockstep.localdev.producer import count_produced
+from lockstep.localdev.recordings import Recorded, RecordedKind
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -26,7 +26,12 @@ pytestmark = pytest.mark.slow
 
 TOPIC = "s.a"
 RECORDED = [
-    Recorded(book="a", kind=Kind.DIFFERENCE if number else Kind.SNAPSHOT, value=b"%d" % number, received_ns=number)
+    Recorded(
+        book="a",
+        kind=RecordedKind.DIFFERENCE if number else RecordedKind.SNAPSHOT,
+        value=b"%d" % number,
+        received_ns=number,
+    )
     for number in range(50)
 ]
 DEADLINE_SECONDS = 120
@@ -40,7 +45,7 @@ def kafka(tmp_path: Path) -> Iterator[Broker]:
 
 def wait_until_produced(broker: Broker, count: int) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while produced(broker.bootstrap_servers, TOPIC) < count:
+    while count_produced(broker.bootstrap_servers, TOPIC) < count:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -50,7 +55,7 @@ def read(broker: Broker) -> dict[bytes, list[tuple[bytes, int]]]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
-    left = produced(broker.bootstrap_servers, TOPIC)
+    left = count_produced(broker.bootstrap_servers, TOPIC)
     while left:
         for message in consumer.consume(left, 5.0):
             key, value = message.key(), message.value()
@@ -69,7 +74,7 @@ def test_sessions_stay_whole_when_kafka_dies_under_the_feed(kafka: Broker) -> No
     feeding.start()
     try:
         wait_until_produced(kafka, 120)
-        before = produced(kafka.bootstrap_servers, TOPIC)
+        before = count_produced(kafka.bootstrap_servers, TOPIC)
         kafka.kill()
         kafka.restart()
         wait_until_produced(kafka, before + 200)
@@ -84,5 +89,5 @@ def test_sessions_stay_whole_when_kafka_dies_under_the_feed(kafka: Broker) -> No
     for key, messages in sessions.items():
         assert [value for value, _ in messages] == [each.value for each in RECORDED[: len(messages)]], key
         assert all(began_ms - 1 <= when <= time.time() * 1000 for _, when in messages)
-    (kept,) = topic_settings(admin_client(settings), [TOPIC], 15.0)
+    (kept,) = read_topic_settings(make_admin_client(settings), [TOPIC], 15.0)
     assert kept.settings["retention.ms"] == str(int(RETENTION_HOURS * 3_600_000))

@@ -15,14 +15,14 @@ import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 
 from lockstep.engine.driver.handover import StopRequest
-from lockstep.localdev.platform import LOCATION, Console, Platform, Servers
-from lockstep.localdev.processes import end_family, family
-from lockstep.operations.lifecycle import stop
+from lockstep.localdev.platform import LOCATION, DagsterClient, LocalPlatform, Servers
+from lockstep.localdev.processes import list_platform_processes, stop_all
+from lockstep.operations.lifecycle import stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import positions
+from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run) { __typename }
 class Live:
     """A platform of its own: a folder that looks like this repository."""
 
-    platform: Platform
+    platform: LocalPlatform
 
     def make(self, what: str) -> subprocess.CompletedProcess[str]:
         """Run `up` or `down` as a background job of a script does: deaf to Ctrl-C, without a terminal."""
@@ -60,7 +60,7 @@ class Live:
         return StreamFolders(stream, self.platform.tables)
 
     def newest_message_age_seconds(self, stream: str) -> float:
-        rows = positions(self.folders(stream), self.head(stream)).values()
+        rows = read_positions(self.folders(stream), self.head(stream)).values()
         return time.time() - max(row.newest_timestamp.timestamp() for row in rows if row.newest_timestamp)
 
     def instance(self) -> DagsterInstance:
@@ -79,13 +79,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("repository")
     for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
         (repository / name).symlink_to(ROOT / name)
-    up = Live(Platform(repository, repository / ".live"))
+    up = Live(LocalPlatform(repository, repository / ".live"))
     said = up.make("up")
     try:
         assert said.returncode == 0, said.stdout + said.stderr
         yield up
     finally:
-        end_family(up.platform.folder, (), ())
+        stop_all(up.platform.folder, (), ())
 
 
 def test_streams_run_as_runs_of_dagster_on_messages_of_now(live: Live) -> None:
@@ -123,7 +123,7 @@ def test_a_second_up_leaves_it_as_it_is(live: Live) -> None:
 
 
 def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Live) -> None:
-    console, job = Console(live.servers.console), "betting_markets_stream"
+    console, job = DagsterClient(live.servers.console), "betting_markets_stream"
     run = next(run.run_id for run in console.unfinished() if run.job_name == job)
     console.ask(TERMINATE, {"run": run})
     wait_until(lambda: live.head("betting_markets").desired is Desired.STOPPED, "the wish to stop is committed")
@@ -142,7 +142,7 @@ def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Liv
 
 def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(live: Live) -> None:
     patience = DEADLINE_SECONDS
-    stop(live.folders("checksummed_books"), StopRequest("enough", "a test"), patience_seconds=patience)
+    stop_stream(live.folders("checksummed_books"), StopRequest("enough", "a test"), patience_seconds=patience)
     assert live.make("down").returncode == 0
     before = {stream: live.head(stream).epoch for stream in STREAMS}
 
@@ -168,6 +168,6 @@ def test_down_ends_all_of_it_whatever_was_killed_before_and_keeps_the_tables(liv
     said = live.make("down")
 
     assert said.returncode == 0, said.stdout + said.stderr
-    assert family(folder) == {}
+    assert list_platform_processes(folder) == {}
     assert live.head("order_books").batch > 0
     assert live.make("down").stdout.strip() == "nothing runs"

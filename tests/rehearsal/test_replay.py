@@ -13,9 +13,9 @@ import pytest
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep.localdev.feed import SESSION_MESSAGES_MAX, Due, Plan, recordings, replay
-from lockstep.localdev.recordings import Kind, Recorded
-from lockstep.testing import Sent, run
+from lockstep.localdev.feed import SESSION_MESSAGES_MAX, NextMessage, Plan, list_recordings, replay
+from lockstep.localdev.recordings import Recorded, RecordedKind
+from lockstep.testing import SentMessage, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 
 def message(book: str, number: int) -> Recorded:
-    kind = Kind.DIFFERENCE if number else Kind.SNAPSHOT
+    kind = RecordedKind.DIFFERENCE if number else RecordedKind.SNAPSHOT
     return Recorded(book=book, kind=kind, value=str(number).encode(), received_ns=number)
 
 
@@ -36,7 +36,7 @@ def plan(**changes: object) -> Plan:
     return msgspec.structs.replace(quiet, **changes)
 
 
-def first(wanted: Plan, count: int) -> list[Due]:
+def first(wanted: Plan, count: int) -> list[NextMessage]:
     return list(islice(replay(wanted), count))
 
 
@@ -80,7 +80,7 @@ def test_a_new_topic_is_born_on_time_named_as_none_before_fed_once_and_then_sile
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, Sequence[Recorded]]:
-    return recordings(RECORDINGS)
+    return list_recordings(RECORDINGS)
 
 
 @pytest.mark.parametrize("stream", [order_books, checksummed_books, betting_markets], ids=lambda stream: stream.name)
@@ -90,10 +90,10 @@ def test_the_evidence_of_the_real_recordings_holds_in_every_replay(
     """Two rounds of each, shortened, so that every session ends in the middle of its recording."""
     short = {topic: messages[:40] for topic, messages in recorded.items() if topic.startswith(f"{stream.name}.")}
     assert short
-    sent: dict[str, list[Due]] = defaultdict(list)
+    sent: dict[str, list[NextMessage]] = defaultdict(list)
     for each in islice(replay(plan(recordings=short)), 80 * len(short)):
         sent[each.topic].append(each)
     for topic, messages in sent.items():
-        ran = run(stream, *(Sent(value=each.value, key=each.key) for each in messages), topic=topic)
+        ran = run(stream, *(SentMessage(value=each.value, key=each.key) for each in messages), topic=topic)
         assert ran.finding is None, topic
         assert len(ran.folded) == len(messages)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.processes import free_ports
+from lockstep.localdev.processes import find_free_ports
 from tests.orchestration.installation import ROOT, Installation, Run, wait_until
 from tests.security.canary import command_lines, files_with, forms, holds
 from tests.security.secured import Secured
@@ -104,7 +104,7 @@ def watched(secured: Secured, tmp_path: Path) -> Iterator[Watched]:
     secured.create_user(USER, IN_FILE)
     secured.write_key("canary.key", IN_VARIABLE)
     (tmp_path / "canary").write_text(IN_FILE + "\n")
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     address = secured.broker.bootstrap_servers
     made = Watched(tmp_path, address, secured=secured, ui_port=port, phrase=f"file:{tmp_path}/canary")
     yield made

@@ -9,9 +9,9 @@ from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client, consumer, reader_configuration
-from lockstep.kafka.reader import Range, Run, Unreadable, read
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
+from lockstep.kafka.reader import MessageRun, Range, UnreadableRange, read_ranges
 from tests.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def made(kafka: Secured, *topics: str) -> None:
 
 
 def ask(settings: KafkaSettings) -> frozenset[str]:
-    return Discovery(admin_client(settings), settings.timeout_seconds).topic_names()
+    return ClusterAdmin(make_admin_client(settings), settings.timeout_seconds).topic_names()
 
 
 def refusal(settings: KafkaSettings) -> KafkaError:
@@ -68,7 +68,7 @@ def test_every_way_shows_the_topics_and_their_offsets(secured: Secured, way: str
     made(secured, topic_family)
     settings = WAYS[way](secured)
     assert topic_family in ask(settings)
-    view = Discovery(admin_client(settings), ANSWER_SECONDS).view([topic_family])
+    view = ClusterAdmin(make_admin_client(settings), ANSWER_SECONDS).view([topic_family])
     assert [ends.high_watermark for ends in view.ends.values()] == [0]
 
 
@@ -100,7 +100,7 @@ def test_a_broker_cannot_send_its_clients_on_to_another_host(secured: Secured) -
     elsewhere = secured.broker.address("ELSEWHERE").replace("127.0.0.1", "localhost")
     settings = changed(secured.sasl(), server=elsewhere, broker_address_family="v4")
     with pytest.raises(KafkaError) as refused:
-        Discovery(admin_client(settings), WAIT_SECONDS).topics(["any"])
+        ClusterAdmin(make_admin_client(settings), WAIT_SECONDS).topics(["any"])
     address = secured.broker.address("ELSEWHERE")
     assert (
         f"the certificate of {address}, an address that the cluster named (its advertised.listeners), "
@@ -138,7 +138,7 @@ def test_a_topic_that_is_hidden_is_no_missing_topic(secured: Secured, topic_fami
     made(secured, topic_family)
     secured.allow_only("somebody-else", topic_family, AclOperation.READ)
     with pytest.raises(KafkaError) as refused:
-        Discovery(admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
+        ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
     assert refused.value.problem.startswith(f"Kafka hides topic {topic_family} from this user")
     assert "grant the user READ" in refused.value.next_step
 
@@ -149,14 +149,14 @@ def test_a_topic_that_may_be_seen_and_not_read_is_refused_before_a_task_waits_fo
     made(secured, topic_family)
     secured.allow_only(READER, topic_family, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     with pytest.raises(KafkaError) as refused:
-        Discovery(admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
+        ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
     assert refused.value.problem == f"Kafka shows topic {topic_family} to this user, and does not let it read"
 
 
 def test_read_and_describe_configs_are_all_the_rights_that_a_stream_needs(secured: Secured, topic_family: str) -> None:
     made(secured, topic_family)
     secured.allow_only(READER, topic_family, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
-    view = Discovery(admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
+    view = ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
     assert view.topics[topic_family].deletes_only
 
 
@@ -170,9 +170,9 @@ def test_a_user_who_may_see_nothing_is_not_told_that_there_is_nothing(secured: S
 def test_a_task_that_hears_nothing_says_why(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.kafka.reader.SILENCE_SECONDS_MAX", WAIT_SECONDS)
     wrong = with_phrase(secured.sasl(), secured.secret("wrong", "guessed"))
-    reader = consumer(reader_configuration(wrong))
-    found: list[Run | Unreadable] = list(read(reader, [Range("any", 0, 0, 1)]))
+    reader = make_consumer(make_reader_configuration(wrong))
+    found: list[MessageRun | UnreadableRange] = list(read_ranges(reader, [Range("any", 0, 0, 1)]))
     reader.close()
     assert len(found) == 1
-    assert isinstance(found[0], Unreadable)
+    assert isinstance(found[0], UnreadableRange)
     assert "authentication failed at" in found[0].reason

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from lockstep import NoIntegrity
 from lockstep.kafka.admin import TopicSettings
-from lockstep.localdev.producer import create_topic, produced
-from lockstep.operations.doctor.kafka import fitness
+from lockstep.localdev.producer import count_produced, create_topic
+from lockstep.operations.doctor.kafka import check_fitness
 from lockstep.settings import load_settings
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def test_the_producer_of_the_document_produces(secured: Secured, topic_family: s
     assert isinstance(producer, Producer)
     producer.produce(topic_family, b"value", key=b"session")
     assert producer.flush(30) == 0
-    assert produced(kafka, topic_family) == 1
+    assert count_produced(kafka, topic_family) == 1
 
 
 def test_every_look_of_the_doctor_is_explained() -> None:
     page = (DOCS / "producers.md").read_text()
     topic = TopicSettings(topic="t", replicas=3, in_sync=3, settings={})
     explained = re.findall(r"^\| `([a-z.]+)` \|", page.partition("what the doctor looks at")[2], re.MULTILINE)
-    assert explained == [look.setting for look in fitness(topic, NoIntegrity(), message_bytes_max=1)]
+    assert explained == [look.setting for look in check_fitness(topic, NoIntegrity(), message_bytes_max=1)]

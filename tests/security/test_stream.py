@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin._acl import AclOperation
 
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
-from lockstep.kafka.client import consumer, reader_configuration
-from lockstep.kafka.reader import Range, Run, read
-from lockstep.localdev.producer import produce, produced
+from lockstep.kafka.client import make_consumer, make_reader_configuration
+from lockstep.kafka.reader import MessageRun, Range, read_ranges
+from lockstep.localdev.producer import count_produced, produce
 from tests.engine.feed import folded, session
 from tests.engine.local_runs import LocalRuns
 from tests.engine.streams import adding
@@ -55,9 +55,9 @@ def test_a_stream_reads_exactly_what_was_produced(
     runs = LocalRuns(adding(rf"{topic_family}\..+"), kafka.bootstrap_servers, tmp_path, kafka)
     outcome = runs.run()
 
-    assert outcome is Outcome.ENDED
+    assert outcome is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
-    assert produced(kafka, topic) == len(values)
+    assert count_produced(kafka, topic) == len(values)
 
 
 def test_a_stream_needs_no_other_rights_than_the_document_says(
@@ -74,7 +74,7 @@ def test_a_stream_needs_no_other_rights_than_the_document_says(
     kafka = secured.sasl("SCRAM-SHA-256", LEAST)
     runs = LocalRuns(stream, kafka.bootstrap_servers, tmp_path, kafka)
 
-    assert runs.run() is Outcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
     with pytest.raises(KafkaError, match="could not be made: Authorization failed"):
         produce(kafka, topic, [Sent(b"s", b"x")])
@@ -85,8 +85,8 @@ def test_the_broker_is_told_the_rack_of_the_reader(secured: Secured, topic_famil
     produce(kafka, topic_family, [Sent(b"s", b"x")])
     racked = kafka.model_copy(update={"options": {"client.rack": "rack-of-the-reader"}})
 
-    reader = consumer(reader_configuration(racked))
-    found = [run for run in read(reader, [Range(topic_family, 0, 0, 1)]) if isinstance(run, Run)]
+    reader = make_consumer(make_reader_configuration(racked))
+    found = [run for run in read_ranges(reader, [Range(topic_family, 0, 0, 1)]) if isinstance(run, MessageRun)]
     reader.close()
 
     assert sum(len(run.messages) for run in found) == 1

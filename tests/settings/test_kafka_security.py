@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from lockstep.errors import SettingsError
-from lockstep.kafka.client import reader_configuration
+from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.secrets import with_secrets
 from lockstep.settings import KafkaSettings
 
@@ -89,7 +89,7 @@ def test_only_secrets_are_secrets() -> None:
 def test_settings_and_what_tasks_are_sent_hold_only_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PHRASE", MADE_UP)
     settings = KafkaSettings(options=SASL, secrets=REFERENCE)
-    sent = reader_configuration(settings)
+    sent = make_reader_configuration(settings)
     assert with_secrets(sent)["sasl.password"] == MADE_UP
     for held in (repr(settings), settings.model_dump_json(), repr(sent)):
         assert MADE_UP not in held

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.declare.decoders.schema_registry import HttpRegistry
-from lockstep.engine.driver.run import registry_of
+from lockstep.engine.driver.run import make_registry
 from lockstep.errors import SettingsError
 from lockstep.settings import load_settings
 
@@ -24,12 +24,12 @@ def with_settings(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
 
 
 def test_without_an_address_there_is_no_registry() -> None:
-    assert registry_of(load_settings().registry) is None
+    assert make_registry(load_settings().registry) is None
 
 
 def test_the_settings_become_the_registry_that_tasks_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     with_settings(monkeypatch, **FULL)
-    assert registry_of(load_settings().registry) == HttpRegistry(
+    assert make_registry(load_settings().registry) == HttpRegistry(
         url=FULL["URL"],
         user="reader",
         password_from="env:REGISTRY_SECRET",  # noqa: S106  # where it is

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.spark.jars import LOCK, cache_folder, parse_lock, read_lock, relock, resolve
+from lockstep.spark.jars import LOCK, find_cache_folder, parse_lock, read_lock, renew_lock, resolve_jars
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,16 +36,16 @@ def a_lock(folder: Path, sha256: str, artifact: str = "tool") -> Path:
 
 
 def folders_left(lock: Path) -> list[str]:
-    parent = cache_folder(read_lock(lock, "tools")).parent
+    parent = find_cache_folder(read_lock(lock, "tools")).parent
     return sorted(found.name for found in parent.iterdir()) if parent.exists() else []
 
 
 @pytest.mark.usefixtures("mirror")
 def test_a_jar_is_fetched_once_and_then_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = a_lock(tmp_path, SHA256)
-    (fetched,) = resolve("tools", lock=lock)
+    (fetched,) = resolve_jars("tools", lock=lock)
     monkeypatch.setenv("LOCKSTEP_MAVEN_REPOSITORY", "http://127.0.0.1:9/")
-    assert resolve("tools", lock=lock) == (fetched,)
+    assert resolve_jars("tools", lock=lock) == (fetched,)
     assert fetched.read_bytes() == CONTENTS
 
 
@@ -53,7 +53,7 @@ def test_a_jar_is_fetched_once_and_then_taken_from_the_cache(tmp_path: Path, mon
 def test_a_jar_with_another_hash_is_refused_by_name_and_not_kept(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, "0" * 64)
     with pytest.raises(EnvironmentProblem) as raised:
-        resolve("tools", lock=lock)
+        resolve_jars("tools", lock=lock)
     expected = f"jar org.example:tool:1.0 is not the locked one: expected SHA-256 {'0' * 64}, found {SHA256}"
     assert raised.value.problem == expected
     assert folders_left(lock) == []
@@ -62,26 +62,26 @@ def test_a_jar_with_another_hash_is_refused_by_name_and_not_kept(tmp_path: Path)
 @pytest.mark.usefixtures("mirror")
 def test_a_jar_that_is_swapped_in_the_cache_is_refused(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, SHA256)
-    (fetched,) = resolve("tools", lock=lock)
+    (fetched,) = resolve_jars("tools", lock=lock)
     fetched.write_bytes(CONTENTS + b" and more")
     with pytest.raises(EnvironmentProblem, match=r"org\.example:tool:1\.0 is not the locked one"):
-        resolve("tools", lock=lock)
+        resolve_jars("tools", lock=lock)
 
 
 @pytest.mark.usefixtures("mirror")
 def test_a_jar_that_is_missing_from_the_cache_is_named(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, SHA256)
-    (fetched,) = resolve("tools", lock=lock)
+    (fetched,) = resolve_jars("tools", lock=lock)
     fetched.unlink()
     with pytest.raises(EnvironmentProblem, match=r"tool:1\.0 .* found no file"):
-        resolve("tools", lock=lock)
+        resolve_jars("tools", lock=lock)
 
 
 @pytest.mark.usefixtures("mirror")
 def test_a_jar_that_no_mirror_has_is_named_with_the_remedy(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, SHA256, artifact="unknown")
     with pytest.raises(EnvironmentProblem, match=r"org\.example#unknown;1\.0") as raised:
-        resolve("tools", lock=lock)
+        resolve_jars("tools", lock=lock)
     assert "check the network" in raised.value.next_step
     assert folders_left(lock) == []
 
@@ -90,7 +90,7 @@ def test_a_jar_that_no_mirror_has_is_named_with_the_remedy(tmp_path: Path) -> No
 def test_processes_that_fetch_at_once_end_with_one_folder(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, SHA256)
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: resolve("tools", lock=lock), range(2))
+        first, second = pool.map(lambda _: resolve_jars("tools", lock=lock), range(2))
     assert first == second
     assert folders_left(lock) == [first[0].parent.name]
 
@@ -98,13 +98,13 @@ def test_processes_that_fetch_at_once_end_with_one_folder(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("mirror")
 def test_the_lock_is_written_anew_with_the_hashes_found(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, "0" * 64)
-    relock(lock)
+    renew_lock(lock)
     assert lock.read_text() == f"# a comment\ntools org.example:tool:1.0 {SHA256}\n"
 
 
 def test_a_group_that_the_lock_does_not_know_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="lists no jars of group 'delta'"):
-        resolve("delta", lock=a_lock(tmp_path, SHA256))
+        resolve_jars("delta", lock=a_lock(tmp_path, SHA256))
 
 
 def test_the_committed_lock_names_each_jar_once_with_a_whole_hash() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.spark.java import INSTALL, JavaProblem, java_problem, java_release, require_java
+from lockstep.spark.java import INSTALL, JavaProblem, find_java_problem, read_java_release, require_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     ],
 )
 def test_the_release_is_read_from_the_banner(banner: str, release: int | None) -> None:
-    assert java_release(banner) == release
+    assert read_java_release(banner) == release
 
 
 def test_no_java_on_path_is_said(tmp_path: Path) -> None:
-    assert java_problem({"PATH": str(tmp_path)}) == JavaProblem("no Java found in PATH", INSTALL)
+    assert find_java_problem({"PATH": str(tmp_path)}) == JavaProblem("no Java found in PATH", INSTALL)
 
 
 def test_an_empty_java_home_is_named(tmp_path: Path) -> None:
     expected = JavaProblem(f"no Java found in JAVA_HOME ({tmp_path})", INSTALL)
-    assert java_problem({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"}) == expected
+    assert find_java_problem({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"}) == expected
 
 
 def test_an_old_java_is_named_with_its_release(tmp_path: Path) -> None:
     java = a_java_that_says(tmp_path, 'java version "1.8.0_402"')
     expected = JavaProblem(f"{java} is Java 8, not 17 or 21", INSTALL)
-    assert java_problem({"PATH": str(tmp_path)}) == expected
+    assert find_java_problem({"PATH": str(tmp_path)}) == expected
 
 
 def test_a_cut_down_java_is_refused_before_spark_fails_on_it(tmp_path: Path) -> None:
     java = a_java_that_says(tmp_path, 'openjdk version "17.0.15"', unless="--add-modules")
     expected = JavaProblem(f"{java} is a cut-down Java without the module jdk.incubator.vector", INSTALL)
-    assert java_problem({"PATH": str(tmp_path)}) == expected
+    assert find_java_problem({"PATH": str(tmp_path)}) == expected
 
 
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     a_java_that_says(tmp_path / "bin", 'openjdk version "21.0.1"')
-    assert java_problem({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"}) is None
+    assert find_java_problem({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"}) is None
 
 
 def test_a_missing_java_raises_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

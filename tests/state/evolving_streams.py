@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from lockstep import Opened, Place, Record, Rows, Sequence, Stream, Strict, Topics, Transform
+from lockstep import Envelope, InitialState, MapState, Record, Sequence, Stream, Strict, Topics, Transform
 from tests.engine.streams import Panel, Reading, Snapshot, Update
 
 S = TypeVar("S")
@@ -74,12 +74,12 @@ class RequiredReading(msgspec.Struct):
 class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
     """What all releases share: values are added up by name."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Place:
+    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
         from lockstep import Kind
 
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Place((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
     def row(self, name: str, value: int, total: int) -> Any:
         """A row of this release."""
@@ -95,7 +95,7 @@ class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
 class First(Releases[Panel, Reading]):
     """The first release."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel | Opened[Panel, Reading]:
+    def open(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
         """All values."""
         return Panel(dict(message.values))
 
@@ -107,7 +107,7 @@ class First(Releases[Panel, Reading]):
 class Unmigrated(Releases[Summed, Reading]):
     """Another state type, and nothing that makes it of the old one."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> Summed | Opened[Summed, Reading]:
+    def open(self, message: Snapshot | Update, record: Record) -> Summed | InitialState[Summed, Reading]:
         """All values."""
         return Summed(dict(message.values), sum(message.values.values()))
 
@@ -137,7 +137,7 @@ class Failing(Unmigrated):
 class Third(Releases[SummedMore, Reading]):
     """The third release: of the second's state by itself, of the first's by migration."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> SummedMore | Opened[SummedMore, Reading]:
+    def open(self, message: Snapshot | Update, record: Record) -> SummedMore | InitialState[SummedMore, Reading]:
         """All values."""
         return SummedMore(dict(message.values), sum(message.values.values()))
 
@@ -157,7 +157,7 @@ class OtherRows(Releases[Panel, R], Generic[R]):
 
     made: type[msgspec.Struct]
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel | Opened[Panel, R]:
+    def open(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, R]:
         """All values."""
         return Panel(dict(message.values))
 
@@ -200,16 +200,16 @@ def release(pattern: str, transform: Transform[Any, Any, Any]) -> Stream[Any, An
 class TableState(msgspec.Struct):
     """The state of a release that keeps its values row by row."""
 
-    held: Rows[str, int]
+    held: MapState[str, int]
     note: str = ""
 
 
 class InRows(Releases[TableState, Reading]):
     """The release after the first, with another layout."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> TableState | Opened[TableState, Reading]:
+    def open(self, message: Snapshot | Update, record: Record) -> TableState | InitialState[TableState, Reading]:
         """All values."""
-        return TableState(Rows(message.values))
+        return TableState(MapState(message.values))
 
     def apply(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """One row a value."""
@@ -219,7 +219,7 @@ class InRows(Releases[TableState, Reading]):
 
     def migrate(self, old: Mapping[str, Any]) -> TableState:
         """From the state of the first."""
-        return TableState(Rows(old["values"]), "migrated")
+        return TableState(MapState(old["values"]), "migrated")
 
 
 class FromRows(First):

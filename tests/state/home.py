@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.state.changelog import StateAddress, StateFileWriter, empty_state
+from lockstep.state.changelog import StateFileWriter, StateVersion, make_empty_state
 from lockstep.state.codec import StateSchema
-from lockstep.state.local_store_pool import HotFolder
-from lockstep.state.restore import Recovered
-from lockstep.state.store import Entry, PartitionState
+from lockstep.state.local_store_pool import LocalStorePool
+from lockstep.state.restore import Restored
+from lockstep.state.store import PartitionState, SessionEntry
 
 BOOT = "00000000-0000-4000-8000-000000000001"
 OTHER_BOOT = "00000000-0000-4000-8000-000000000002"
@@ -38,19 +38,19 @@ class Home:
     copies_max: int = 100
     schema: StateSchema[Panel] = field(default_factory=lambda: StateSchema[Panel](Panel))
 
-    def start(self, partition: int = 0) -> StateAddress:
+    def start(self, partition: int = 0) -> StateVersion:
         """The empty state of a partition."""
-        return empty_state(1, "topic-id", partition, 0)
+        return make_empty_state(1, "topic-id", partition, 0)
 
-    def hot(self) -> HotFolder:
+    def hot(self) -> LocalStorePool:
         """The hot folder, as a new process would open it."""
-        return HotFolder(self.hot_root, self.durable, boot=self.boot, copies_max=self.copies_max)
+        return LocalStorePool(self.hot_root, self.durable, boot=self.boot, copies_max=self.copies_max)
 
-    def open(self, address: StateAddress, hot: HotFolder | None = None) -> PartitionState[Panel]:
+    def open(self, address: StateVersion, hot: LocalStorePool | None = None) -> PartitionState[Panel]:
         """The state of an address."""
         return PartitionState.open(address, durable=self.durable, hot=hot or self.hot(), schema=self.schema)
 
-    def batch(self, address: StateAddress, fold: Fold) -> StateAddress:
+    def batch(self, address: StateVersion, fold: Fold) -> StateVersion:
         """Fold one range as a task does, and give the new address."""
         with self.open(address) as state:
             fold(state)
@@ -59,13 +59,13 @@ class Home:
             state.keep()
         return after
 
-    def values(self, address: StateAddress, sessions: list[str]) -> dict[str, int]:
+    def values(self, address: StateVersion, sessions: list[str]) -> dict[str, int]:
         """The value of each session that the state of an address knows."""
         with self.open(address) as state:
             loaded = {session: state.load(session) for session in sessions}
         return {session: entry.state.value for session, entry in loaded.items() if entry is not None}
 
-    def recovered(self, address: StateAddress) -> Recovered:
+    def recovered(self, address: StateVersion) -> Restored:
         """How a hot copy came to the state of an address, when it was asked for a session."""
         with self.open(address) as state:
             state.load("any")
@@ -84,7 +84,7 @@ def put(values: dict[str, int]) -> Fold:
         for session, value in values.items():
             entry = state.entries.get(session) or state.load(session)
             if entry is None:
-                state.entries[session] = Entry(value, Panel(value))
+                state.entries[session] = SessionEntry(value, Panel(value))
             else:
                 entry.gate, entry.state.value = value, value
 

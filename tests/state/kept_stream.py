@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import msgspec
 
-from lockstep import Halt, Kind, Opened, Place, Record, Stream, Strict, Suspend, Topics, Transform
+from lockstep import Envelope, Halt, InitialState, Kind, Record, Stream, Strict, Suspend, Topics, Transform
 from lockstep import Sequence as BySequence
 
 POISON = 666
@@ -61,11 +61,11 @@ class Row(msgspec.Struct):
 class Keeping(Transform[Message, Kept, Row]):
     """Adds values by name."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         """The session is the key."""
-        return Place((record.key or b"").decode(), message.kind, sequence=message.seq)
+        return Envelope((record.key or b"").decode(), message.kind, sequence=message.seq)
 
-    def open(self, message: Message, record: Record) -> Kept | Opened[Kept, Row]:
+    def open(self, message: Message, record: Record) -> Kept | InitialState[Kept, Row]:
         """All values."""
         held = list(message.values.values())
         at = datetime.fromtimestamp(record.offset, UTC)

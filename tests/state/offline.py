@@ -16,14 +16,14 @@ from confluent_kafka import Message
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver import positions as bookkeeping
-from lockstep.engine.driver.committer import Committer, Reached
-from lockstep.engine.driver.planner import clock_hour, hour_of
-from lockstep.engine.driver.startup import Approach, Claimed
+from lockstep.engine.driver.committer import Committer, CompletedBatch
+from lockstep.engine.driver.planner import choose_commit_hour, find_current_hour
+from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.engine.executor import task as work
-from lockstep.engine.executor.task import run_bin
-from lockstep.engine.protocol import BinFacts, BinTask, Job, PlannedRange, Position
+from lockstep.engine.executor.task import run_task
+from lockstep.engine.protocol import JobSpec, PlannedRange, Position, TaskResult, TaskSpec
 from lockstep.kafka.client import RangeConsumer
-from lockstep.kafka.reader import Range, Run
+from lockstep.kafka.reader import MessageRun, Range
 from lockstep.table.layout import StreamFolders
 from lockstep.testing.script import InLog
 
@@ -47,15 +47,15 @@ class MemoryLog:
     def instead_of_kafka(self) -> Iterator[None]:
         """Tasks of this process read here."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(work, "read", self._read)
+            patch.setattr(work, "read_ranges", self._read)
             patch.setattr(work, "_kept_consumer", lambda _: None)
             yield
 
-    def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run]:
+    def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[MessageRun]:
         for index, wanted in enumerate(ranges):
             if wanted.until > wanted.start:
                 held = self.topics[wanted.topic][wanted.start : wanted.until]
-                yield Run(index, cast("list[Message]", held), [], wanted.until)
+                yield MessageRun(index, cast("list[Message]", held), [], wanted.until)
 
 
 @dataclass
@@ -83,14 +83,14 @@ class Offline:
         """The same tables and topics with another declaration."""
         return dataclasses.replace(self, stream=stream)
 
-    def claim(self) -> Claimed:
+    def claim(self) -> WriterClaim:
         """Become the writer, as a run does."""
-        return Approach(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
+        return WriterStartup(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
 
-    def run(self, *batches: dict[str, list[Sent]]) -> list[BinFacts]:
+    def run(self, *batches: dict[str, list[Sent]]) -> list[TaskResult]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
-        positions = {row.topic: bookkeeping.position_of(row) for row in claimed.known.values()}
+        positions = {row.topic: bookkeeping.read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as helper:
             committer = Committer(self.folders, claimed, "test", helper)
             for batch in batches:
@@ -104,16 +104,16 @@ class Offline:
         return done
 
     def _batch(
-        self, committer: Committer, claimed: Claimed, positions: dict[str, Position], batch: dict[str, list[Sent]]
-    ) -> BinFacts:
+        self, committer: Committer, claimed: WriterClaim, positions: dict[str, Position], batch: dict[str, list[Sent]]
+    ) -> TaskResult:
         head = committer.head
         ranges = [
             PlannedRange(positions[topic], len(self.log.topics[topic]))
             for topic in sorted(batch)
             if len(self.log.topics[topic]) > positions[topic].next_offset
         ]
-        hour = hour_of(clock_hour(), head.hour, head.closed_hour)
-        task = BinTask(
+        hour = choose_commit_hour(find_current_hour(), head.hour, head.closed_hour)
+        task = TaskSpec(
             generation=claimed.writer.generation,
             epoch=claimed.writer.epoch,
             number=head.batch + 1,
@@ -122,21 +122,21 @@ class Offline:
             ranges=tuple(ranges),
         )
         with self.log.instead_of_kafka():
-            facts = run_bin(self.job(), task)
+            facts = run_task(self.job(), task)
         quiet = [position for topic, position in positions.items() if topic not in {r.position.topic for r in ranges}]
-        reached = Reached(task.number, hour, facts.files, facts.quarantine)
+        reached = CompletedBatch(task.number, hour, facts.files, facts.quarantine)
         committer.commit(
             reached,
-            lambda identity, full: bookkeeping.ledger_rows(identity, facts.ranges, quiet if full else (), {}),
+            lambda identity, full: bookkeeping.make_ledger_rows(identity, facts.ranges, quiet if full else (), {}),
         )
         for item in facts.ranges:
-            positions[item.range.position.topic] = bookkeeping.advanced(item.range.position, item)
+            positions[item.range.position.topic] = bookkeeping.advance_position(item.range.position, item)
         return facts
 
-    def job(self) -> Job:
+    def job(self) -> JobSpec:
         """What the tasks share."""
         folders = self.folders
-        return Job(
+        return JobSpec(
             stream=self.stream.shipped(),
             kafka={},
             table=folders.table,

@@ -5,36 +5,36 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.model.state_types import Shape
+from lockstep.model.state_types import StateTypeSchema
 from lockstep.state.changelog import (
     CHAIN_MAX,
-    Recovery,
-    SectionHeader,
-    SectionRef,
-    appended,
-    base_is_due,
-    chain_limit,
-    reading,
+    RestoreKind,
+    SegmentHeader,
+    SegmentRef,
+    append_to_chain,
+    compute_chain_limit,
+    is_base_due,
+    restore_plan,
 )
 
-BASE, FIRST, SECOND, OTHER = (SectionRef(name, 0, 1) for name in ("base", "first", "second", "other"))
-HEADER = SectionHeader(1, "topic-id", 0, 10, (), "hash", Shape("int"), 1_000, 0, 5)
+BASE, FIRST, SECOND, OTHER = (SegmentRef(name, 0, 1) for name in ("base", "first", "second", "other"))
+HEADER = SegmentHeader(1, "topic-id", 0, 10, (), "hash", StateTypeSchema("int"), 1_000, 0, 5)
 
 
 @pytest.mark.parametrize(
     ("held", "recovery", "sections"),
     [
-        (SECOND, Recovery.CURRENT, ()),
-        (FIRST, Recovery.ROLLED_FORWARD, (SECOND,)),
-        (BASE, Recovery.ROLLED_FORWARD, (FIRST, SECOND)),
-        (OTHER, Recovery.REBUILT, (BASE, FIRST, SECOND)),
-        (None, Recovery.REBUILT, (BASE, FIRST, SECOND)),
+        (SECOND, RestoreKind.CURRENT, ()),
+        (FIRST, RestoreKind.ROLLED_FORWARD, (SECOND,)),
+        (BASE, RestoreKind.ROLLED_FORWARD, (FIRST, SECOND)),
+        (OTHER, RestoreKind.REBUILT, (BASE, FIRST, SECOND)),
+        (None, RestoreKind.REBUILT, (BASE, FIRST, SECOND)),
     ],
 )
 def test_only_what_is_missing_is_read(
-    held: SectionRef | None, recovery: Recovery, sections: tuple[SectionRef, ...]
+    held: SegmentRef | None, recovery: RestoreKind, sections: tuple[SegmentRef, ...]
 ) -> None:
-    plan = reading(held, SECOND, (BASE, FIRST))
+    plan = restore_plan(held, SECOND, (BASE, FIRST))
     assert (plan.recovery, plan.sections) == (recovery, sections)
 
 
@@ -42,12 +42,12 @@ def test_only_what_is_missing_is_read(
     ("so_far", "size", "due"), [(0, 999, False), (0, 1_000, True), (600, 399, False), (600, 400, True)]
 )
 def test_a_base_is_due_when_deltas_would_outgrow_it(so_far: int, size: int, due: bool) -> None:  # noqa: FBT001
-    assert base_is_due(msgspec.structs.replace(HEADER, delta_bytes=so_far), size) == due
+    assert is_base_due(msgspec.structs.replace(HEADER, delta_bytes=so_far), size) == due
 
 
 def test_a_delta_carries_the_whole_chain_and_the_sum_of_its_bytes() -> None:
-    first = appended(msgspec.structs.replace(HEADER, base_bytes=70), HEADER, BASE)
-    second = appended(msgspec.structs.replace(HEADER, base_bytes=30), first, FIRST)
+    first = append_to_chain(msgspec.structs.replace(HEADER, base_bytes=70), HEADER, BASE)
+    second = append_to_chain(msgspec.structs.replace(HEADER, base_bytes=30), first, FIRST)
     assert (second.chain, second.base_bytes, second.delta_bytes) == ((BASE, FIRST), 1_000, 100)
     assert HEADER.is_base
     assert not second.is_base
@@ -55,12 +55,12 @@ def test_a_delta_carries_the_whole_chain_and_the_sum_of_its_bytes() -> None:
 
 def test_a_chain_ends_at_its_limit_however_small_the_deltas() -> None:
     header, sections = HEADER, 1
-    while not base_is_due(header, 0):
-        header, sections = appended(msgspec.structs.replace(HEADER, base_bytes=0), header, BASE), sections + 1
-    assert sections == chain_limit("topic-id", 0) <= CHAIN_MAX
+    while not is_base_due(header, 0):
+        header, sections = append_to_chain(msgspec.structs.replace(HEADER, base_bytes=0), header, BASE), sections + 1
+    assert sections == compute_chain_limit("topic-id", 0) <= CHAIN_MAX
 
 
 def test_partitions_reach_their_limits_in_different_batches() -> None:
-    limits = [chain_limit("topic-id", partition) for partition in range(1_000)]
+    limits = [compute_chain_limit("topic-id", partition) for partition in range(1_000)]
     assert min(limits) > CHAIN_MAX // 2
     assert max(limits.count(limit) for limit in limits) < 100

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.state import changelog
-from lockstep.state.changelog import StateAddress, StateFileWriter
+from lockstep.state.changelog import StateFileWriter, StateVersion
 from tests.state.home import OTHER_BOOT, Home, drop, put
 
 SESSIONS = ["a", "b", "c", "d", "x" * 600, "x" * 601]
@@ -35,7 +35,7 @@ class Run:
     """The state under test beside the oracle: a dict that follows the commits."""
 
     home: Home
-    address: StateAddress
+    address: StateVersion
     oracle: dict[str, int] = field(default_factory=dict)
     saved: Path | None = None
 
@@ -51,7 +51,7 @@ class Run:
             holder.close()
             self.check()
 
-    def fold(self, batch: Batch) -> StateAddress | None:
+    def fold(self, batch: Batch) -> StateVersion | None:
         """Fold as a task does; None when it dies before the commit."""
         with self.home.open(self.address) as state:
             drop(*batch.removes)(state)

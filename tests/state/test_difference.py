@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from lockstep.errors import DeclarationError
-from lockstep.model.compatibility import differences
-from lockstep.model.state_types import shape_hash, shape_of
+from lockstep.model.compatibility import find_incompatibilities
+from lockstep.model.state_types import hash_of_type_schema, make_type_schema
 from lockstep.state.codec import StateSchema, StateTypeChanged
 
 
@@ -128,12 +128,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("stored", "declared"), READ, ids=str)
 def test_state_is_read_where_nothing_changes_its_meaning(stored: object, declared: object) -> None:
-    assert differences(shape_of(stored), shape_of(declared)) == ()
+    assert find_incompatibilities(make_type_schema(stored), make_type_schema(declared)) == ()
 
 
 @pytest.mark.parametrize(("stored", "declared", "shown"), REFUSED, ids=str)
 def test_state_is_refused_by_the_field_that_differs(stored: object, declared: object, shown: str) -> None:
-    found = [str(difference) for difference in differences(shape_of(stored), shape_of(declared))]
+    found = [
+        str(difference) for difference in find_incompatibilities(make_type_schema(stored), make_type_schema(declared))
+    ]
     assert shown.replace("[outer]", "[outer(1)]") in found
 
 
@@ -170,10 +172,10 @@ def test_every_difference_is_named_with_the_next_step() -> None:
 
 
 def test_equal_types_have_equal_hashes_and_other_types_have_others() -> None:
-    assert shape_hash(shape_of(Stored)) == shape_hash(
-        shape_of(msgspec.defstruct("Same", [("value", int), ("name", str, "none")]))
+    assert hash_of_type_schema(make_type_schema(Stored)) == hash_of_type_schema(
+        make_type_schema(msgspec.defstruct("Same", [("value", int), ("name", str, "none")]))
     )
-    assert shape_hash(shape_of(Stored)) != shape_hash(shape_of(Added))
+    assert hash_of_type_schema(make_type_schema(Stored)) != hash_of_type_schema(make_type_schema(Added))
 
 
 class Foreign:

@@ -8,44 +8,44 @@ import msgspec
 import pytest
 import zstandard
 
-from lockstep.model.state_types import shape_hash, shape_of
+from lockstep.model.state_types import hash_of_type_schema, make_type_schema
 from lockstep.state.changelog import (
     BLOCK_BYTES,
     Change,
-    SectionHeader,
-    SectionRef,
-    StateAddress,
+    SegmentHeader,
+    SegmentRef,
     StateDamaged,
     StateFileWriter,
-    read_section,
+    StateVersion,
+    read_segment,
 )
 
-SHAPE = shape_of(int)
+SHAPE = make_type_schema(int)
 CHANGES: list[Change] = [(b"kept", b"value"), (b"removed", None), (b"", b""), (b"\x00/../\xff", b"\x00" * 300)]
 
 
-def header(partition: int = 3, next_offset: int = 10, generation: int = 2) -> SectionHeader:
-    return SectionHeader(generation, "topic-id", partition, next_offset, (), shape_hash(SHAPE), SHAPE, 9, 0, 4)
+def header(partition: int = 3, next_offset: int = 10, generation: int = 2) -> SegmentHeader:
+    return SegmentHeader(generation, "topic-id", partition, next_offset, (), hash_of_type_schema(SHAPE), SHAPE, 9, 0, 4)
 
 
-def address(ref: SectionRef, partition: int = 3, next_offset: int = 10, generation: int = 2) -> StateAddress:
-    return StateAddress(generation, "topic-id", partition, next_offset, ref)
+def address(ref: SegmentRef, partition: int = 3, next_offset: int = 10, generation: int = 2) -> StateVersion:
+    return StateVersion(generation, "topic-id", partition, next_offset, ref)
 
 
-def written(folder: Path, *sections: tuple[SectionHeader, list[Change]]) -> list[SectionRef]:
+def written(folder: Path, *sections: tuple[SegmentHeader, list[Change]]) -> list[SegmentRef]:
     with StateFileWriter.open(folder, "g2-b7") as writer:
         return [writer.add(head, writer.pack(changes)) for head, changes in sections]
 
 
-def read(folder: Path, ref: SectionRef, at: StateAddress | None = None) -> list[Change]:
-    return [change for block in read_section(folder, ref, at or address(ref)).blocks() for change in block]
+def read(folder: Path, ref: SegmentRef, at: StateVersion | None = None) -> list[Change]:
+    return [change for block in read_segment(folder, ref, at or address(ref)).blocks() for change in block]
 
 
 def test_each_partition_has_its_own_section(tmp_path: Path) -> None:
     first, second = written(tmp_path, (header(), CHANGES), (header(partition=4), [(b"other", b"1")]))
     assert read(tmp_path, first) == CHANGES
     assert read(tmp_path, second, address(second, partition=4)) == [(b"other", b"1")]
-    assert read_section(tmp_path, first, address(first)).header == msgspec.structs.replace(header(), file=first.file)
+    assert read_segment(tmp_path, first, address(first)).header == msgspec.structs.replace(header(), file=first.file)
     assert first.file == second.file
     assert second.start == first.length
 
@@ -53,7 +53,7 @@ def test_each_partition_has_its_own_section(tmp_path: Path) -> None:
 def test_entries_larger_than_a_block_come_back_in_order(tmp_path: Path) -> None:
     changes: list[Change] = [(b"%d" % n, bytes([n]) * (BLOCK_BYTES // 3)) for n in range(10)]
     (ref,) = written(tmp_path, (header(), changes))
-    blocks = list(read_section(tmp_path, ref, address(ref)).blocks())
+    blocks = list(read_segment(tmp_path, ref, address(ref)).blocks())
     assert len(blocks) > 2
     assert [change for block in blocks for change in block] == changes
 
@@ -112,11 +112,11 @@ def test_a_reference_to_other_bytes_is_found(tmp_path: Path) -> None:
     (ref,) = written(tmp_path, (header(), CHANGES))
     for start, length in ((1, ref.length - 1), (0, ref.length - 1), (0, 10)):
         with pytest.raises(StateDamaged):
-            read(tmp_path, SectionRef(ref.file, start, length))
+            read(tmp_path, SegmentRef(ref.file, start, length))
 
 
 def test_a_missing_file_is_named_with_the_state_that_needs_it(tmp_path: Path) -> None:
-    ref = SectionRef("gone.state", 0, 10)
+    ref = SegmentRef("gone.state", 0, 10)
     with pytest.raises(StateDamaged, match=r"state of topic-id/3 before offset 10.*found no such file"):
         read(tmp_path, ref)
 

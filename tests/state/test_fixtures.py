@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lockstep import Kind
-from lockstep.operations.inspect.state import Wanted, read_states
-from lockstep.operations.repair import repair
+from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.repair import repair_stream
 from tests.engine.plain_reader import read_table, rows_of
 from tests.state.kept_stream import Sent, keeping, message, plain_fold, script
 from tests.state.offline import Offline
@@ -41,10 +41,10 @@ def told(batches: list[dict[str, list[Sent]]], topic: str) -> list[Sent]:
 
 def values(stream: Offline, topic: str) -> dict[str, object]:
     """The values of every session of a topic, as `lockstep state` shows them."""
-    listed = read_states(stream.stream, stream.root / "tables", Wanted(topic=topic)).sessions
+    listed = read_states(stream.stream, stream.root / "tables", StateFilter(topic=topic)).sessions
     found = {}
     for item in listed:
-        wanted = Wanted(topic=topic, session=item.session)
+        wanted = StateFilter(topic=topic, session=item.session)
         (shown,) = read_states(stream.stream, stream.root / "tables", wanted).sessions
         found[item.session] = cast("dict[str, object]", shown.state)["values"]
     return found
@@ -58,7 +58,9 @@ def check_against_the_plain_fold(stream: Offline, batches: list[dict[str, list[S
 
 
 def conditions(folders: StreamFolders) -> dict[str, str]:
-    return {check.check: check.condition for check in repair(folders, apply=False).checks if check.condition != "ok"}
+    return {
+        check.check: check.condition for check in repair_stream(folders, apply=False).checks if check.condition != "ok"
+    }
 
 
 def test_there_is_a_fixture_of_the_first_release() -> None:

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.state.changelog import Recovery, StateAddress, StateFileWriter
-from lockstep.state.local_store import KeyCollision, fits
-from lockstep.state.local_store_pool import COPIES_MAX, HotFolder, boot_id, most_copies
+from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion
+from lockstep.state.local_store import KeyCollision, is_key_short_enough
+from lockstep.state.local_store_pool import COPIES_MAX, LocalStorePool, compute_copies_max, read_boot_id
 from lockstep.state.restore import LocalStateUnusable
 from tests.state.home import OTHER_BOOT, Home, put
 
 VALUES = {f"session-{number}": number for number in range(50)}
 
 
-def filled(home: Home) -> StateAddress:
+def filled(home: Home) -> StateVersion:
     address = home.batch(home.start(), put(VALUES))
     return home.batch(address, put({"session-7": 700}))
 
@@ -34,7 +34,7 @@ def expected() -> dict[str, int]:
 
 def test_a_copy_of_the_same_state_is_used_as_it_is(home: Home) -> None:
     recovered = home.recovered(filled(home))
-    assert (recovered.recovery, recovered.sections) == (Recovery.CURRENT, 0)
+    assert (recovered.recovery, recovered.sections) == (RestoreKind.CURRENT, 0)
 
 
 def test_an_earlier_copy_is_rolled_forward_by_what_it_misses(home: Home) -> None:
@@ -44,14 +44,14 @@ def test_an_earlier_copy_is_rolled_forward_by_what_it_misses(home: Home) -> None
         address = home.batch(address, put({"session-7": value}))
     home.copies()[0].write_bytes(earlier)
     recovered = home.recovered(address)
-    assert (recovered.recovery, recovered.sections) == (Recovery.ROLLED_FORWARD, 3)
+    assert (recovered.recovery, recovered.sections) == (RestoreKind.ROLLED_FORWARD, 3)
     assert home.values(address, list(VALUES)) == VALUES | {"session-7": 3}
 
 
 def test_a_copy_of_a_batch_that_was_not_committed_is_rebuilt(home: Home) -> None:
     address = filled(home)
     home.batch(address, put({"session-7": 666, "session-8": 666, "never": 666}))
-    assert home.recovered(address).recovery is Recovery.REBUILT
+    assert home.recovered(address).recovery is RestoreKind.REBUILT
     assert home.values(address, [*VALUES, "never"]) == expected()
 
 
@@ -65,7 +65,7 @@ def test_a_copy_of_another_boot_is_not_used_and_is_removed(home: Home) -> None:
     address = filled(home)
     (home.hot_root / "keep me").mkdir()
     home.boot = OTHER_BOOT
-    assert home.recovered(address).recovery is Recovery.REBUILT
+    assert home.recovered(address).recovery is RestoreKind.REBUILT
     assert home.values(address, list(VALUES)) == expected()
     assert sorted(path.name for path in home.hot_root.iterdir()) == [f"boot-{OTHER_BOOT}", "keep me"]
 
@@ -74,7 +74,7 @@ def test_copies_of_two_streams_lie_apart(home: Home) -> None:
     address = filled(home)
     other = Home(home.durable.with_name("other"), home.hot_root)
     filled(other)
-    assert home.recovered(address).recovery is Recovery.CURRENT
+    assert home.recovered(address).recovery is RestoreKind.CURRENT
     assert len(home.copies()) == 2
 
 
@@ -83,16 +83,16 @@ def test_nothing_stays_on_a_system_without_boots(home: Home, monkeypatch: pytest
     home.boot = ""
     address = filled(home)
     assert home.values(address, list(VALUES)) == expected()
-    assert boot_id() is None
+    assert read_boot_id() is None
     assert not home.hot_root.exists()
 
 
 def test_this_kernel_names_its_boot() -> None:
-    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert read_boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_a_topic_id_cannot_leave_the_folder(tmp_path: Path) -> None:
-    folder = HotFolder(tmp_path / "hot", tmp_path / "state", boot=OTHER_BOOT)
+    folder = LocalStorePool(tmp_path / "hot", tmp_path / "state", boot=OTHER_BOOT)
     folder.open("../../../outside", 0).close()
     inside = [path for path in tmp_path.rglob("*outside*") if path.is_file()]
     assert len(inside) == 2
@@ -119,11 +119,11 @@ def test_while_another_process_uses_a_copy_a_private_one_serves(home: Home) -> N
         assert other.stdout.readline() == "held\n"
         before = home.copies()[0].read_bytes()
         later = home.batch(address, put({"session-9": 900}))
-        assert home.recovered(later).recovery is Recovery.REBUILT
+        assert home.recovered(later).recovery is RestoreKind.REBUILT
         assert home.values(later, list(VALUES)) == expected() | {"session-9": 900}
         assert home.copies()[0].read_bytes() == before
         other.communicate("")
-    assert home.recovered(later).recovery is Recovery.ROLLED_FORWARD
+    assert home.recovered(later).recovery is RestoreKind.ROLLED_FORWARD
 
 
 def test_a_lock_ends_with_its_process(home: Home) -> None:
@@ -134,13 +134,13 @@ def test_a_lock_ends_with_its_process(home: Home) -> None:
         assert other.stdout.readline() == "held\n"
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
-    assert home.recovered(address).recovery is Recovery.CURRENT
+    assert home.recovered(address).recovery is RestoreKind.CURRENT
 
 
 def test_a_copy_that_two_uses_in_a_row_died_with_is_made_anew(home: Home) -> None:
     address = filled(home)
     lock = next(home.hot_root.rglob("*.lock"))
-    for deaths, recovery in ((0, Recovery.CURRENT), (1, Recovery.CURRENT), (2, Recovery.REBUILT)):
+    for deaths, recovery in ((0, RestoreKind.CURRENT), (1, RestoreKind.CURRENT), (2, RestoreKind.REBUILT)):
         lock.write_bytes(bytes([deaths]))
         assert home.recovered(address).recovery is recovery
         assert lock.read_bytes() == b"\0"
@@ -166,15 +166,15 @@ def test_a_damaged_copy_is_rebuilt_without_a_word(home: Home, damage: Callable[[
     copy = home.copies()[0]
     copy.write_bytes(damage(copy.read_bytes()))
     assert home.values(address, [*VALUES, "unknown"]) == expected()
-    assert home.recovered(address).recovery is Recovery.CURRENT
+    assert home.recovered(address).recovery is RestoreKind.CURRENT
 
 
 def test_a_whole_file_fits_and_one_cut_short_does_not(home: Home) -> None:
     filled(home)
     copy = home.copies()[0]
-    assert fits(copy)
+    assert is_key_short_enough(copy)
     copy.write_bytes(copy.read_bytes()[:-1])
-    assert not fits(copy)
+    assert not is_key_short_enough(copy)
 
 
 FLIP = """
@@ -226,7 +226,7 @@ def test_a_flipped_bit_is_harmless_or_found_within_three_attempts(home: Home) ->
 def test_two_sessions_with_one_hash_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     long, other = "x" * 600, "y" * 600
     address = home.batch(home.start(), put({long: 1, other: 2}))
-    monkeypatch.setattr("lockstep.state.local_store.hot_key", lambda _: b"h" + bytes(32))
+    monkeypatch.setattr("lockstep.state.local_store.make_store_key", lambda _: b"h" + bytes(32))
     home.copies()[0].unlink()
     with pytest.raises(LocalStateUnusable, match="have the same hash") as raised:
         home.values(address, [long, other])
@@ -259,7 +259,7 @@ def test_what_cannot_be_kept_hot_is_still_durable(home: Home) -> None:
 
 @pytest.mark.parametrize(("handles", "copies"), [(10, 1), (1_024, 256), (20_000, COPIES_MAX), (-1, COPIES_MAX)])
 def test_open_copies_are_bounded_by_file_handles(handles: int, copies: int) -> None:
-    assert most_copies(handles) == copies
+    assert compute_copies_max(handles) == copies
 
 
 def test_a_lock_is_free_again_beside_a_forked_child(home: Home) -> None:

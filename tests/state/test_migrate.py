@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.state.changelog import SectionHeader, StateAddress, read_header
+from lockstep.state.changelog import SegmentHeader, StateVersion, read_header
 from lockstep.state.codec import MigrationFailed, StateSchema, StateTypeChanged
-from lockstep.state.store import Entry, PartitionState
+from lockstep.state.store import PartitionState, SessionEntry
 from tests.state.home import Home, Panel
 
 
@@ -92,14 +92,14 @@ def put(release: Release, values: Mapping[str, int | None]) -> Callable[[Partiti
                 continue
             new = release.made({"value": value, "text": f"is {value}"})
             if entry is None:
-                state.entries[session] = Entry(value, new)
+                state.entries[session] = SessionEntry(value, new)
             else:
                 entry.gate, entry.state = value, new
 
     return fold
 
 
-def read(home: Home, address: StateAddress, sessions: list[str]) -> dict[str, tuple[object, Any]]:
+def read(home: Home, address: StateVersion, sessions: list[str]) -> dict[str, tuple[object, Any]]:
     with home.open(address) as state:
         loaded = {session: state.load(session) for session in sessions}
     return {session: (entry.gate, entry.state) for session, entry in loaded.items() if entry is not None}
@@ -109,7 +109,7 @@ def of(home: Home, release: Release) -> Home:
     return dataclasses.replace(home, schema=release.schema)
 
 
-def header(home: Home, address: StateAddress) -> SectionHeader:
+def header(home: Home, address: StateVersion) -> SegmentHeader:
     assert address.section is not None
     return read_header(home.durable, address.section)
 
@@ -127,7 +127,9 @@ def test_a_session_is_migrated_when_it_is_touched_and_written_back_with_todays_t
         lose_hot_copies(home)
 
     def touch(state: PartitionState[Any]) -> None:
-        assert state.load("a") == Entry(1, Panel2("1", ["is", "1"]), b"\x92\x01\x82\xa5value\x01\xa4text\xa4is 1")
+        assert state.load("a") == SessionEntry(
+            1, Panel2("1", ["is", "1"]), b"\x92\x01\x82\xa5value\x01\xa4text\xa4is 1"
+        )
         assert [key for key, _ in state.changed()] == [b"a"]
 
     address = new.batch(address, touch)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep import Rows
+from lockstep import MapState
 from lockstep.errors import DeclarationError
-from lockstep.state.changelog import StateAddress, StateFileWriter, read_section
+from lockstep.state.changelog import StateFileWriter, StateVersion, read_segment
 from lockstep.state.codec import StateNotOfItsType, StateSchema
-from lockstep.state.local_store_pool import Budget
-from lockstep.state.store import Entry, PartitionState
+from lockstep.state.local_store_pool import MemoryBudget
+from lockstep.state.store import PartitionState, SessionEntry
 from tests.state.home import Home
 
 
@@ -32,8 +32,8 @@ class Book(msgspec.Struct):
     """A state with two tables."""
 
     name: str
-    bids: Rows[int, Level]
-    names: Rows[str, tuple[int, ...]] = msgspec.field(default_factory=Rows)
+    bids: MapState[int, Level]
+    names: MapState[str, tuple[int, ...]] = msgspec.field(default_factory=MapState)
 
 
 class PlainBook(msgspec.Struct):
@@ -60,7 +60,7 @@ def session_of(state: PartitionState[Any], name: str) -> Any:
 def make(state: PartitionState[Any], name: str, bids: Mapping[int, Level], *, is_plain: bool = False) -> None:
     """A snapshot of a session, known or not."""
     session_of(state, name)
-    state.entries[name] = Entry(0, PlainBook(name, dict(bids)) if is_plain else Book(name, Rows(bids)))
+    state.entries[name] = SessionEntry(0, PlainBook(name, dict(bids)) if is_plain else Book(name, MapState(bids)))
 
 
 def test_rows_are_used_like_a_dict(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_only_touched_rows_are_written(tmp_path: Path) -> None:
 
     address = home.batch(address, touch)
     assert address.section is not None
-    changes = [change for block in read_section(home.durable, address.section, address).blocks() for change in block]
+    changes = [change for block in read_segment(home.durable, address.section, address).blocks() for change in block]
     begin = b"\xf9a\xffbids\xff"
     assert changes == [(begin + b"\x06", b"\x82\xa5price\x42\xa4note\xa0"), (begin + b"\x07", None)]
 
@@ -124,11 +124,11 @@ def test_a_session_that_ends_takes_its_rows_with_it(tmp_path: Path) -> None:
 
 
 def whole(state: PartitionState[Any]) -> None:
-    state.entries["a"] = Entry(1, Rows({"x": Level(1)}))
+    state.entries["a"] = SessionEntry(1, MapState({"x": Level(1)}))
 
 
 def test_a_table_that_is_the_whole_state(tmp_path: Path) -> None:
-    home = book_home(tmp_path, StateSchema(Rows[str, Level]))
+    home = book_home(tmp_path, StateSchema(MapState[str, Level]))
     address = home.batch(home.start(), whole)
     address = home.batch(address, lambda state: session_of(state, "a").update({"y": Level(2)}))
     with home.open(address) as state:
@@ -140,7 +140,7 @@ def test_a_table_given_to_another_session_is_copied(tmp_path: Path) -> None:
     address = home.batch(home.start(), lambda state: make(state, "a", {1: Level(1), 2: Level(2)}))
 
     def give(state: PartitionState[Any]) -> None:
-        state.entries["b"] = Entry(0, Book("b", session_of(state, "a").bids))
+        state.entries["b"] = SessionEntry(0, Book("b", session_of(state, "a").bids))
 
     address = home.batch(address, give)
     address = home.batch(address, lambda state: session_of(state, "a").bids.clear())
@@ -152,7 +152,7 @@ def test_a_table_given_to_another_session_is_copied(tmp_path: Path) -> None:
 def test_a_table_replaced_by_something_else_names_session_and_field(tmp_path: Path) -> None:
     home = book_home(tmp_path)
     with home.open(home.start()) as state:
-        state.entries["a"] = Entry(0, Book("a", {}))  # type: ignore[arg-type]  # the fault
+        state.entries["a"] = SessionEntry(0, Book("a", {}))  # type: ignore[arg-type]  # the fault
         with pytest.raises(StateNotOfItsType, match=r"session 'a'.*bids is a dict, not Rows"):
             state.changed()
 
@@ -170,19 +170,19 @@ class Colour(enum.Enum):
 
 
 class Nested(msgspec.Struct):
-    books: list[Rows[int, int]]
+    books: list[MapState[int, int]]
 
 
 @pytest.mark.parametrize(
     ("state_type", "said"),
     [
-        (Rows, "does not say its types"),
-        (Rows[int, Mutable], "can be changed in place"),
-        (Rows[int, HoldsList], "can be changed in place"),
-        (Rows[int, dict[str, int]], "can be changed in place"),
-        (Rows[float, int], "no single encoding"),
+        (MapState, "does not say its types"),
+        (MapState[int, Mutable], "can be changed in place"),
+        (MapState[int, HoldsList], "can be changed in place"),
+        (MapState[int, dict[str, int]], "can be changed in place"),
+        (MapState[float, int], "no single encoding"),
         (Nested, "Rows is the whole state, or a field"),
-        (dict[str, Rows[int, int]], "Rows is the whole state, or a field"),
+        (dict[str, MapState[int, int]], "Rows is the whole state, or a field"),
     ],
 )
 def test_tables_that_cannot_be_kept_row_by_row_are_refused_when_declared(state_type: object, said: str) -> None:
@@ -193,7 +193,7 @@ def test_tables_that_cannot_be_kept_row_by_row_are_refused_when_declared(state_t
 @pytest.mark.parametrize("row", [int, str | None, tuple[int, ...], Level, Colour, tuple[Level, bytes]])
 @pytest.mark.parametrize("key", [int, str, bytes, Colour, tuple[int, str]])
 def test_immutable_rows_are_taken(key: Any, row: Any) -> None:
-    shape = StateSchema[object](Rows[key, row]).shape
+    shape = StateSchema[object](MapState[key, row]).shape
     assert shape.kind == "rows"
 
 
@@ -257,11 +257,11 @@ class Small(Home):
 
     def hot(self) -> Any:
         made = super().hot()
-        made.budget = Budget(self.bytes_max)
+        made.budget = MemoryBudget(self.bytes_max)
         return made
 
 
-def run(home: Home, address: StateAddress, actions: list[Any], event: str) -> tuple[StateAddress, list[object]]:
+def run(home: Home, address: StateVersion, actions: list[Any], event: str) -> tuple[StateVersion, list[object]]:
     shown: list[object] = []
 
     def fold(state: PartitionState[Any]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from lockstep.state.changelog import Recovery, StateAddress, StateDamaged, StateFileWriter, moved
+from lockstep.state.changelog import RestoreKind, StateDamaged, StateFileWriter, StateVersion, advance
 from lockstep.state.codec import StateNotOfItsType, StateSchema, StateTypeChanged
-from lockstep.state.store import Entry, PartitionState
+from lockstep.state.store import PartitionState, SessionEntry
 from tests.state.home import Home, Panel, drop, put
 
 AWKWARD = [
@@ -79,7 +79,7 @@ def test_a_session_opened_without_a_look_can_be_removed(home: Home) -> None:
     address = home.batch(home.start(), put({"a": 1}))
 
     def blind(state: PartitionState[Panel]) -> None:
-        state.entries["a"] = Entry(2, Panel(2))
+        state.entries["a"] = SessionEntry(2, Panel(2))
         state.remove("a")
 
     assert home.values(home.batch(address, blind), ["a"]) == {}
@@ -94,9 +94,9 @@ def test_offsets_move_without_a_file_when_nothing_changed(home: Home) -> None:
     address = home.batch(home.start(), put({"a": 1}))
     files = list(home.durable.iterdir())
     later = home.batch(address, put({"a": 1}))
-    assert later == moved(address, address.next_offset + 1, address.section)
+    assert later == advance(address, address.next_offset + 1, address.section)
     assert list(home.durable.iterdir()) == files
-    assert home.recovered(later).recovery is Recovery.CURRENT
+    assert home.recovered(later).recovery is RestoreKind.CURRENT
     assert home.values(home.batch(later, put({"a": 2})), ["a"]) == {"a": 2}
 
 
@@ -154,11 +154,11 @@ def test_more_partitions_than_copies_may_be_open_are_folded_side_by_side(home: H
         assert entry is not None
         assert entry.state.value == state.address.partition + 1
     addresses = fold_all(home, states, 2)
-    assert {home.recovered(address).recovery for address in addresses} == {Recovery.CURRENT}
+    assert {home.recovered(address).recovery for address in addresses} == {RestoreKind.CURRENT}
     assert [home.values(address, ["s"])["s"] for address in addresses] == [2, 3, 4, 5, 6, 7, 8]
 
 
-def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[StateAddress]:
+def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[StateVersion]:
     for state in states:
         put({"s": state.address.partition + by})(state)
     with StateFileWriter.open(home.durable) as writer:
@@ -172,7 +172,7 @@ def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[S
 
 def test_a_state_that_cannot_be_encoded_names_its_session(home: Home) -> None:
     with home.open(home.start()) as state:
-        state.entries["broken"] = Entry(1, Panel(object()))  # type: ignore[arg-type]  # the fault
+        state.entries["broken"] = SessionEntry(1, Panel(object()))  # type: ignore[arg-type]  # the fault
         with pytest.raises(StateNotOfItsType, match=r"(?s)session 'broken'.*mend the fold") as raised:
             state.changed()
     assert raised.value.session == "broken"

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.state.changelog import StateAddress
+from lockstep.state.changelog import StateVersion
 from tests.state.home import Home, put
 
 
-def committed(folder: Path, home: Home) -> StateAddress:
+def committed(folder: Path, home: Home) -> StateVersion:
     """The newest committed address."""
     path = folder / "address"
-    return msgspec.json.decode(path.read_bytes(), type=StateAddress) if path.exists() else home.start()
+    return msgspec.json.decode(path.read_bytes(), type=StateVersion) if path.exists() else home.start()
 
 
-def commit(folder: Path, address: StateAddress) -> None:
+def commit(folder: Path, address: StateVersion) -> None:
     """Commit an address: it is there or it is not."""
     new = folder / "address.new"
     new.write_bytes(msgspec.json.encode(address))

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake import DeltaTable
 
-from lockstep.engine.driver.positions import BatchIdentity, quiet_row
+from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
 from lockstep.engine.protocol import Position
-from lockstep.model.table_schema import table_schema
+from lockstep.model.table_schema import make_table_schema
 from lockstep.table import commit as demands
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
-from lockstep.table.row_encoder import Proof, RowsBuilder
-from lockstep.table.row_encoder import Run as RunOfRows
+from lockstep.table.row_encoder import PartitionRun as RunOfRows
+from lockstep.table.row_encoder import Provenance, RowsBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.model.finding import Finding
-    from lockstep.table.commit import Landed, OutputLog
+    from lockstep.table.commit import Committed, OutputLog
     from lockstep.table.delta_log import Head, SideFile
 
 HOUR = "2026-01-01T00"
@@ -55,7 +55,7 @@ class ProtocolRun:
 
     def __init__(self, folders: StreamFolders, output: OutputLog | None = None) -> None:
         self.folders, self.clock = folders, datetime(2026, 1, 1, tzinfo=UTC)
-        self.output = output or open_tables(folders, table_schema(Row), "cluster")
+        self.output = output or open_tables(folders, make_table_schema(Row), "cluster")
         self.head = self.output.base().head
 
     @property
@@ -65,17 +65,17 @@ class ProtocolRun:
 
     def claim(self) -> Head:
         """Claim the epoch that was seen, and bring the ledger forward."""
-        self.head = self.output.commit(demands.claim(self.head.epoch, self.output.table_id, anything)).head
+        self.head = self.output.commit(demands.commit_claim(self.head.epoch, self.output.table_id, anything)).head
         self.forward(self.head)
         return self.head
 
     def prepared(
         self, *, rows: int = 2, hour: str | None = None, findings: tuple[Finding, ...] = (), full: bool = False
-    ) -> demands.Batch:
+    ) -> demands.BatchCommit:
         """The next batch: its files are written, nothing is committed."""
         hour = hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour)
         start = self.next_offset()
-        return demands.Batch(
+        return demands.BatchCommit(
             number=self.head.batch + 1,
             commit_hour=hour,
             files=(self.file(start, rows, hour),) if rows else (),
@@ -84,13 +84,13 @@ class ProtocolRun:
             full_ledger_at=self.clock.timestamp() if full else None,
         )
 
-    def commit(self, batch: demands.Batch) -> Landed:
+    def commit(self, batch: demands.BatchCommit) -> Committed:
         """Commit a batch to the output table alone."""
-        landed = self.output.commit(demands.batch(self.writer, batch))
+        landed = self.output.commit(demands.commit_batch(self.writer, batch))
         self.head = landed.head
         return landed
 
-    def batch(self, rows: int = 2, *, full: bool = False) -> Landed:
+    def batch(self, rows: int = 2, *, full: bool = False) -> Committed:
         """Prepare, commit, and move the ledger forward."""
         landed = self.commit(self.prepared(rows=rows, full=full))
         self.forward(landed.head)
@@ -100,12 +100,14 @@ class ProtocolRun:
         return side_tables.SideLogs(self.folders).forward(head)
 
     def next_offset(self) -> int:
-        row = ledger.positions(self.folders, self.head).get((TOPIC_ID, 0))
+        row = ledger.read_positions(self.folders, self.head).get((TOPIC_ID, 0))
         return row.until if row is not None else 0
 
     def file(self, start: int, rows: int, hour: str) -> DataFile:
         offsets = list(range(start, start + rows))
-        proof = Proof([RunOfRows(TOPIC, TOPIC_ID, 0, rows)], offsets, [0] * rows, ["s"] * rows, offsets, [None] * rows)
+        proof = Provenance(
+            [RunOfRows(TOPIC, TOPIC_ID, 0, rows)], offsets, [0] * rows, ["s"] * rows, offsets, [None] * rows
+        )
         with DataFileWriter(self.folders.table, BUILDER.schema, commit_hour=hour, prefix="rows") as writer:
             writer.write(BUILDER.build([Row(offset) for offset in offsets], proof))
             return writer.finish()
@@ -120,7 +122,7 @@ class ProtocolRun:
             restart_cause=None,
         )
         position = Position(topic=TOPIC, topic_id=TOPIC_ID, partition=0, next_offset=start)
-        quiet = quiet_row(identity, position, None)
+        quiet = make_unchanged_row(identity, position, None)
         row = msgspec.structs.replace(quiet, until=start + rows, messages=rows, rows=rows)
         return ledger.write_ledger(self.folders.ledger, [row])
 
@@ -131,7 +133,7 @@ def stored_offsets(folders: StreamFolders) -> list[int]:
     return sorted(offsets)
 
 
-def entries(folders: StreamFolders) -> list[delta_log.Entry]:
+def entries(folders: StreamFolders) -> list[delta_log.LogEntry]:
     """Every entry of the output table's log, by number."""
     newest = DeltaTable(folders.table).version()
     found = [delta_log.read_entry(folders.table, version) for version in range(newest + 1)]

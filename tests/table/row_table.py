@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from lockstep.model.table_schema import table_schema, to_delta
-from lockstep.table.parquet import SeenValues, file_statistics, written_columns
-from lockstep.table.row_encoder import Proof, RowsBuilder, Run
+from lockstep.model.table_schema import make_table_schema, to_delta
+from lockstep.table.parquet import ColumnStatistics, compute_file_statistics, find_written_columns
+from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ class RowTable:
     def __init__(self, folder: Path, row_type: type[msgspec.Struct]) -> None:
         self.folder = folder
         self._builder = RowsBuilder(row_type)
-        self._schema = to_delta(table_schema(row_type))
+        self._schema = to_delta(make_table_schema(row_type))
         self._partition = folder / f"commit_hour={HOUR}"
         self._partition.mkdir(parents=True)
         DeltaTable.create(folder, self._schema, partition_by=["commit_hour"])
@@ -36,7 +36,7 @@ class RowTable:
         """Write and commit one file of these rows; its statistics are returned."""
         batch = self._builder.build(rows, proof_of(len(rows)))
         path = self._partition / f"{len(list(self._partition.iterdir()))}.parquet"
-        columns, seen = written_columns(batch.schema), SeenValues(batch.schema)
+        columns, seen = find_written_columns(batch.schema), ColumnStatistics(batch.schema)
         with pq.ParquetWriter(
             path,
             batch.schema,
@@ -46,7 +46,7 @@ class RowTable:
         ) as writer:
             writer.write_batch(batch)
             seen.add(batch)
-        statistics = file_statistics(pq.read_metadata(path), batch.schema, seen)
+        statistics = compute_file_statistics(pq.read_metadata(path), batch.schema, seen)
         self._commit(path, statistics)
         return statistics
 
@@ -58,10 +58,10 @@ class RowTable:
         )
 
 
-def proof_of(rows: int) -> Proof:
+def proof_of(rows: int) -> Provenance:
     """The proof of a chunk of one partition, a row a message."""
-    return Proof(
-        runs=[Run("sensors.1", "tQx3bEr0Qm6Rz8aXo1XvWw", 3, rows)],
+    return Provenance(
+        runs=[PartitionRun("sensors.1", "tQx3bEr0Qm6Rz8aXo1XvWw", 3, rows)],
         offsets=list(range(100, 100 + rows)),
         row_numbers=[0] * rows,
         sessions=["s"] * rows,

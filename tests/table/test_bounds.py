@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lockstep.table.parquet import SeenValues, file_statistics, written_columns
+from lockstep.table.parquet import ColumnStatistics, compute_file_statistics, find_written_columns
 from tests.table.edges import HIGH, Edge, Inner, at
 from tests.table.row_table import RowTable
 
@@ -83,13 +83,13 @@ def test_every_leaf_has_a_null_count_and_lists_count_their_own_nulls(tmp_path: P
 
 def test_bounds_span_all_row_groups(tmp_path: Path) -> None:
     schema = pa.table({"n": [1], "v": [1.0]}).schema
-    columns, seen = written_columns(schema), SeenValues(schema)
+    columns, seen = find_written_columns(schema), ColumnStatistics(schema)
     with pq.ParquetWriter(tmp_path / "f", schema, write_statistics=columns.write_statistics) as writer:
         for part in ([3, 5], [None, None], [1, 4]):
             rows = pa.table({"n": part, "v": part}, schema=schema)
             writer.write_table(rows)
             seen.add(rows)
-    found = json.loads(file_statistics(pq.read_metadata(tmp_path / "f"), schema, seen))
+    found = json.loads(compute_file_statistics(pq.read_metadata(tmp_path / "f"), schema, seen))
     assert found == {
         "numRecords": 6,
         "minValues": {"n": 1, "v": 1.0},
@@ -101,7 +101,7 @@ def test_bounds_span_all_row_groups(tmp_path: Path) -> None:
 def test_what_nobody_watched_is_left_out(tmp_path: Path) -> None:
     rows = pa.table({"n": [1], "v": [2.0]})
     pq.write_table(rows, tmp_path / "f")
-    found = json.loads(file_statistics(pq.read_metadata(tmp_path / "f"), rows.schema))
+    found = json.loads(compute_file_statistics(pq.read_metadata(tmp_path / "f"), rows.schema))
     assert found == {"numRecords": 1, "minValues": {"n": 1}, "maxValues": {"n": 1}, "nullCount": {"n": 0}}
 
 

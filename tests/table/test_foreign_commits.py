@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from lockstep.errors import TableError
-from lockstep.model.table_schema import table_schema
+from lockstep.model.table_schema import make_table_schema
 from tests.table.protocol_run import HOUR, ProtocolRun, Row, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def append(table: Path) -> None:
         "_event_time": None,
         "commit_hour": HOUR,
     }
-    write_deltalake(table, pa.Table.from_pylist([row], schema=table_schema(Row)), mode="append")
+    write_deltalake(table, pa.Table.from_pylist([row], schema=make_table_schema(Row)), mode="append")
 
 
 def restore(table: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_foreign_commit_stays_seen_after_a_log_checkpoint(folders: StreamFolde
 
 
 def test_a_cut_entry_is_named_with_its_path(folders: StreamFolders, run: ProtocolRun) -> None:
-    from lockstep.table.checkpoint import checkpoint
-    from lockstep.table.delta_log import entry_path
+    from lockstep.table.checkpoint import write_checkpoint
+    from lockstep.table.delta_log import make_entry_path
 
-    checkpoint(folders.table)
-    entry_path(folders.table, 3).write_bytes(b"")
+    write_checkpoint(folders.table)
+    make_entry_path(folders.table, 3).write_bytes(b"")
     with pytest.raises(TableError, match=r"00003\.json carries no readable head of lockstep"):
         run.output.base()

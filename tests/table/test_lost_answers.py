@@ -114,7 +114,7 @@ def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> 
 
     output = OutputLog(folders.table, Overtaken(folders.table))
     with pytest.raises(Fenced):
-        output.commit(commit.claim(0, output.table_id, anything))
+        output.commit(commit.commit_claim(0, output.table_id, anything))
 
 
 def lossy_run(folders: StreamFolders) -> tuple[ProtocolRun, LosesRequests]:

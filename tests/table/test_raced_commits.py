@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from lockstep.errors import Fenced, TableError
 from lockstep.table import commit, ledger
-from lockstep.table.checkpoint import checkpoint
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import CommitKind, OutputLog, Proposal
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import Entry, Head
+    from lockstep.table.delta_log import Head, LogEntry
     from lockstep.table.layout import StreamFolders
 
 RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4
@@ -60,8 +60,8 @@ class Race:
         """Commits that change no head, and log checkpoints, as compaction and maintenance make them."""
         output = OutputLog(self.folders.table)
         while not self.enough.wait(0.2):
-            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=commit.unchanged(anything)))
-            checkpoint(self.folders.table)
+            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=commit.keep_head(anything)))
+            write_checkpoint(self.folders.table)
 
     def _batch(self, run: ProtocolRun) -> Head:
         head = run.commit(run.prepared(rows=1 + run.head.batch % 3)).head
@@ -97,7 +97,7 @@ def test_whatever_the_interleaving_every_offset_is_committed_once_and_in_order(t
     check_offsets(race.folders)
 
 
-def check_log(log: list[Entry]) -> None:
+def check_log(log: list[LogEntry]) -> None:
     heads = [entry.head for entry in log if entry.head is not None]
     assert len(heads) == len(log), "every entry is ours"
     batches = [head.batch for entry, head in zip(log, heads, strict=True) if entry.kind == BATCH]

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.model.column_types import DecimalType, Int32
-from lockstep.table.row_encoder import Proof, RowRefused, RowsBuilder, Run
+from lockstep.table.row_encoder import PartitionRun, Provenance, RowRejected, RowsBuilder
 from tests.table.row_table import RowTable, proof_of
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def test_spark_sees_what_may_be_null_as_it_was_declared(table: RowTable, spark: 
 
 
 def test_a_row_carries_its_proof() -> None:
-    proof = Proof(
-        runs=[Run("a.1", "idA", 0, 1), Run("b.1", "idB", 7, 2)],
+    proof = Provenance(
+        runs=[PartitionRun("a.1", "idA", 0, 1), PartitionRun("b.1", "idB", 7, 2)],
         offsets=[5, 8, 8],
         row_numbers=[0, 0, 1],
         sessions=["s", "t", "t"],
@@ -243,7 +243,7 @@ def test_a_nested_value_that_does_not_fit_is_refused_with_its_place(column: str,
 
 
 def check_refusal(row_type: type[Any], column: str, value: Any, problem: str) -> None:
-    with pytest.raises(RowRefused) as refused:
+    with pytest.raises(RowRejected) as refused:
         RowsBuilder(row_type).build([row_type(), row_type(**{column: value}), row_type()], proof_of(3))
     assert (column, 101, 1) == (refused.value.column, refused.value.offset, refused.value.origin.position)
     assert value is refused.value.value
@@ -252,12 +252,12 @@ def check_refusal(row_type: type[Any], column: str, value: Any, problem: str) ->
 
 
 def test_a_row_of_another_type_is_refused() -> None:
-    with pytest.raises(RowRefused, match=r"@101 row 0: column \* = Nested.* the stream declares rows of type Flat"):
+    with pytest.raises(RowRejected, match=r"@101 row 0: column \* = Nested.* the stream declares rows of type Flat"):
         RowsBuilder(Flat).build([Flat(), Nested()], proof_of(2))
 
 
 def test_a_refusal_survives_pickling() -> None:
-    with pytest.raises(RowRefused) as refused:
+    with pytest.raises(RowRejected) as refused:
         RowsBuilder(Flat).build([Flat(whole=1.5)], proof_of(1))  # type: ignore[arg-type]  # refused
     again = pickle.loads(pickle.dumps(refused.value))  # noqa: S301  our own bytes
     assert str(refused.value) == str(again)

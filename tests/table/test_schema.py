@@ -17,7 +17,14 @@ import pytest
 
 from lockstep.errors import DeclarationError
 from lockstep.model.column_types import DecimalType, Int32, IntegerType
-from lockstep.model.table_schema import IDENTITY, file_schema, proof_schema, row_schema, table_schema, to_delta
+from lockstep.model.table_schema import (
+    IDENTITY,
+    make_file_schema,
+    make_provenance_schema,
+    make_row_schema,
+    make_table_schema,
+    to_delta,
+)
 
 SensorId = NewType("SensorId", int)
 Price = Annotated[Decimal, DecimalType(18, 8)]
@@ -100,12 +107,12 @@ MAPPED: list[tuple[object, Any, bool]] = [
 
 @pytest.mark.parametrize(("annotation", "arrow", "nullable"), MAPPED)
 def test_a_type_has_one_column_type(annotation: object, arrow: Any, nullable: bool) -> None:  # noqa: FBT001
-    assert pa.field("value", arrow, nullable=nullable) == row_schema(with_field(annotation)).field("value")
+    assert pa.field("value", arrow, nullable=nullable) == make_row_schema(with_field(annotation)).field("value")
 
 
 @pytest.mark.parametrize(("annotation", "arrow", "nullable"), MAPPED)
 def test_a_column_type_survives_delta(annotation: object, arrow: Any, nullable: bool) -> None:  # noqa: FBT001
-    declared: Any = to_delta(row_schema(with_field(annotation))).to_arrow()
+    declared: Any = to_delta(make_row_schema(with_field(annotation))).to_arrow()
     assert pa.field("value", arrow, nullable=nullable) == pa.schema(declared).field("value")
 
 
@@ -144,7 +151,7 @@ REFUSED: list[tuple[object, str, str]] = [
 @pytest.mark.parametrize(("annotation", "problem", "instead"), REFUSED)
 def test_a_type_without_a_column_is_refused(annotation: object, problem: str, instead: str) -> None:
     with pytest.raises(DeclarationError) as refused:
-        row_schema(with_field(annotation))
+        make_row_schema(with_field(annotation))
     assert refused.value.field.startswith("Reading.value")
     assert problem in str(refused.value)
     assert instead in refused.value.next_step
@@ -160,28 +167,28 @@ def test_a_type_without_a_column_is_refused(annotation: object, problem: str, in
 )
 def test_a_refusal_names_the_place_inside_the_field(wrap: Callable[[Any], object], path: str) -> None:
     with pytest.raises(DeclarationError) as refused:
-        row_schema(with_field(wrap(set[int])))
+        make_row_schema(with_field(wrap(set[int])))
     assert path == refused.value.field
 
 
 @pytest.mark.parametrize("name", ["_offset", "_mine", "commit_hour", "Commit_Hour"])
 def test_names_of_lockstep_s_own_columns_are_refused(name: str) -> None:
     with pytest.raises(DeclarationError, match="belong to lockstep's own columns"):
-        row_schema(with_field(int, name))
+        make_row_schema(with_field(int, name))
 
 
 def test_names_that_differ_in_case_only_are_refused() -> None:
     with pytest.raises(DeclarationError, match=r"Reading\.Price.*cannot tell it from the column 'price'"):
-        row_schema(msgspec.defstruct("Reading", [("price", int), ("Price", int)]))
+        make_row_schema(msgspec.defstruct("Reading", [("price", int), ("Price", int)]))
 
 
 def test_a_row_type_without_fields_is_refused() -> None:
     with pytest.raises(DeclarationError, match="has no fields"):
-        row_schema(Nothing)
+        make_row_schema(Nothing)
 
 
 def test_the_proof_stands_after_the_user_s_columns_and_the_hour_last() -> None:
-    names = table_schema(Point).names
-    assert ["x", "label", *proof_schema().names, "commit_hour"] == names
-    assert names[:-1] == file_schema(Point).names
+    names = make_table_schema(Point).names
+    assert ["x", "label", *make_provenance_schema().names, "commit_hour"] == names
+    assert names[:-1] == make_file_schema(Point).names
     assert set(IDENTITY) <= set(names)

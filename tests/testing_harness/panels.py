@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from lockstep import (
+    Envelope,
+    InitialState,
     Kind,
     NoIntegrity,
-    Opened,
-    Place,
     Record,
     Sequence,
     Stream,
@@ -56,24 +56,24 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Panels(Transform[Message, Panel, Reading]):
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         session = (record.key or b"").decode()
         match message:
             case Snapshot():
-                return Place(session, Kind.SNAPSHOT, sequence=message.seq, event_time_us=record.timestamp_ms * 1000)
+                return Envelope(session, Kind.SNAPSHOT, sequence=message.seq, event_time_us=record.timestamp_ms * 1000)
             case Update():
-                return Place(session, sequence=message.seq)
+                return Envelope(session, sequence=message.seq)
             case Ping():
-                return Place(session, Kind.SKIP)
+                return Envelope(session, Kind.SKIP)
             case Closed():
-                return Place(session, Kind.END, sequence=message.seq)
+                return Envelope(session, Kind.END, sequence=message.seq)
 
-    def open(self, message: Message, record: Record) -> Panel | Opened[Panel, Reading]:
+    def open(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel({})
         header = dict(record.headers).get("site", b"").decode() or None
         rows = [Reading(name, value, header) for name, value in message.values.items()]
-        return Opened(Panel(message.values), rows) if header else Panel(message.values)
+        return InitialState(Panel(message.values), rows) if header else Panel(message.values)
 
     def apply(self, state: Panel, message: Message, record: Record) -> Iterable[Reading]:
         assert isinstance(message, Update)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.testing import CRASH, RENUMBER, RESTART, Idle, Line, NewTopic, Sent, parse
+from lockstep.testing import CRASH, RENUMBER, RESTART, Idle, NewTopic, ScriptLine, SentMessage, parse
 from lockstep.testing.script import GARBAGE
 
 TEXT = """
@@ -17,22 +17,22 @@ skip b -3
 
 
 def values(text: str) -> list[bytes | None]:
-    return [step.value for step in parse(text) if isinstance(step, Sent)]
+    return [step.value for step in parse(text) if isinstance(step, SentMessage)]
 
 
 def test_a_message_has_kind_session_number_second_and_fields() -> None:
     assert parse(TEXT) == [
-        Sent(value=b'{"type":"snapshot","number":1,"level":5}', key="a", timestamp_ms=1_000),
-        Sent(value=b'{"type":"update","number":2}', key="a", timestamp_ms=90_000),
-        Sent(value=b'{"type":"skip","number":-3}', key="b", timestamp_ms=91_000),
+        SentMessage(value=b'{"type":"snapshot","number":1,"level":5}', key="a", timestamp_ms=1_000),
+        SentMessage(value=b'{"type":"update","number":2}', key="a", timestamp_ms=90_000),
+        SentMessage(value=b'{"type":"skip","number":-3}', key="b", timestamp_ms=91_000),
     ]
 
 
 def test_a_stream_may_encode_as_it_likes() -> None:
-    def encode(line: Line) -> bytes:
+    def encode(line: ScriptLine) -> bytes:
         return f"{line.kind}|{line.session}|{line.number}|{line.second}|{line.fields}".encode()
 
-    assert [step.value for step in parse("add x 7 @3", encode) if isinstance(step, Sent)] == [b"add|x|7|3|{}"]
+    assert [step.value for step in parse("add x 7 @3", encode) if isinstance(step, SentMessage)] == [b"add|x|7|3|{}"]
 
 
 def test_a_gap_loses_the_next_message_and_a_swap_sends_it_before_the_last() -> None:

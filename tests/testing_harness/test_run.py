@@ -13,7 +13,7 @@ import lockstep.testing
 from lockstep import Function, Kind, LockstepError, MessagePack
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.state.codec import StateNotOfItsType
-from lockstep.testing import ACCEPT, Judgement, Sent, Verdict, run
+from lockstep.testing import ACCEPT, Judgement, SentMessage, Verdict, run
 from tests.testing_harness.panels import Closed, Message, Panel, Ping, Reading, Snapshot, Update, loose, panels
 
 BEGIN = Snapshot(1, {"a": 1.0})
@@ -28,7 +28,7 @@ def test_rows_verdicts_and_states_of_typed_messages() -> None:
 
 
 def test_each_message_tells_its_place_and_its_own_rows() -> None:
-    first, second = run(panels, Sent(value=BEGIN, timestamp_ms=7), Update(2, "b", 2.0), key="p").folded
+    first, second = run(panels, SentMessage(value=BEGIN, timestamp_ms=7), Update(2, "b", 2.0), key="p").folded
     assert first.place is not None
     assert (first.place.kind, first.place.session, first.place.event_time_us) == (Kind.SNAPSHOT, "p", 7_000)
     assert ((), (Reading("b", 2.0),)) == (first.rows, second.rows)
@@ -40,8 +40,8 @@ def test_bytes_are_taken_as_a_producer_sent_them() -> None:
 
 
 def test_keys_and_headers_of_one_message() -> None:
-    other = Sent(value=Snapshot(5, {"x": 3.0}), key="q", headers=[("site", b"north")])
-    ran = run(panels, BEGIN, other, Sent(value=Update(2, "a", 2.0), key=b"p"), key="p")
+    other = SentMessage(value=Snapshot(5, {"x": 3.0}), key="q", headers=[("site", b"north")])
+    ran = run(panels, BEGIN, other, SentMessage(value=Update(2, "a", 2.0), key=b"p"), key="p")
     assert [Reading("x", 3.0, "north"), Reading("a", 2.0)] == ran.rows
     assert {"p", "q"} == ran.states.keys()
 
@@ -64,15 +64,15 @@ def test_a_message_that_raises_leaves_no_trace() -> None:
 
 
 def test_an_error_of_the_users_code_is_told_in_its_words() -> None:
-    ran = run(loose, Sent(value=b'{"type":"closed","seq":1}', key=b"\xff"))
+    ran = run(loose, SentMessage(value=b'{"type":"closed","seq":1}', key=b"\xff"))
     assert (ran.verdicts[0].cause, "UnicodeDecodeError" in (ran.verdicts[0].found or "")) == ("transform raised", True)
 
 
 def test_an_undecodable_message_is_refused_or_dropped_as_the_class_says() -> None:
-    sent: list[Message | bytes | Sent[Message]] = [
+    sent: list[Message | bytes | SentMessage[Message]] = [
         BEGIN,
         b'{"type":"update","seq":2,"name":',
-        Sent(value=None),
+        SentMessage(value=None),
         Update(2, "a", 2.0),
     ]
     strict, best_effort = (run(stream, *sent, key="p") for stream in (panels, loose))

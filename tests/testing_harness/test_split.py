@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Stream
-from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, Judgement, NewTopic, Sent, Split, run
+from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, Judgement, NewTopic, SentMessage, Split, run
 from tests.event_time.meters import MINUTE, Close, Meter, Read, Start, Total, meters, reordered
 from tests.event_time.meters import Message as Reading
 from tests.testing_harness.panels import Message, Panel, Snapshot, Update, loose, panels
@@ -17,13 +17,13 @@ ordered = dataclasses.replace(panels, integrity=Ordered())
 SPLITS = [1, 2, 7, Split(1, crashes=False), Split(None), Split(3, crashes=False)]
 BEGIN = Snapshot(1, {"a": 1.0})
 
-Panels = list[Message | bytes | Sent[Message] | Event]
+Panels = list[Message | bytes | SentMessage[Message] | Event]
 CASES: dict[str, Panels] = {
     "plain": [BEGIN, Update(2, "a", 2.0), Update(3, "b", 3.0), Update(4, "a", 4.0)],
     "gap": [BEGIN, Update(2, "a", 2.0), Update(4, "b", 3.0), Update(5, "a", 4.0)],
     "garbage": [BEGIN, b"{", Update(2, "a", 2.0), Snapshot(3, {"a": 1.0}), Update(4, "b", 3.0)],
     "raises": [BEGIN, Update(2, "a", 2.0, total=9.0), Update(2, "a", 3.0), Snapshot(3, {}), Update(4, "b", 3.0)],
-    "no value": [BEGIN, Sent(value=None), Update(2, "a", 2.0)],
+    "no value": [BEGIN, SentMessage(value=None), Update(2, "a", 2.0)],
 }
 
 
@@ -47,13 +47,13 @@ def test_messages_held_back_over_batches_are_released_as_in_one(split: int | Spl
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_timers_and_silent_sessions_over_batches_fire_as_in_one(split: int | Split) -> None:
-    sent: list[Sent[Reading]] = [
-        Sent(value=Start(1, 0), key="a"),
-        Sent(value=Read(2, 5, 5), key="a"),
-        Sent(value=Start(1, 50), key="b"),
-        Sent(value=Read(2, 61, 0), key="b"),
-        Sent(value=Start(1, 700), key="c"),
-        Sent(value=Close(2, 701), key="c"),
+    sent: list[SentMessage[Reading]] = [
+        SentMessage(value=Start(1, 0), key="a"),
+        SentMessage(value=Read(2, 5, 5), key="a"),
+        SentMessage(value=Start(1, 50), key="b"),
+        SentMessage(value=Read(2, 61, 0), key="b"),
+        SentMessage(value=Start(1, 700), key="c"),
+        SentMessage(value=Close(2, 701), key="c"),
     ]
     whole = run(meters, *sent).or_raise()
     assert whole == run(meters, *sent, split=split)

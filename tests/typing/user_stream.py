@@ -12,17 +12,17 @@ import msgspec
 from lockstep import (
     AvailableNow,
     DecimalType,
+    Envelope,
     Every,
     Function,
     Halt,
+    InitialState,
     Kind,
     Limits,
     Link,
     Linked,
     MessagePack,
     NoIntegrity,
-    Opened,
-    Place,
     Record,
     Sequence,
     Stream,
@@ -76,21 +76,21 @@ class Reading(msgspec.Struct, frozen=True):
 class PanelTransform(Transform[Message, Panel, Reading]):
     """Readings of panels; a total that does not hold is a violation."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         session = record.key.decode() if record.key is not None else record.topic
         match message:
             case Snapshot():
-                return Place(session, Kind.SNAPSHOT, sequence=message.seq, event_time_us=microseconds(message.ts))
+                return Envelope(session, Kind.SNAPSHOT, sequence=message.seq, event_time_us=microseconds(message.ts))
             case Update():
-                return Place(session, sequence=message.seq, event_time_us=microseconds(message.ts))
+                return Envelope(session, sequence=message.seq, event_time_us=microseconds(message.ts))
             case Closed():
-                return Place(session, Kind.END, sequence=message.seq)
+                return Envelope(session, Kind.END, sequence=message.seq)
 
-    def open(self, message: Message, record: Record) -> Panel | Opened[Panel, Reading]:
+    def open(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel()
         values = {row.id: row.value for row in message.rows}
-        return Opened(Panel(values), [Reading(key, value, None) for key, value in values.items()])
+        return InitialState(Panel(values), [Reading(key, value, None) for key, value in values.items()])
 
     def apply(self, state: Panel, message: Message, record: Record) -> Iterable[Reading]:
         if not isinstance(message, Update):
@@ -118,8 +118,8 @@ class LevelChange(msgspec.Struct):
 class Book(TableFold[Level, str, str, LevelChange]):
     """The quantity at each price."""
 
-    def place(self, message: Level, record: Record) -> Place:
-        return Place(record.topic, link=Link(message.last, first=message.first))
+    def place(self, message: Level, record: Record) -> Envelope:
+        return Envelope(record.topic, link=Link(message.last, first=message.first))
 
     def changes(self, message: Level) -> Iterable[tuple[str, str | None]]:
         yield message.price, message.quantity

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.testing import Sent, run
+from lockstep.testing import SentMessage, run
 from tests.dydx_books.streams import AsTheyCome, books
 from tests.verdicts.faulty import MATTERING, ODD_TIMES, Fault, clean_log, faulty
 from tests.verdicts.table import CLASSES, TABLE, Applied
 
 if TYPE_CHECKING:
-    from lockstep.testing import Ran
+    from lockstep.testing import RunResult
     from tests.dydx_books.streams import Books, LevelSet
     from tests.verdicts.faulty import Faulty
 
@@ -24,9 +24,9 @@ CELLS = [
 ]
 
 
-def ran(name: str, log: Faulty) -> Ran[Books, LevelSet]:
-    values: list[Sent[object]] = [
-        Sent(value=each.value, key=each.key, timestamp_ms=each.timestamp_ms) for each in log.messages
+def ran(name: str, log: Faulty) -> RunResult[Books, LevelSet]:
+    values: list[SentMessage[object]] = [
+        SentMessage(value=each.value, key=each.key, timestamp_ms=each.timestamp_ms) for each in log.messages
     ]
     return run(books("verdicts", CLASSES[name], AsTheyCome()), *values)  # type: ignore[arg-type]  # bytes of any type
 

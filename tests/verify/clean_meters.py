@@ -122,5 +122,5 @@ def clean_meters(seed: int, bootstrap_servers: str, root: Path, *, expires: bool
         expires: Whether Kafka may lose messages after they were read.
     """
     made = CleanMeters(seed, bootstrap_servers, root, expires=expires).make()
-    assert delta_log.exists(made.runs.folders.table)
+    assert delta_log.has_log(made.runs.folders.table)
     return made

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, Once, OnGrowth, Ordered, Sequence, Strict, Suspend
-from lockstep.integrity.resume_options import FromSnapshot, IntegrityLost, Loss, SkipSession
+from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, IntegrityLost, SkipSession
 from lockstep.integrity.strict import Repeats
-from lockstep.operations.resume import resume
+from lockstep.operations.resume import resume_stream
 from lockstep.table import delta_log
 from tests.engine.feed import ANSWER_SECONDS, Feed, ProducerRecord
 from tests.engine.local_runs import LocalRuns
@@ -152,7 +152,7 @@ class CleanTable:
     def _resume(self, lost: IntegrityLost) -> bool:
         """Accept what halted the stream, and go on for a while; it may halt again."""
         accepted = [self._accepted(finding) for finding in lost.findings]
-        resume(self._made.runs.folders, why="test", who="test", accepted=accepted)
+        resume_stream(self._made.runs.folders, why="test", who="test", accepted=accepted)
         self._tell(f"accepted {accepted}")
         with suppress(IntegrityLost):
             self._made.runs.run()
@@ -163,7 +163,7 @@ class CleanTable:
 
     def _accepted(self, finding: Finding) -> Acceptance:
         ways: list[Acceptance] = [
-            Loss(finding.topic, finding.partition, finding.offset, finding.until),
+            AcceptLoss(finding.topic, finding.partition, finding.offset, finding.until),
             FromSnapshot(finding.topic, finding.partition),
         ]
         if finding.session is not None:
@@ -224,5 +224,5 @@ def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool 
         expires: Whether Kafka may lose messages, before or after they were read.
     """
     made = CleanTable(seed, bootstrap_servers, root, expires=expires).make()
-    assert delta_log.exists(made.runs.folders.table)
+    assert delta_log.has_log(made.runs.folders.table)
     return made

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import msgspec
 
-from lockstep import EventTime, Kind, Place, Record, Stream, Topics, Transform
+from lockstep import Envelope, EventTime, Kind, Record, Stream, Topics, Transform
 from lockstep.integrity.base import IntegrityClass
 
 POISON = 666
@@ -56,11 +56,11 @@ class Total(msgspec.Struct, frozen=True):
 class Meters(Transform[Reading, Meter, Total]):
     """A row a message but for zero, and one when the messages end."""
 
-    def place(self, message: Reading, record: Record) -> Place:
+    def place(self, message: Reading, record: Record) -> Envelope:
         """The session is the key."""
         assert record.key is not None
         time = None if message.second is None else (BEGINNING + message.second) * SECOND
-        return Place(
+        return Envelope(
             record.key.decode(),
             Kind(message.kind),
             sequence=message.number,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from lockstep import DecimalType, Kind, Link, Opened, Place, Record, Stream, Topics, Transform, Violation
+from lockstep import DecimalType, Envelope, InitialState, Kind, Link, Record, Stream, Topics, Transform, Violation
 from lockstep.integrity.base import IntegrityClass
 
 POISON = 666
@@ -77,13 +77,13 @@ class Booking(msgspec.Struct):
 class Bookings(Transform[Message, Account, Booking]):
     """Adds to amounts by name."""
 
-    def place(self, message: Message, record: Record) -> Place:
+    def place(self, message: Message, record: Record) -> Envelope:
         """The session is the key; a message without one fails here."""
         if record.key is None:
             raise LookupError("a message without a key")
         link = None if message.seq is None else Link(last=message.seq, previous=message.seq - 1)
         time = None if message.seq is None else 1_700_000_000_000_000 + message.seq * 1_000_000
-        return Place(
+        return Envelope(
             record.key.decode(),
             Kind(message.kind),
             sequence=message.seq,
@@ -94,13 +94,13 @@ class Bookings(Transform[Message, Account, Booking]):
             resets=message.resets,
         )
 
-    def open(self, message: Message, record: Record) -> Account | Opened[Account, Booking]:
+    def open(self, message: Message, record: Record) -> Account | InitialState[Account, Booking]:
         """All amounts; a snapshot of one amount has a row."""
         self._fail_at(message)
         state = Account(dict(message.add))
         if len(message.add) != 1:
             return state
-        return Opened(state, [self._booking(name, amount, state) for name, amount in message.add.items()])
+        return InitialState(state, [self._booking(name, amount, state) for name, amount in message.add.items()])
 
     def apply(self, state: Account, message: Message, record: Record) -> Iterable[Booking]:
         """One row an amount; zero has none."""

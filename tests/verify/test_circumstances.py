@@ -16,11 +16,11 @@ from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
 from lockstep.integrity.strict import Checksum, Evidence
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import opened
+from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.report import Proof, Status, ViolationKind
-from lockstep.verify.verify import verify
+from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
+from lockstep.verify.verify import verify_stream
 from tests.engine.feed import Feed, session, snapshot, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import read_table
@@ -54,8 +54,8 @@ def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
     return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
 
 
-def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> Proof:
-    return verify(runs.stream, folders or runs.folders, runs.settings.kafka)
+def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport:
+    return verify_stream(runs.stream, folders or runs.folders, runs.settings.kafka)
 
 
 def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs: LocalRuns) -> None:
@@ -72,16 +72,16 @@ def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs
     finally:
         stop.set()
         writer.join()
-    assert [(each.status, each.violations) for each in found] == [(Status.PROVEN, ())] * PROOFS_BESIDE
+    assert [(each.status, each.violations) for each in found] == [(InvariantStatus.PROVEN, ())] * PROOFS_BESIDE
     assert [each.batch for each in found] == sorted(each.batch for each in found)
 
 
 @pytest.fixture
 def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
     """Batches of three hours, by the clock of the driver."""
-    topic, began = feed.create("values"), ledger.now()
+    topic, began = feed.create("values"), ledger.read_clock()
     for number in range(6):
-        monkeypatch.setattr(ledger, "now", lambda hours=number // 2: began + timedelta(hours=hours))
+        monkeypatch.setattr(ledger, "read_clock", lambda hours=number // 2: began + timedelta(hours=hours))
         feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
         runs.run()
     return runs
@@ -89,19 +89,19 @@ def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_compacted_ledger_is_proven_with_the_files_it_replaced_and_without_them(three_hours: LocalRuns) -> None:
     folders = three_hours.folders
-    assert compact_ledger(folders, opened(folders).base().head).hours == 2
+    assert compact_ledger(folders, open_table(folders).base().head).hours == 2
     found = proof(three_hours)
-    assert (found.status, found.violations) == (Status.PROVEN, ())
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
     for path in folders.ledger.glob("*.parquet"):
         os.utime(path, (time.time() - 2 * REPLACED_SECONDS,) * 2)
-    assert compact_ledger(folders, opened(folders).base().head).replaced_deleted == 4
+    assert compact_ledger(folders, open_table(folders).base().head).replaced_deleted == 4
     found = proof(three_hours)
-    assert (found.status, found.violations) == (Status.PROVEN, ())
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
 
 
 def test_a_row_that_a_compacted_ledger_lacks_is_found(three_hours: LocalRuns) -> None:
     folders = three_hours.folders
-    compact_ledger(folders, opened(folders).base().head)
+    compact_ledger(folders, open_table(folders).base().head)
     elsewhere = StreamFolders(folders.stream, folders.root.parent / "forged")
     forged = Forged.copy(folders.root / folders.stream, elsewhere.root / elsewhere.stream)
     path = min(name for name in forged.files("ledger") if name.startswith("compacted-"))
@@ -125,9 +125,9 @@ def test_rows_of_before_a_column_was_added_are_compared_in_the_columns_that_they
     runs.of(release(feed.pattern, First())).run()
     feed.send(topic, [update(4, a=1)])
     runs.of(release(feed.pattern, Wider())).run()
-    assert proof(runs.of(release(feed.pattern, Wider()))).status is Status.PROVEN
+    assert proof(runs.of(release(feed.pattern, Wider()))).status is InvariantStatus.PROVEN
     changed = proof(runs.of(release(feed.pattern, Counting())))
-    assert changed.status is Status.VIOLATED
+    assert changed.status is InvariantStatus.VIOLATED
     assert {violation.kind for violation in changed.violations} == {ViolationKind.ROW_CHANGED}
     assert [violation.offset for violation in changed.violations] == [1, 1, 2, 2, 3]
 
@@ -139,7 +139,7 @@ def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns
         feed.send(topic, session(20, first=first))
         runs.run()
     found = proof(runs)
-    assert (found.status, found.violations) == (Status.PROVEN, ())
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
 
 
 def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) -> None:
@@ -152,7 +152,7 @@ def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) 
     compact_stream(runs.folders)
     after = proof(runs)
     assert len(Forged(runs.folders.table.parent).files("table")) == 1
-    assert (after.status, after.counts, after.violations) == (Status.PROVEN, before.counts, ())
+    assert (after.status, after.counts, after.violations) == (InvariantStatus.PROVEN, before.counts, ())
 
 
 def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Feed, runs: LocalRuns) -> None:
@@ -165,7 +165,7 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     feed.send(topic, [snapshot(1, a=5), update(2, a=1), update(3, a=1)])
     runs.run()
     found = proof(runs)
-    assert (found.status, found.messages) == (Status.PROVEN, 3)
+    assert (found.status, found.messages) == (InvariantStatus.PROVEN, 3)
     assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
 
 
@@ -186,12 +186,12 @@ def test_a_class_without_a_second_gate_is_not_proven_and_never_said_to_be(feed: 
     runs.run()
     assert isinstance(OfMyOwn(), Evidence)
     found = proof(runs)
-    assert found.status is Status.NOT_PROVEN
+    assert found.status is InvariantStatus.NOT_PROVEN
     assert {each.invariant.value: each.status for each in found.invariants} == {
-        "I1": Status.NOT_PROVEN,
-        "I2": Status.PROVEN,
-        "I3": Status.NOT_PROVEN,
-        "I8": Status.PROVEN,
+        "I1": InvariantStatus.NOT_PROVEN,
+        "I2": InvariantStatus.PROVEN,
+        "I3": InvariantStatus.NOT_PROVEN,
+        "I8": InvariantStatus.PROVEN,
     }
     assert found.notes == ("Strict by OfMyOwn cannot be proven yet: no second gate knows it",)
 
@@ -206,7 +206,7 @@ def test_what_waits_in_one_batch_and_is_released_in_another_is_proven(
         feed.send(topic, values)
         runs.run()
     found = proof(runs)
-    assert (found.status, found.violations, found.notes) == (Status.PROVEN, (), ())
+    assert (found.status, found.violations, found.notes) == (InvariantStatus.PROVEN, (), ())
     assert found.counts["released"] == (2 if reorder else 0)
 
 
@@ -223,7 +223,7 @@ def test_a_message_like_one_of_before_the_numbers_began_anew_is_applied_and_prov
     runs.run()
     found = proof(runs)
     assert [row["amount"] for row in read_table(runs.folders.table).to_pylist()] == [1, 6, 7, 12]
-    assert (found.status, found.violations) == (Status.PROVEN, ())
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
 
 
 def test_a_silent_partition_goes_on_by_the_clock_and_is_proven(feed: Feed, runs: LocalRuns) -> None:
@@ -246,7 +246,7 @@ def test_a_silent_partition_goes_on_by_the_clock_and_is_proven(feed: Feed, runs:
         writer.join()
     runs.run()
     found = proof(runs)
-    assert (found.status, found.violations) == (Status.PROVEN, ())
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
 
 
 def ledger_of(runs: LocalRuns) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ def test_a_transform_of_today_that_makes_other_rows_of_old_messages_is_shown(fee
     runs.run()
     stricter = runs.of(replace(runs.stream, limits=replace(runs.stream.limits, message_bytes=45)))
     found = proof(stricter)
-    assert found.status is Status.VIOLATED
+    assert found.status is InvariantStatus.VIOLATED
     assert {each.kind for each in found.violations} == {ViolationKind.PAST_VIOLATION}
     assert any("nothing is proven: undecodable" in note for note in found.notes)
 
@@ -275,7 +275,7 @@ def test_a_ledger_that_is_one_batch_behind_its_table_is_no_violation(feed: Feed,
         feed.send(topic, session(3) if number == 0 else [update(5, a=1)])
         runs.run()
     max((runs.folders.ledger / "_delta_log").glob("*.json")).unlink()
-    assert proof(runs).status is Status.PROVEN
+    assert proof(runs).status is InvariantStatus.PROVEN
 
 
 def test_a_ledger_that_is_two_batches_behind_is_found(feed: Feed, runs: LocalRuns) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.verify.report import Status
-from lockstep.verify.verify import verify
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
 
@@ -27,10 +27,10 @@ USUAL_CLEAN_TABLES = USUAL_CLEAN_METERS = 2
 )
 def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     made = clean_table(seed, broker.bootstrap_servers, tmp_path)
-    found = verify(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+    found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
     assert (found.violations, made.told) == ((), made.told)
     if found.notes != ("no message could be read again",):  # retention took all of them
-        assert found.status is Status.PROVEN, (found.notes, made.told)
+        assert found.status is InvariantStatus.PROVEN, (found.notes, made.told)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int
 def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     """Windows, reordering, timers, silent sessions, late messages, snapshots in parts."""
     made = clean_meters(seed, broker.bootstrap_servers, tmp_path)
-    found = verify(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+    found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
     assert (found.violations, made.told) == ((), made.told)
     if found.notes != ("no message could be read again",):  # retention took all of them
-        assert found.status is Status.PROVEN, (found.notes, made.told)
+        assert found.status is InvariantStatus.PROVEN, (found.notes, made.told)

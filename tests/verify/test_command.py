@@ -124,7 +124,7 @@ def test_a_proof_that_dies_does_not_end_as_if_something_were_violated(
     def dies(*_: object) -> None:
         raise KeyError("unit")
 
-    monkeypatch.setattr("lockstep.verify.verify.verify", dies)
+    monkeypatch.setattr("lockstep.verify.verify.verify_stream", dies)
     said = written.call("verify", "adding")
     assert said.exit_code == 2
     assert "KeyError: 'unit'" in said.stderr

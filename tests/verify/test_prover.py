@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.report import Status
-from lockstep.verify.verify import verify
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.verify import seeds_of_waiting
 from tests.verify.clean_meters import clean_meters
 from tests.verify.clean_tables import clean_table
@@ -75,8 +75,8 @@ def test_the_tables_that_are_forged_are_clean_and_hold_something_of_everything(
     """What is never there is never compared: the seeds were chosen for this."""
     seen: dict[str, int] = {}
     for made in (*good_tables, *good_meters):
-        found = verify(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
-        assert (found.status, found.violations, made.told) == (Status.PROVEN, (), made.told)
+        found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+        assert (found.status, found.violations, made.told) == (InvariantStatus.PROVEN, (), made.told)
         for name, count in found.counts.items():
             seen[name] = seen.get(name, 0) + count
     assert [name for name, count in seen.items() if not count and name != "accepted_loss"] == []
@@ -92,6 +92,6 @@ def _is_found(seed: Callable[[Forged, random.Random], Found], number: int, table
             break
     else:
         pytest.fail(f"no table has a place for {seed.__name__}")
-    found = verify(made.runs.stream, folders, made.runs.settings.kafka)
-    assert found.status is Status.VIOLATED, seed.__name__
+    found = verify_stream(made.runs.stream, folders, made.runs.settings.kafka)
+    assert found.status is InvariantStatus.VIOLATED, seed.__name__
     assert {violation.kind for violation in found.violations} & kinds, (seed.__name__, found.violations[:5])

@@ -90,7 +90,7 @@ def _options(
     del version  # answered by its callback
 
 
-def command(
+def register_command(
     example: str, panel: Panel, *, name: str | None = None, within: typer.Typer | None = None
 ) -> Callable[[F], F]:
     """Add a command to the application.
@@ -105,21 +105,21 @@ def command(
     return to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
 
 
-def group(name: str, panel: Panel, summary: str) -> typer.Typer:
+def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
     """A group of commands, `lockstep NAME ...`, with its place in `lockstep --help`."""
     made = typer.Typer(no_args_is_help=True)
     app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
     return made
 
 
-def all_streams() -> dict[str, AnyStream]:
+def list_all_streams() -> dict[str, AnyStream]:
     """The streams declared in assets/ of the working folder."""
-    from lockstep.declare.discovery import streams_in
+    from lockstep.declare.discovery import find_streams
 
-    return dict(streams_in(Path.cwd()))
+    return dict(find_streams(Path.cwd()))
 
 
-def stream_of(name: str) -> AnyStream:
+def find_stream_or_exit(name: str) -> AnyStream:
     """A declared stream.
 
     Raises:
@@ -127,27 +127,27 @@ def stream_of(name: str) -> AnyStream:
     """
     from lockstep.operations.inspect.streams import find_stream
 
-    return find_stream(name, all_streams())
+    return find_stream(name, list_all_streams())
 
 
-def settings_in_force() -> Settings:
+def load_settings_or_exit() -> Settings:
     """The settings in force."""
     from lockstep.settings import load_settings
 
     return load_settings()
 
 
-def folders_of(name: str) -> StreamFolders:
+def find_folders(name: str) -> StreamFolders:
     """Where the tables of a declared stream lie."""
     from lockstep.table.layout import StreamFolders
 
-    return StreamFolders(stream_of(name).name, settings_in_force().table_root)
+    return StreamFolders(find_stream_or_exit(name).name, load_settings_or_exit().table_root)
 
 
 def show_error(error: LockstepError) -> None:
     """The problem and the next step, on the error stream."""
-    from lockstep.cli.output import tell
+    from lockstep.cli.output import print_note
 
-    tell("error: " + error.problem, style="red")
-    tell("next: " + error.next_step)
+    print_note("error: " + error.problem, style="red")
+    print_note("next: " + error.next_step)
     sys.stderr.flush()

@@ -17,13 +17,13 @@ from lockstep.cli.app import (
     AsJson,
     Panel,
     StreamName,
-    command,
-    folders_of,
-    settings_in_force,
+    find_folders,
+    find_stream_or_exit,
+    load_settings_or_exit,
+    register_command,
     show_error,
-    stream_of,
 )
-from lockstep.cli.output import answer, grid, lines, styled, tell
+from lockstep.cli.output import make_grid, make_lines, print_answer, print_note, style_text
 from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.repair import Repair
     from lockstep.orchestration.launch import Launched
-    from lockstep.verify.report import Proof, Scope
+    from lockstep.verify.report import Scope, VerifyReport
 
 
 class RunEnded(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     outcome: str
 
 
-@command("run order_books --available-now", Panel.RUN)
+@register_command("run order_books --available-now", Panel.RUN)
 def run(
     stream: StreamName,
     available_now: Annotated[  # noqa: FBT002  # a flag of a command line
@@ -58,13 +58,17 @@ def run(
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Run a stream here, in this process. Ctrl-C ends it at the next batch boundary; nothing is lost either way."""
-    from lockstep.operations.foreground import run_attended  # loads the engine
+    from lockstep.operations.foreground import run_in_foreground  # loads the engine
 
-    outcome = run_attended(stream_of(stream), settings_in_force(), available_now=available_now, say=tell)
-    answer(RunEnded(stream, outcome.value), lambda ended: styled(f"{ended.stream}: {ended.outcome}"), as_json=as_json)
+    outcome = run_in_foreground(
+        find_stream_or_exit(stream), load_settings_or_exit(), available_now=available_now, say=print_note
+    )
+    print_answer(
+        RunEnded(stream, outcome.value), lambda ended: style_text(f"{ended.stream}: {ended.outcome}"), as_json=as_json
+    )
 
 
-@command("start order_books", Panel.RUN)
+@register_command("start order_books", Panel.RUN)
 def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Start a stream in Dagster, set its desired state to running, and wait until it writes.
 
@@ -73,11 +77,13 @@ def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     """
     from lockstep.orchestration.launch import start_stream
 
-    launched = start_stream(stream_of(stream), settings_in_force(), Path.cwd(), who=getpass.getuser(), say=tell)
-    answer(launched, _launched, as_json=as_json)
+    launched = start_stream(
+        find_stream_or_exit(stream), load_settings_or_exit(), Path.cwd(), who=getpass.getuser(), say=print_note
+    )
+    print_answer(launched, _launched, as_json=as_json)
 
 
-@command('stop order_books --why "maintenance of the disk"', Panel.RUN)
+@register_command('stop order_books --why "maintenance of the disk"', Panel.RUN)
 def stop(
     stream: StreamName,
     why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "stopped by hand",
@@ -87,37 +93,37 @@ def stop(
 
     A living writer ends at its batch boundary, or is fenced when that takes longer than the stream's stop_timeout.
     """
-    answer(_set_desired(stream, why, hold=False), _stopped, as_json=as_json)
+    print_answer(_set_desired(stream, why, hold=False), _stopped, as_json=as_json)
 
 
-@command('hold order_books --why "the disk is replaced until noon"', Panel.RUN)
+@register_command('hold order_books --why "the disk is replaced until noon"', Panel.RUN)
 def hold(
     stream: StreamName,
     why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "held by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Hold a stream: stop it, and refuse every run of it, until `lockstep start` or `lockstep stop` releases it."""
-    answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
+    print_answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
 
 
 def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     from lockstep.engine.driver.handover import StopRequest
-    from lockstep.operations.lifecycle import stop as do_stop
+    from lockstep.operations.lifecycle import stop_stream as do_stop
     from lockstep.table.delta_log import Desired
     from lockstep.table.layout import StreamFolders
 
-    declared = stream_of(stream)
+    declared = find_stream_or_exit(stream)
     request = StopRequest(why, getpass.getuser(), Desired.HELD if hold else Desired.STOPPED)
-    folders = StreamFolders(declared.name, settings_in_force().table_root)
+    folders = StreamFolders(declared.name, load_settings_or_exit().table_root)
     return do_stop(folders, request, patience_seconds=declared.limits.stop_timeout_seconds)
 
 
 def _launched(found: Launched) -> RenderableType:
     if not found.run_id:
-        return styled(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started")
-    return lines(
-        styled(f"{found.stream}: run {found.run_id} of job {found.job} writes under epoch {found.epoch}"),
-        styled(f"see it: /runs/{found.run_id} of the web UI, or lockstep status {found.stream} --watch"),
+        return style_text(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started")
+    return make_lines(
+        style_text(f"{found.stream}: run {found.run_id} of job {found.job} writes under epoch {found.epoch}"),
+        style_text(f"see it: /runs/{found.run_id} of the web UI, or lockstep status {found.stream} --watch"),
     )
 
 
@@ -128,7 +134,7 @@ def _stopped(found: Stopped) -> RenderableType:
         "a claim": "no writer was left to ask",
         "nobody": "it did not run",
     }[found.ended_by]
-    return styled(f"{found.stream}: {found.desired} after batch {found.batch}; {how} ({found.reason})")
+    return style_text(f"{found.stream}: {found.desired} after batch {found.batch}; {how} ({found.reason})")
 
 
 Several = list[str] | None
@@ -148,7 +154,7 @@ class Resumed(msgspec.Struct, frozen=True):
     desired: str
 
 
-@command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
+@register_command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     why: Annotated[str, typer.Option(help="The cause that was found; kept in the ledger.")],
@@ -177,21 +183,21 @@ def resume(  # noqa: PLR0913  # an option a kind
     Each finding of the halt needs an option that answers it; all but the flags may be given again.
     """
     from lockstep.integrity import resume_options as kinds
-    from lockstep.operations.resume import resume as do_resume
+    from lockstep.operations.resume import resume_stream as do_resume
 
     accepted: list[Acceptance] = [
-        *_parsed(kinds.Loss.parse, accept_loss),
+        *_parsed(kinds.AcceptLoss.parse, accept_loss),
         *_parsed(kinds.SkipSession.parse, skip_session),
         *_parsed(kinds.FromSnapshot.parse, from_snapshot),
         *_parsed(kinds.Truncated.parse, accept_truncated),
         *_parsed(kinds.Recreated.parse, accept_recreated),
-        *_parsed(kinds.Gone.parse, accept_gone),
-        *_parsed(kinds.Grown.parse, accept_growth),
+        *_parsed(kinds.AcceptDeleted.parse, accept_gone),
+        *_parsed(kinds.AcceptGrowth.parse, accept_growth),
         *([kinds.Quarantined()] if accept_quarantine else ()),
-        *([kinds.Mended()] if mended else ()),
+        *([kinds.Fixed()] if mended else ()),
     ]
-    head = do_resume(folders_of(stream), why=why, who=getpass.getuser(), accepted=accepted)
-    answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
+    head = do_resume(find_folders(stream), why=why, who=getpass.getuser(), accepted=accepted)
+    print_answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
 
 
 def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> Iterator[Acceptance]:
@@ -206,8 +212,8 @@ def _resumed(found: Resumed) -> RenderableType:
     name = found.stream
     told = f"{name}: resumed with batch {found.batch}; its desired state is {found.desired} again"
     if found.desired == "running":
-        return styled(f"{told}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
-    return styled(f"{told}; start it: lockstep start {name}, or lockstep run {name}")
+        return style_text(f"{told}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
+    return style_text(f"{told}; start it: lockstep start {name}, or lockstep run {name}")
 
 
 class Reset(msgspec.Struct, frozen=True):
@@ -234,12 +240,12 @@ class Closed(msgspec.Struct, frozen=True):
     hour: str
 
 
-@command("close order_books", Panel.OPERATE)
+@register_command("close order_books", Panel.OPERATE)
 def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Close the open hour of a stream, so that it can be compacted."""
     from lockstep.operations.lifecycle import close_hour
 
-    answer(Closed(stream, close_hour(folders_of(stream))), _closed, as_json=as_json)
+    print_answer(Closed(stream, close_hour(find_folders(stream))), _closed, as_json=as_json)
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -250,19 +256,19 @@ class Compacted(msgspec.Struct, frozen=True):
     ledger: LedgerCompaction
 
 
-@command("compact order_books", Panel.OPERATE)
+@register_command("compact order_books", Panel.OPERATE)
 def compact(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does it each hour."""
     from lockstep.compaction.ledger_files import compact_ledger
     from lockstep.compaction.run import compact_stream
-    from lockstep.operations.tables import opened
+    from lockstep.operations.tables import open_table
 
-    folders = folders_of(stream)
-    ledger = compact_ledger(folders, opened(folders).base().head)
-    answer(Compacted(folders.stream, compact_stream(folders), ledger), _compacted, as_json=as_json)
+    folders = find_folders(stream)
+    ledger = compact_ledger(folders, open_table(folders).base().head)
+    print_answer(Compacted(folders.stream, compact_stream(folders), ledger), _compacted, as_json=as_json)
 
 
-@command("housekeeping order_books --plan", Panel.OPERATE)
+@register_command("housekeeping order_books --plan", Panel.OPERATE)
 def housekeeping(
     stream: StreamName,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted.")] = False,  # noqa: FBT002  # a flag
@@ -274,12 +280,12 @@ def housekeeping(
     """
     from lockstep.operations.housekeeping import run_housekeeping
 
-    kept_seconds = settings_in_force().retention_hours * 3600
-    done = run_housekeeping(folders_of(stream), retention_seconds=kept_seconds, plan_only=plan)
-    answer(done, _housekeeping, as_json=as_json)
+    kept_seconds = load_settings_or_exit().retention_hours * 3600
+    done = run_housekeeping(find_folders(stream), retention_seconds=kept_seconds, plan_only=plan)
+    print_answer(done, _housekeeping, as_json=as_json)
 
 
-@command("reset order_books --new", Panel.OPERATE)
+@register_command("reset order_books --new", Panel.OPERATE)
 def reset(
     stream: StreamName,
     new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
@@ -293,12 +299,12 @@ def reset(
 
     if not new:
         raise typer.BadParameter("say --new")
-    name = stream_of(stream).name
-    reset_new(name, settings_in_force())
-    answer(Reset(name, begins_anew=True), _reset, as_json=as_json)
+    name = find_stream_or_exit(stream).name
+    reset_new(name, load_settings_or_exit())
+    print_answer(Reset(name, begins_anew=True), _reset, as_json=as_json)
 
 
-@command("repair order_books --apply", Panel.OPERATE)
+@register_command("repair order_books --apply", Panel.OPERATE)
 def repair(
     stream: StreamName,
     apply: Annotated[bool, typer.Option("--apply", help="Mend what is mendable.")] = False,  # noqa: FBT002  # a flag
@@ -309,16 +315,16 @@ def repair(
     Mendable: a cut newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
     anything is left to do.
     """
-    from lockstep.operations.repair import repair as do_repair
+    from lockstep.operations.repair import repair_stream as do_repair
 
-    found = do_repair(folders_of(stream), apply=apply)
-    answer(found, _checks, as_json=as_json)
+    found = do_repair(find_folders(stream), apply=apply)
+    print_answer(found, _checks, as_json=as_json)
     if not found.whole:
         raise typer.Exit(FAILED)
 
 
 def _closed(found: Closed) -> RenderableType:
-    return styled(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
+    return style_text(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
 
 
 def _compacted(found: Compacted) -> RenderableType:
@@ -326,23 +332,23 @@ def _compacted(found: Compacted) -> RenderableType:
         ("table", len(found.table.hours), found.table.files_before, found.table.files_after, found.table.rows),
         ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
     )
-    return grid(("table", "hours", "files before", "files after", "rows"), rows)
+    return make_grid(("table", "hours", "files before", "files after", "rows"), rows)
 
 
 def _housekeeping(found: HousekeepingResult) -> RenderableType:
     verb = "would be deleted" if found.planned_only else "deleted"
     rows = ((step.step, step.files, step.bytes) for step in found.steps)
-    floor = styled(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}; {verb}:")
-    return Group(floor, grid(("step", "files", "bytes"), rows))
+    floor = style_text(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}; {verb}:")
+    return Group(floor, make_grid(("step", "files", "bytes"), rows))
 
 
 def _reset(found: Reset) -> RenderableType:
-    return styled(f"{found.stream}: its next run reads every topic from its first offset, into a new table")
+    return style_text(f"{found.stream}: its next run reads every topic from its first offset, into a new table")
 
 
 def _checks(found: Repair) -> RenderableType:
     rows = ((c.check, c.condition, c.found, c.next_step) for c in found.checks)
-    return grid(("check", "condition", "found", "next"), rows)
+    return make_grid(("check", "condition", "found", "next"), rows)
 
 
 PROVEN, VIOLATED, NOT_PROVEN = 0, 1, 2
@@ -350,7 +356,7 @@ SHOWN_VIOLATIONS = 20
 SHOWN_SCOPES = 50
 
 
-@command("verify order_books", Panel.LOOK)
+@register_command("verify order_books", Panel.LOOK)
 def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """Prove, from Kafka, that the table is what the log says: every offset, every row, every state.
 
@@ -364,57 +370,57 @@ def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     except Exception:  # noqa: BLE001  # the outermost edge: a proof that dies shows no violation, which 1 would mean
         traceback.print_exc()
         raise typer.Exit(NOT_PROVEN) from None
-    answer(found, _shown, as_json=as_json)
+    print_answer(found, _shown, as_json=as_json)
     raise typer.Exit({"proven": PROVEN, "violated": VIOLATED}.get(found.status.value, NOT_PROVEN))
 
 
-def _proof(name: str) -> Proof:
-    from lockstep.engine.driver.run import registry_for
+def _proof(name: str) -> VerifyReport:
+    from lockstep.engine.driver.run import require_registry
     from lockstep.table.layout import StreamFolders
-    from lockstep.verify.verify import verify as prove
+    from lockstep.verify.verify import verify_stream as prove
 
-    stream, found = stream_of(name), settings_in_force()
+    stream, found = find_stream_or_exit(name), load_settings_or_exit()
     folders = StreamFolders(stream.name, found.table_root)
-    return prove(stream, folders, found.kafka, registry_for(stream, found.registry))
+    return prove(stream, folders, found.kafka, require_registry(stream, found.registry))
 
 
-def _shown(found: Proof) -> RenderableType:
+def _shown(found: VerifyReport) -> RenderableType:
     head = f"{found.stream}: {found.status.value} up to batch {found.batch} (version {found.version})"
     invariants = ((i.invariant.value, i.meaning, i.status.value, i.checked, i.violations) for i in found.invariants)
     limited = [scope for scope in found.scopes if scope.note]
-    return lines(
-        styled(head, _STYLES[found.status.value]),
-        grid(("", "what", "status", "compared", "violations"), invariants),
+    return make_lines(
+        style_text(head, _STYLES[found.status.value]),
+        make_grid(("", "what", "status", "compared", "violations"), invariants),
         _limits(found, limited) if limited else None,
         _violations(found) if found.violations else None,
-        *(styled(f"not proven: {note}", "yellow") for note in found.notes),
-        styled(f"next: {found.next_step}"),
+        *(style_text(f"not proven: {note}", "yellow") for note in found.notes),
+        style_text(f"next: {found.next_step}"),
     )
 
 
-def _limits(found: Proof, limited: list[Scope]) -> RenderableType:
+def _limits(found: VerifyReport, limited: list[Scope]) -> RenderableType:
     rows = ((s.topic, s.partition, s.proven_from, s.until, s.note) for s in limited[:SHOWN_SCOPES])
     whole = len(found.scopes) - len(limited)
-    return lines(
-        styled(f"{whole} partitions from their first offset on; {len(limited)} with limits:"),
-        grid(("topic", "partition", "proven from", "until", "limit"), rows),
+    return make_lines(
+        style_text(f"{whole} partitions from their first offset on; {len(limited)} with limits:"),
+        make_grid(("topic", "partition", "proven from", "until", "limit"), rows),
         _more(len(limited) - SHOWN_SCOPES),
     )
 
 
-def _violations(found: Proof) -> RenderableType:
+def _violations(found: VerifyReport) -> RenderableType:
     rows = (
         (v.kind.value, f"{v.topic}/{v.partition}" if v.topic else None, v.offset, v.expected, v.found)
         for v in found.violations[:SHOWN_VIOLATIONS]
     )
-    return lines(
-        grid(("violation", "partition", "offset", "expected", "found"), rows),
+    return make_lines(
+        make_grid(("violation", "partition", "offset", "expected", "found"), rows),
         _more(found.violation_count - SHOWN_VIOLATIONS),
     )
 
 
 def _more(left_out: int) -> RenderableType | None:
-    return styled(f"and {left_out} more") if left_out > 0 else None
+    return style_text(f"and {left_out} more") if left_out > 0 else None
 
 
 _STYLES = {"proven": "green", "violated": "red", "not proven": "yellow"}

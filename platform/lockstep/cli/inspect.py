@@ -23,15 +23,25 @@ from lockstep.cli.app import (
     AsJson,
     Panel,
     StreamName,
-    all_streams,
-    command,
-    folders_of,
-    group,
-    settings_in_force,
-    stream_of,
+    find_folders,
+    find_stream_or_exit,
+    list_all_streams,
+    load_settings_or_exit,
+    make_group,
+    register_command,
 )
-from lockstep.cli.output import answer, escaped, facts, grid, lines, out, records, styled, tell
-from lockstep.operations.durations import duration
+from lockstep.cli.output import (
+    escape_text,
+    make_facts,
+    make_grid,
+    make_lines,
+    make_records,
+    print_answer,
+    print_note,
+    print_result,
+    style_text,
+)
+from lockstep.operations.durations import format_duration
 
 if TYPE_CHECKING:
     from lockstep.operations.doctor.doctor import Report
@@ -41,7 +51,7 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.status import Status, StreamOverview
     from lockstep.operations.inspect.streams import DeclaredStream, Positions
     from lockstep.operations.inspect.topics import TopicsOfStream
-    from lockstep.operations.quarantine import Exported, QuarantineList, Wanted
+    from lockstep.operations.quarantine import Exported, QuarantineFilter, QuarantineList
     from lockstep.operations.query import QueryResult
     from lockstep.operations.show_settings import AllOptions
     from lockstep.table.quarantine import QuarantineRow
@@ -52,15 +62,17 @@ T = TypeVar("T")
 WATCH_SECONDS = 2.0
 
 
-@command("streams", Panel.LOOK)
+@register_command("streams", Panel.LOOK)
 def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """List the declared streams: topics, integrity class, trigger, table, and what is wanted of each."""
-    from lockstep.operations.inspect.streams import declared_streams
+    from lockstep.operations.inspect.streams import list_declared_streams
 
-    answer(declared_streams(all_streams(), settings_in_force().table_root), _streams, as_json=as_json)
+    print_answer(
+        list_declared_streams(list_all_streams(), load_settings_or_exit().table_root), _streams, as_json=as_json
+    )
 
 
-@command("status order_books --watch", Panel.LOOK)
+@register_command("status order_books --watch", Panel.LOOK)
 def status(
     stream: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of a stream; all without one.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
@@ -71,33 +83,32 @@ def status(
     Exit code 1 while one that is shown is halted, or has a table that cannot be read. With --watch and --json: one
     document a line, every two seconds.
     """
-    from lockstep.operations.inspect.status import overview
-    from lockstep.operations.inspect.status import status as read_status
+    from lockstep.operations.inspect.status import read_overview, read_status
 
-    found = settings_in_force()
+    found = load_settings_or_exit()
     if stream is None:
-        names = tuple(all_streams())
-        shown = _shown(lambda: overview(names, found), _overview, watch=watch, as_json=as_json)
+        names = tuple(list_all_streams())
+        shown = _shown(lambda: read_overview(names, found), _overview, watch=watch, as_json=as_json)
         halted = any(each.needs_operator for each in shown)
     else:
-        name = stream_of(stream).name
+        name = find_stream_or_exit(stream).name
         halted = bool(_shown(lambda: read_status(name, found), _status, watch=watch, as_json=as_json).next_step)
     if halted and not watch:
         raise typer.Exit(FAILED)
 
 
-@command("topics order_books", Panel.LOOK)
+@register_command("topics order_books", Panel.LOOK)
 def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Show the topics of a stream, wanted and subscribed: state, partitions, lag, retention, oldest and newest message.
 
     States: new, active, idle, drained, unwanted, deleted, re-created.
     """
-    from lockstep.operations.inspect.topics import topics_of
+    from lockstep.operations.inspect.topics import read_topics
 
-    answer(topics_of(stream_of(stream), settings_in_force()), _topics, as_json=as_json)
+    print_answer(read_topics(find_stream_or_exit(stream), load_settings_or_exit()), _topics, as_json=as_json)
 
 
-@command("plan order_books --restart", Panel.LOOK)
+@register_command("plan order_books --restart", Panel.LOOK)
 def plan(
     stream: StreamName,
     restart: Annotated[bool, typer.Option("--restart", help="What a new run would change.")] = False,  # noqa: FBT002  # a flag
@@ -106,18 +117,18 @@ def plan(
     """Show what the next batch would read, in bins; or what a restart would add, keep and refuse, and why."""
     from lockstep.operations.inspect import plan as preview
 
-    declared, found = stream_of(stream), settings_in_force()
+    declared, found = find_stream_or_exit(stream), load_settings_or_exit()
     if restart:
-        answer(preview.restart(declared, found), _restart, as_json=as_json)
+        print_answer(preview.plan_restart(declared, found), _restart, as_json=as_json)
     else:
-        answer(preview.next_batch(declared, found), _batch, as_json=as_json)
+        print_answer(preview.plan_next_batch(declared, found), _batch, as_json=as_json)
 
 
 def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch: bool, as_json: bool) -> T:
     """Show what is found, once or until Ctrl-C; gives what was found last."""
     if watch:
         return _watch(look, show, as_json=as_json)
-    answer(found := look(), show, as_json=as_json)
+    print_answer(found := look(), show, as_json=as_json)
     return found
 
 
@@ -133,12 +144,14 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_jso
     signal.signal(signal.SIGINT, end)
     with ExitStack() as screen:
         live = (
-            None if as_json or not out().is_terminal else screen.enter_context(Live(console=out(), auto_refresh=False))
+            None
+            if as_json or not print_result().is_terminal
+            else screen.enter_context(Live(console=print_result(), auto_refresh=False))
         )
         while True:
             found = look()
             if live is None:
-                answer(found, show, as_json=as_json)
+                print_answer(found, show, as_json=as_json)
                 sys.stdout.flush()
             else:
                 live.update(show(found), refresh=True)
@@ -147,14 +160,14 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_jso
 
 
 def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
-    return grid(
+    return make_grid(
         ("stream", "topics", "integrity", "trigger", "desired", "batch", "table"),
         ((s.name, s.topics, s.integrity, s.trigger, s.desired, s.batch, s.table) for s in found),
     )
 
 
 def _status(found: Status) -> RenderableType:
-    head = facts(
+    head = make_facts(
         (
             ("stream", found.stream),
             ("desired", found.desired),
@@ -162,35 +175,38 @@ def _status(found: Status) -> RenderableType:
             ("writer", found.writer),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
-            ("freshness", duration(found.freshness_seconds)),
+            ("freshness", format_duration(found.freshness_seconds)),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
         )
     )
-    table = grid(
+    table = make_grid(
         ("topic", "partition", "next offset", "lag", "headroom"),
-        ((p.topic, p.partition, p.position, p.lag_messages, duration(p.headroom_seconds)) for p in found.partitions),
+        (
+            (p.topic, p.partition, p.position, p.lag_messages, format_duration(p.headroom_seconds))
+            for p in found.partitions
+        ),
     )
-    problem = styled(f"Kafka: {found.kafka}", "yellow") if found.kafka else None
-    return lines(head, table, problem, *_halt(found))
+    problem = style_text(f"Kafka: {found.kafka}", "yellow") if found.kafka else None
+    return make_lines(head, table, problem, *_halt(found))
 
 
 def _headroom(found: Status) -> str:
     if found.kafka:
         return "unknown: Kafka did not answer"
-    return duration(found.headroom_seconds) or "nothing unread expires"
+    return format_duration(found.headroom_seconds) or "nothing unread expires"
 
 
 def _halt(found: Status) -> Iterator[RenderableType]:
     if not found.next_step:
         return
     for finding in found.findings:
-        yield styled(str(finding), "red")
+        yield style_text(str(finding), "red")
         if finding.traceback:
-            yield styled(finding.traceback)
+            yield style_text(finding.traceback)
     at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
-    yield styled(f"halted {at}", "red")
-    yield styled(f"next: {found.next_step}")
+    yield style_text(f"halted {at}", "red")
+    yield style_text(f"next: {found.next_step}")
 
 
 def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
@@ -200,18 +216,22 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
             each.desired,
             each.writer,
             each.lag_messages,
-            duration(each.freshness_seconds),
-            duration(each.headroom_seconds),
+            format_duration(each.freshness_seconds),
+            format_duration(each.headroom_seconds),
         )
         for each in found
     )
-    table = grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
+    table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
     silent = sorted({each.kafka for each in found if each.kafka})
     wrong = [(each.stream, each.reason, each.next_step) for each in found if each.needs_operator]
-    return lines(
+    return make_lines(
         table,
-        *(styled(f"Kafka: {problem}", "yellow") for problem in silent),
-        *(part for name, why, step in wrong for part in (styled(f"{name}: {why}", "red"), styled(f"next: {step}"))),
+        *(style_text(f"Kafka: {problem}", "yellow") for problem in silent),
+        *(
+            part
+            for name, why, step in wrong
+            for part in (style_text(f"{name}: {why}", "red"), style_text(f"next: {step}"))
+        ),
     )
 
 
@@ -224,14 +244,14 @@ def _topics(found: TopicsOfStream) -> RenderableType:
             t.partitions,
             t.messages,
             t.lag_messages,
-            None if t.lag_messages is None else duration(t.retention_seconds) or "for ever",
+            None if t.lag_messages is None else format_duration(t.retention_seconds) or "for ever",
             None if t.first_message is None else f"{t.first_message:%Y-%m-%d %H:%M:%S}",
             None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
         )
         for t in found.topics
     )
     heading = ("topic", "state", "partitions", "messages", "lag", "retention", "oldest (UTC)", "newest (UTC)")
-    return lines(styled(head), grid(heading, rows))
+    return make_lines(style_text(head), make_grid(heading, rows))
 
 
 def _batch(found: BatchPreview) -> RenderableType:
@@ -241,27 +261,27 @@ def _batch(found: BatchPreview) -> RenderableType:
     )
     rows = ((r.bin, r.topic, r.partition, r.start, r.until, r.until - r.start) for r in found.ranges)
     waiting = f"without a leader: {', '.join(found.unavailable)}" if found.unavailable else None
-    return lines(
-        styled(head),
-        grid(("bin", "topic", "partition", "from", "until", "offsets"), rows),
-        styled(waiting, "yellow") if waiting else None,
-        styled(f"a run would be refused: {found.refused}", "red") if found.refused else None,
-        *(styled(str(finding), "red") for finding in found.findings),
-        styled(f"next: {found.next_step}") if found.next_step else None,
+    return make_lines(
+        style_text(head),
+        make_grid(("bin", "topic", "partition", "from", "until", "offsets"), rows),
+        style_text(waiting, "yellow") if waiting else None,
+        style_text(f"a run would be refused: {found.refused}", "red") if found.refused else None,
+        *(style_text(str(finding), "red") for finding in found.findings),
+        style_text(f"next: {found.next_step}") if found.next_step else None,
     )
 
 
 def _restart(found: RestartPreview) -> RenderableType:
     rows = ((p.topic, p.partition, p.action, p.start, p.why) for p in found.partitions)
-    return lines(
-        styled(f"{found.stream}: a new run takes over from {found.takes_over}"),
-        styled(f"it would be refused: {found.refused}", "red") if found.refused else None,
-        *(styled(change, "yellow") for change in found.changes),
-        styled(f"topics added: {', '.join(found.added) or 'none'}"),
-        styled(f"topics kept aside: {', '.join(found.kept_aside) or 'none'}"),
-        grid(("topic", "partition", "action", "start", "why"), rows),
-        *(styled(str(finding), "red") for finding in found.findings),
-        styled(f"next: {found.next_step}") if found.next_step else None,
+    return make_lines(
+        style_text(f"{found.stream}: a new run takes over from {found.takes_over}"),
+        style_text(f"it would be refused: {found.refused}", "red") if found.refused else None,
+        *(style_text(change, "yellow") for change in found.changes),
+        style_text(f"topics added: {', '.join(found.added) or 'none'}"),
+        style_text(f"topics kept aside: {', '.join(found.kept_aside) or 'none'}"),
+        make_grid(("topic", "partition", "action", "start", "why"), rows),
+        *(style_text(str(finding), "red") for finding in found.findings),
+        style_text(f"next: {found.next_step}") if found.next_step else None,
     )
 
 
@@ -277,7 +297,7 @@ class Form(Enum):
     SPARK = "spark"
 
 
-@command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.LOOK)
+@register_command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.LOOK)
 def query(
     what: Annotated[
         str, typer.Argument(metavar="STREAM|SQL", help="A stream, or SQL over <stream>, <stream>_ledger, _quarantine.")
@@ -297,12 +317,12 @@ def query(
     if as_csv:
         _csv(found)
     else:
-        answer(found, _rows, as_json=as_json)
+        print_answer(found, _rows, as_json=as_json)
     if found.more:
-        tell(f"the first {len(found.rows)} rows; more with --limit")
+        print_note(f"the first {len(found.rows)} rows; more with --limit")
 
 
-@command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.LOOK)
+@register_command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.LOOK)
 def state(
     stream: StreamName,
     topic: Annotated[str | None, typer.Option(help="Only sessions of this topic.")] = None,
@@ -315,26 +335,28 @@ def state(
 
     Reads durable files only. The struct of a state is the stream's own.
     """
-    from lockstep.operations.inspect.state import Wanted, read_states
+    from lockstep.operations.inspect.state import read_states
 
-    found = read_states(stream_of(stream), settings_in_force().table_root, Wanted(topic, partition, session), at)
-    answer(found, _sessions, as_json=as_json or session is not None)
+    found = read_states(
+        find_stream_or_exit(stream), load_settings_or_exit().table_root, QuarantineFilter(topic, partition, session), at
+    )
+    print_answer(found, _sessions, as_json=as_json or session is not None)
 
 
-@command("positions order_books --format spark", Panel.LOOK)
+@register_command("positions order_books --format spark", Panel.LOOK)
 def positions(
     stream: StreamName,
     form: Annotated[Form, typer.Option("--format", help="spark: startingOffsets of its Kafka source.")] = Form.TABLE,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Print the committed positions, for another reader of the same topics to start from."""
-    from lockstep.operations.inspect.streams import read_positions, spark_offsets
+    from lockstep.operations.inspect.streams import format_spark_offsets, read_positions
 
-    found = read_positions(folders_of(stream))
+    found = read_positions(find_folders(stream))
     if form is Form.SPARK and not as_json:
-        sys.stdout.write(spark_offsets(found) + "\n")
+        sys.stdout.write(format_spark_offsets(found) + "\n")
     else:
-        answer(found, _positions, as_json=as_json or form is Form.JSON)
+        print_answer(found, _positions, as_json=as_json or form is Form.JSON)
 
 
 def _asked(what: str, version: int | None, at: datetime | None, limit: int | None) -> QueryResult:
@@ -342,14 +364,14 @@ def _asked(what: str, version: int | None, at: datetime | None, limit: int | Non
     from lockstep.operations.query import AsOf, query_sql, query_stream
 
     as_of = AsOf(version=version, time=None if at is None else at.replace(tzinfo=UTC))
-    streams, root = all_streams(), settings_in_force().table_root
+    streams, root = list_all_streams(), load_settings_or_exit().table_root
     if NAME.fullmatch(what):
-        return query_stream(stream_of(what).name, root, as_of, limit=limit)
+        return query_stream(find_stream_or_exit(what).name, root, as_of, limit=limit)
     return query_sql(what, streams, root, as_of, limit=limit)
 
 
 def _rows(found: QueryResult) -> RenderableType:
-    return records(found.columns, found.rows)
+    return make_records(found.columns, found.rows)
 
 
 def _csv(found: QueryResult) -> None:
@@ -360,19 +382,21 @@ def _csv(found: QueryResult) -> None:
 
 def _sessions(found: SessionStates) -> RenderableType:
     rows = ((s.topic, s.partition, s.session, s.position, s.stored_bytes) for s in found.sessions)
-    return grid(("topic", "partition", "session", "position", "stored bytes"), rows)
+    return make_grid(("topic", "partition", "session", "position", "stored bytes"), rows)
 
 
 def _positions(found: Positions) -> RenderableType:
     rows = ((p.topic, p.partition, p.next_offset) for p in found.partitions)
-    return grid(("topic", "partition", "next offset"), rows)
+    return make_grid(("topic", "partition", "next offset"), rows)
 
 
 GROUPS_SHOWN = 100
 """Groups that people are shown when they name no limit; scripts get all."""
 PREVIEW_BYTES, LINE_BYTES = 512, 16
 
-quarantine = group("quarantine", Panel.OPERATE, "Look at messages that were not applied, and take them out as a file.")
+quarantine = make_group(
+    "quarantine", Panel.OPERATE, "Look at messages that were not applied, and take them out as a file."
+)
 
 Cause = Annotated[str | None, typer.Option(help="Only of this cause.")]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
@@ -380,7 +404,7 @@ Session = Annotated[str | None, typer.Option(help="Only of this session.")]
 Since = Annotated[int | None, typer.Option(metavar="BATCH", min=0, help="Only of this batch and later ones.")]
 
 
-@command("quarantine list order_books --cause undecodable", Panel.OPERATE, name="list", within=quarantine)
+@register_command("quarantine list order_books --cause undecodable", Panel.OPERATE, name="list", within=quarantine)
 def list_quarantine(
     stream: StreamName,
     *,
@@ -392,16 +416,16 @@ def list_quarantine(
     as_json: AsJson = False,
 ) -> None:
     """List what is in quarantine: by topic, partition, cause and session, the largest group first."""
-    from lockstep.operations.quarantine import quarantine_list
+    from lockstep.operations.quarantine import list_quarantine
 
     most = limit if limit is not None or as_json else GROUPS_SHOWN
-    found = quarantine_list(folders_of(stream), _wanted(cause, topic, session, since), limit=most)
-    answer(found, _listed, as_json=as_json)
+    found = list_quarantine(find_folders(stream), _wanted(cause, topic, session, since), limit=most)
+    print_answer(found, _listed, as_json=as_json)
     if found.more:
-        tell(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
+        print_note(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
 
 
-@command("quarantine show order_books order_books.eth/0@120", Panel.OPERATE, name="show", within=quarantine)
+@register_command("quarantine show order_books order_books.eth/0@120", Panel.OPERATE, name="show", within=quarantine)
 def show(
     stream: StreamName,
     place: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION@OFFSET", help="Where the message stands in Kafka.")],
@@ -409,16 +433,18 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one message as it came: reason, key, headers, value as bytes and as text. In JSON bytes are base64."""
-    from lockstep.operations.quarantine import Place, quarantined
+    from lockstep.operations.quarantine import Place, read_quarantined
 
     try:
         where = Place.parse(place)
     except ValueError as wrong:
         raise typer.BadParameter(f"{place!r} is not {wrong}") from None
-    answer(quarantined(folders_of(stream), where), _messages, as_json=as_json)
+    print_answer(read_quarantined(find_folders(stream), where), _messages, as_json=as_json)
 
 
-@command("quarantine export order_books refused.jsonl --since 7", Panel.OPERATE, name="export", within=quarantine)
+@register_command(
+    "quarantine export order_books refused.jsonl --since 7", Panel.OPERATE, name="export", within=quarantine
+)
 def export(
     stream: StreamName,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, .jsonl or .parquet.", dir_okay=False)],
@@ -430,17 +456,19 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write messages to a new file, with all their bytes: JSON lines (bytes as base64) or Parquet."""
-    from lockstep.operations.quarantine import export as do_export
+    from lockstep.operations.quarantine import export_quarantined as do_export
 
     if file.suffix not in {".jsonl", ".parquet"}:
         raise typer.BadParameter(f"{str(file)!r} ends neither in .jsonl nor in .parquet")
-    answer(do_export(folders_of(stream), _wanted(cause, topic, session, since), file), _exported, as_json=as_json)
+    print_answer(
+        do_export(find_folders(stream), _wanted(cause, topic, session, since), file), _exported, as_json=as_json
+    )
 
 
-def _wanted(cause: str | None, topic: str | None, session: str | None, since: int | None) -> Wanted:
-    from lockstep.operations.quarantine import Wanted
+def _wanted(cause: str | None, topic: str | None, session: str | None, since: int | None) -> QuarantineFilter:
+    from lockstep.operations.quarantine import QuarantineFilter
 
-    return Wanted(cause=cause, topic=topic, session=session, since=since)
+    return QuarantineFilter(cause=cause, topic=topic, session=session, since=since)
 
 
 def _listed(found: QuarantineList) -> RenderableType:
@@ -458,19 +486,19 @@ def _listed(found: QuarantineList) -> RenderableType:
         for g in found.groups
     )
     columns = ("topic", "partition", "cause", "session", "messages", "first offset", "last offset", "last batch")
-    return lines(styled(f"{found.stream}: {found.messages} messages in quarantine"), grid(columns, rows))
+    return make_lines(style_text(f"{found.stream}: {found.messages} messages in quarantine"), make_grid(columns, rows))
 
 
 def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
-    return lines(*(part for row in found for part in (_reason(row), *contents(row))))
+    return make_lines(*(part for row in found for part in (_reason(row), *make_contents(row))))
 
 
 def _reason(row: QuarantineRow) -> RenderableType:
-    return facts(
+    return make_facts(
         (
             ("place", f"{row.topic}/{row.partition}@{row.offset} (topic id {row.topic_id})"),
             ("batch", f"{row.batch} of generation {row.generation}"),
-            ("time", shown_time(row.timestamp)),
+            ("time", format_time(row.timestamp)),
             ("cause", _escaped_or_none(row.cause)),
             ("expected", _escaped_or_none(row.expected)),
             ("found", _escaped_or_none(row.found)),
@@ -479,12 +507,12 @@ def _reason(row: QuarantineRow) -> RenderableType:
     )
 
 
-def contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
+def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
     """Key, headers and value of a message, without anything that a terminal obeys."""
-    headers = [styled(f"header {escaped(header.name)}: {_bytes(header.value)}") for header in row.headers]
+    headers = [style_text(f"header {escape_text(header.name)}: {_bytes(header.value)}") for header in row.headers]
     cut = "" if row.value is None or len(row.value) == row.value_bytes else f", the first {len(row.value)} kept"
     size = "null" if row.value is None else f"{row.value_bytes} bytes{cut}"
-    return (styled(f"key: {_bytes(row.key)}"), *headers, styled(f"value: {size}"), *_dump(row.value or b""))
+    return (style_text(f"key: {_bytes(row.key)}"), *headers, style_text(f"value: {size}"), *_dump(row.value or b""))
 
 
 def _dump(value: bytes) -> list[RenderableType]:
@@ -492,10 +520,10 @@ def _dump(value: bytes) -> list[RenderableType]:
     shown = value[:PREVIEW_BYTES]
     pieces = [(at, shown[at : at + LINE_BYTES]) for at in range(0, len(shown), LINE_BYTES)]
     dumped: list[RenderableType] = [
-        styled(f"{at:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|") for at, piece in pieces
+        style_text(f"{at:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|") for at, piece in pieces
     ]
     left = len(value) - len(shown)
-    return [*dumped, styled(f"... {left} bytes more: as a file, or --json")] if left else dumped
+    return [*dumped, style_text(f"... {left} bytes more: as a file, or --json")] if left else dumped
 
 
 def _text(piece: bytes) -> str:
@@ -506,31 +534,31 @@ def _bytes(value: bytes | None) -> str:
     if value is None:
         return "null"
     more = f" ... {len(value)} bytes" if len(value) > PREVIEW_BYTES else ""
-    return escaped(value[:PREVIEW_BYTES].decode(errors="backslashreplace")) + more
+    return escape_text(value[:PREVIEW_BYTES].decode(errors="backslashreplace")) + more
 
 
 def _escaped_or_none(text: str | None) -> str | None:
-    return None if text is None else escaped(text)
+    return None if text is None else escape_text(text)
 
 
-def shown_time(timestamp: datetime | None) -> str | None:
+def format_time(timestamp: datetime | None) -> str | None:
     """A time as all commands print it."""
     return None if timestamp is None else f"{timestamp:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def _exported(found: Exported) -> RenderableType:
-    return styled(f"{found.file}: {found.messages} messages")
+    return style_text(f"{found.file}: {found.messages} messages")
 
 
-@command("settings", Panel.INSTALLATION)
+@register_command("settings", Panel.INSTALLATION)
 def settings(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Print every setting and every option of the declared streams: value, default, origin. Secrets are not shown."""
-    from lockstep.operations.show_settings import all_options
+    from lockstep.operations.show_settings import list_options
 
-    answer(all_options(all_streams()), _options, as_json=as_json)
+    print_answer(list_options(list_all_streams()), _options, as_json=as_json)
 
 
-@command("doctor --brokers 127.0.0.1:9092", Panel.INSTALLATION)
+@register_command("doctor --brokers 127.0.0.1:9092", Panel.INSTALLATION)
 def doctor(
     brokers: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Ask these instead of the settings'.")
@@ -538,10 +566,10 @@ def doctor(
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Look at Java, jars, ports, folders, Kafka, and how it keeps the streams' topics. Exit code 1 on errors."""
-    from lockstep.operations.doctor.doctor import asked, examine
+    from lockstep.operations.doctor.doctor import run_diagnoses, with_brokers
 
-    report = examine(asked(settings_in_force(), brokers), all_streams)
-    answer(report, _report, as_json=as_json)
+    report = run_diagnoses(with_brokers(load_settings_or_exit(), brokers), list_all_streams)
+    print_answer(report, _report, as_json=as_json)
     if not report.well:
         raise typer.Exit(FAILED)
 
@@ -549,15 +577,17 @@ def doctor(
 def _options(found: AllOptions) -> RenderableType:
     there = "" if found.file_exists else " (not there)"
     rows = ((o.name, o.value, o.default, o.origin, o.set_by) for o in found.options)
-    return lines(styled(f"file: {found.file}{there}"), grid(("setting", "value", "default", "origin", "set by"), rows))
+    return make_lines(
+        style_text(f"file: {found.file}{there}"), make_grid(("setting", "value", "default", "origin", "set by"), rows)
+    )
 
 
 def _report(found: Report) -> RenderableType:
     rows = ((f.level.value, f.check, f.found, f.next_step) for f in found.findings)
-    return lines(styled(f"Kafka: {found.brokers}"), grid(("level", "check", "found", "next"), rows))
+    return make_lines(style_text(f"Kafka: {found.brokers}"), make_grid(("level", "check", "found", "next"), rows))
 
 
-@command("message order_books order_books.eth/0@120 --out tests/halted.jsonl", Panel.LOOK)
+@register_command("message order_books order_books.eth/0@120 --out tests/halted.jsonl", Panel.LOOK)
 def message(
     stream: StreamName,
     place: Annotated[
@@ -575,29 +605,29 @@ def message(
     From Kafka, or from the quarantine where Kafka has it no longer. `lockstep.testing.read_messages` reads the file.
     """
     from lockstep.operations.inspect.message import export_message
-    from lockstep.operations.inspect.message import message as read
+    from lockstep.operations.inspect.message import read_message as read
     from lockstep.operations.quarantine import Place
 
     try:
         where = None if place is None else Place.parse(place)
     except ValueError as wrong:
         raise typer.BadParameter(f"{place!r} is not {wrong}") from None
-    found = read(folders_of(stream), settings_in_force().kafka, where)
+    found = read(find_folders(stream), load_settings_or_exit().kafka, where)
     if out is not None:
         export_message(found, out)
-    answer(found, _show_message, as_json=as_json)
+    print_answer(found, _show_message, as_json=as_json)
     if out is not None:
-        tell(f"written to {out}: lockstep.testing.read_messages reads it")
+        print_note(f"written to {out}: lockstep.testing.read_messages reads it")
 
 
 def _show_message(found: StoredMessage) -> RenderableType:
-    head = facts(
+    head = make_facts(
         (
             ("place", f"{found.topic}/{found.partition}@{found.offset} (in {found.found_in})"),
-            ("time", shown_time(found.timestamp)),
+            ("time", format_time(found.timestamp)),
         )
     )
     finding = found.finding
-    why = None if finding is None else styled(str(finding), "red")
-    where = None if finding is None or not finding.traceback else styled(finding.traceback)
-    return lines(head, why, where, *contents(found))
+    why = None if finding is None else style_text(str(finding), "red")
+    where = None if finding is None or not finding.traceback else style_text(finding.traceback)
+    return make_lines(head, why, where, *make_contents(found))

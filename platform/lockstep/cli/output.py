@@ -30,7 +30,7 @@ STYLES = {
 """Words that stand out on a terminal, wherever they fill a cell."""
 
 
-def answer(found: T, show: Callable[[T], RenderableType], *, as_json: bool) -> None:
+def print_answer(found: T, show: Callable[[T], RenderableType], *, as_json: bool) -> None:
     """Print what an operation found: as JSON, or as people read it."""
     if as_json:
         print_json(found)
@@ -45,7 +45,7 @@ def print_json(found: object) -> None:
 
 def print_out(shown: RenderableType) -> None:
     """Print for people: with colours on a terminal, and without anything but text elsewhere."""
-    console = out()
+    console = print_result()
     if console.is_terminal:
         console.print(shown)
         return
@@ -54,19 +54,19 @@ def print_out(shown: RenderableType) -> None:
     sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
-def tell(line: str, style: str = "") -> None:
+def print_note(line: str, style: str = "") -> None:
     """One line beside the answer, on the error stream: never part of what a pipe gets."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text(_harmless(line), style=style))
 
 
-def out() -> Console:
+def print_result() -> Console:
     """The console of the answer, as wide as it is; made anew, because the stream may be another by now."""
     terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, width=None if terminal else PIPE_COLUMNS)
 
 
-def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A table whose cells are folded on a narrow terminal, never cut. None is shown as "-"."""
     terminal = sys.stdout.isatty()
     table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
@@ -77,15 +77,15 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     return table
 
 
-def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
+def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
     """A grid; or, where its rows do not fit on the terminal, one column a line and an empty line after each row."""
-    table, console = grid(columns, rows), out()
+    table, console = make_grid(columns, rows), print_result()
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table
-    return Group(*(part for row in rows for part in (facts(zip(columns, row, strict=True)), Text())))
+    return Group(*(part for row in rows for part in (make_facts(zip(columns, row, strict=True)), Text())))
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> Table:
+def make_facts(pairs: Iterable[tuple[str, object]]) -> Table:
     """Names and values, one a line."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs:
@@ -93,24 +93,24 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     return table
 
 
-def lines(*parts: RenderableType | None) -> Group:
+def make_lines(*parts: RenderableType | None) -> Group:
     """One below the other; None is left out."""
     return Group(*(part for part in parts if part is not None))
 
 
-def styled(line: str, style: str = "") -> Text:
+def style_text(line: str, style: str = "") -> Text:
     """A line of text as it is: what looks like markup in a name stays."""
     return Text(_harmless(line), style=style)
 
 
-def escaped(text: str) -> str:
+def escape_text(text: str) -> str:
     """A name or value of strangers in one line: what a terminal would obey is shown as an escape."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _harmless(text: str) -> str:
     """Text that may hold lines, without anything that a terminal obeys."""
-    return "\n".join(map(escaped, text.split("\n")))
+    return "\n".join(map(escape_text, text.split("\n")))
 
 
 def _cell(value: object) -> Text:

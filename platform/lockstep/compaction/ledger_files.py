@@ -24,7 +24,7 @@ from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
 from lockstep.table import delta_log, side_tables
 from lockstep.table.delta_log import Head
-from lockstep.table.file_checksum import sealed, verify
+from lockstep.table.file_checksum import verify, with_checksum
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
@@ -98,7 +98,7 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
     return tuple(part for part in bins if len(part.files) > 1)
 
 
-def live_files(ledger: Path) -> tuple[LedgerFile, ...]:
+def list_live_files(ledger: Path) -> tuple[LedgerFile, ...]:
     """The live files of the ledger whose names tell their batches."""
     return _named(DeltaTable(ledger))
 
@@ -114,7 +114,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
     Raises:
         TableError: A file is damaged, or the ledger is not as its head says.
     """
-    side_tables.forward_beside_a_writer(folders, head)  # 1
+    side_tables.catch_up_beside_writer(folders, head)  # 1
     done = LedgerCompaction()
     handle = DeltaTable(folders.ledger)
     for part in plan_ledger(_named(handle), head):
@@ -130,11 +130,11 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
             files_after=done.files_after + 1,
             rows=done.rows + output.rows,
         )
-    deleted = [size for path in replaced_files(folders.ledger) if (size := delete_file(path)) is not None]  # 4
+    deleted = [size for path in list_replaced_files(folders.ledger) if (size := delete_file(path)) is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
-def replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]:
+def list_replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]:
     """Files that no version since a while names: of batches that a live compacted file holds.
 
     Told by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
@@ -184,7 +184,7 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     ) as writer:
         for start in range(0, len(rows), GROUP_ROWS):
             writer.write(rows.slice(start, GROUP_ROWS))
-        written = sealed(ledger, writer.finish())
+        written = with_checksum(ledger, writer.finish())
     if not pq.ParquetFile(ledger / written.path).read().cast(schema).equals(rows):
         (ledger / written.path).unlink()
         raise TableError(
@@ -229,8 +229,8 @@ def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile)
             )
         except DeltaError:
             continue  # a batch or another compaction was faster: look again
-        delta_log.sync(delta_log.entry_path(ledger, version))
-        delta_log.sync(ledger / "_delta_log")
+        delta_log.sync_path(delta_log.make_entry_path(ledger, version))
+        delta_log.sync_path(ledger / "_delta_log")
         return True
     raise TableError(f"{ledger}: lost {MOST_ATTEMPTS} races in a row", next_step="compact again")
 

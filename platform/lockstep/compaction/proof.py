@@ -35,15 +35,15 @@ _BLOCK_ROWS = 16_384
 """128 kB a column: two or three of them fit into a core's second cache."""
 
 
-def digest(rows: pa.Table) -> int:
+def digest_rows(rows: pa.Table) -> int:
     """The digest of rows, 0 for none; digests of parts add up modulo 2^64."""
     total = 0
     for block in rows.to_batches(max_chunksize=_BLOCK_ROWS):
-        total += int(row_hashes(block).sum(dtype=np.uint64))
+        total += int(hash_rows(block).sum(dtype=np.uint64))
     return total % 2**64
 
 
-def row_hashes(rows: pa.RecordBatch) -> U64:
+def hash_rows(rows: pa.RecordBatch) -> U64:
     """One 64-bit hash a row."""
     return _fields([_numbers(column) for column in rows.columns], rows.num_rows)
 
@@ -167,12 +167,12 @@ class Span(msgspec.Struct, frozen=True):
         return Span(self.rows + other.rows, min(self.first, other.first), max(self.last, other.last))
 
 
-class Proof(msgspec.Struct, frozen=True):
+class RowProof(msgspec.Struct, frozen=True):
     """What must be the same before and after.
 
     Attributes:
         rows: Number of rows.
-        digest: Sum of the rows' 64-bit hashes modulo 2^64, as `digest.digest` defines it.
+        digest: Sum of the rows' 64-bit hashes modulo 2^64, as `digest_rows.digest` defines it.
         spans: What is there of each partition.
     """
 
@@ -180,10 +180,10 @@ class Proof(msgspec.Struct, frozen=True):
     digest: int = 0
     spans: Mapping[PartitionKey, Span] = {}
 
-    def joined(self, other: Proof) -> Proof:
+    def joined(self, other: RowProof) -> RowProof:
         """The proof of both sets of rows together."""
         spans = {**self.spans, **{key: span.joined(self.spans.get(key)) for key, span in other.spans.items()}}
-        return Proof(self.rows + other.rows, (self.digest + other.digest) % 2**64, spans)
+        return RowProof(self.rows + other.rows, (self.digest + other.digest) % 2**64, spans)
 
 
 class ProofDiffers(TableError):
@@ -194,7 +194,7 @@ class ProofDiffers(TableError):
         after: Proof of the output.
     """
 
-    def __init__(self, before: Proof, after: Proof, what: str) -> None:
+    def __init__(self, before: RowProof, after: RowProof, what: str) -> None:
         super().__init__(
             f"the compacted file differs from its inputs: {what}",
             next_step="nothing was committed; check disk and memory of this machine, then compact again",
@@ -202,7 +202,7 @@ class ProofDiffers(TableError):
         self.before, self.after = before, after
 
 
-def prove(rows: pa.Table, ordered: Segments) -> Proof:
+def make_proof(rows: pa.Table, ordered: Segments) -> RowProof:
     """The proof of rows.
 
     Args:
@@ -214,10 +214,10 @@ def prove(rows: pa.Table, ordered: Segments) -> Proof:
     counts = np.add.reduceat(ordered.length, begin)
     bounds = zip(begin.tolist(), end.tolist(), counts.tolist(), strict=True)
     spans = {ordered.partition(i): Span(count, ordered.opens(i), ordered.closes(j)) for i, j, count in bounds}
-    return Proof(len(rows), digest(rows), spans)
+    return RowProof(len(rows), digest_rows(rows), spans)
 
 
-def compare(before: Proof, after: Proof) -> None:
+def compare_proofs(before: RowProof, after: RowProof) -> None:
     """Check that nothing changed.
 
     Raises:

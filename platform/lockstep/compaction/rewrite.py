@@ -21,16 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockstep.compaction.plan import COMPACTED_PREFIX, Bin
-from lockstep.compaction.proof import Proof, compare, prove
+from lockstep.compaction.proof import RowProof, compare_proofs, make_proof
 from lockstep.compaction.row_order import (
     I64,
     OutOfOrder,
     PartitionKey,
     RowPlace,
     Segments,
+    add_keys,
     check_disjoint,
     find_segments,
-    with_keys,
 )
 from lockstep.errors import TableError
 from lockstep.table.parquet import DataFile, DataFileWriter
@@ -41,7 +41,7 @@ rows of a partition into more slices; larger ones only take more memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FileRun:
     """Rows grouped by partition and in order inside each.
 
     Attributes:
@@ -52,10 +52,10 @@ class Run:
 
     rows: pa.Table
     segments: Segments
-    proof: Proof
+    proof: RowProof
 
 
-def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -> list[Run]:
+def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -> list[FileRun]:
     """Read all tables into runs.
 
     Args:
@@ -66,33 +66,33 @@ def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -
     Raises:
         OutOfOrder: A table is not sorted.
     """
-    runs: list[Run] = []
+    runs: list[FileRun] = []
     for group in _groups(tables, run_bytes):
         run = order_run(group)
         runs.append(replace(run, rows=_spilled(run.rows, scratch)))
     return runs
 
 
-def order_run(tables: list[pa.Table]) -> Run:
+def order_run(tables: list[pa.Table]) -> FileRun:
     """One run of these tables: segments are moved as a whole, rows are not compared again."""
     rows = pa.concat_tables(tables).combine_chunks()
     segments = find_segments(rows, list(accumulate(len(table) for table in tables))[:-1])
     ordered = segments.taken(segments.order())
-    proof = prove(rows, ordered)
+    proof = make_proof(rows, ordered)
     start = np.cumsum(ordered.length) - ordered.length
     if not np.array_equal(start, ordered.start):
         rows = _moved(rows, ordered, start)
-    return Run(rows, replace(ordered, start=start), proof)
+    return FileRun(rows, replace(ordered, start=start), proof)
 
 
-def in_order(runs: list[Run]) -> Iterator[pa.Table]:
+def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
     """All rows in order of (topic id, partition, emit offset, row), as slices of the runs.
 
     Raises:
         OutOfOrder: Ranges of a partition overlap; raised before the first slice.
     """
     keys = tuple(sorted({key for run in runs for key in run.segments.keys}))
-    segments, run_of = _join_segments([with_keys(run.segments, keys) for run in runs])
+    segments, run_of = _join_segments([add_keys(run.segments, keys) for run in runs])
     order = segments.order()
     segments, run_of = segments.taken(order), run_of[order]
     check_disjoint(segments)
@@ -104,7 +104,7 @@ def in_order(runs: list[Run]) -> Iterator[pa.Table]:
         yield runs[run].rows.slice(start, stop - start)
 
 
-def regrouped(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
     """The same rows in tables of exactly `rows` rows, but for the last."""
     held: list[pa.Table] = []
     count = 0
@@ -201,19 +201,19 @@ class Rewritten(msgspec.Struct, frozen=True):
     cpu_seconds: float
 
 
-class Refused(msgspec.Struct, frozen=True):
+class BinRefused(msgspec.Struct, frozen=True):
     """A bin that could not be rewritten; its output, if any, is removed."""
 
     problem: str
     next_step: str
 
 
-def rewrite_or_refuse(task: RewriteTask) -> Rewritten | Refused:
+def rewrite_or_refuse(task: RewriteTask) -> Rewritten | BinRefused:
     """Rewrite a bin; a refusal is a value, because Spark would only try it again."""
     try:
         return rewrite_bin(task)
     except TableError as error:
-        return Refused(error.problem, error.next_step)
+        return BinRefused(error.problem, error.next_step)
 
 
 def rewrite_bin(task: RewriteTask) -> Rewritten:
@@ -236,26 +236,26 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
     _check_count(task.bin, before)
     file = _write(task, runs)
     try:
-        compare(before, prove_file(task.table / file.path))
+        compare_proofs(before, prove_file(task.table / file.path))
     except TableError:
         (task.table / file.path).unlink()
         raise
     return Rewritten(file, before.digest, len(before.spans), time.process_time() - started)
 
 
-def prove_file(path: Path) -> Proof:
+def prove_file(path: Path) -> RowProof:
     """The proof of a compacted file, read back row group by row group.
 
     Raises:
         OutOfOrder: Its rows are not in order of topic id, partition, emit offset and row.
     """
-    proof = Proof()
+    proof = RowProof()
     last: tuple[PartitionKey, RowPlace] | None = None
     for rows in _row_groups(path):
         segments = find_segments(rows)
         _check_order(segments, last)
         last = segments.partition(-1), segments.closes(-1)
-        proof = proof.joined(prove(rows, segments))
+        proof = proof.joined(make_proof(rows, segments))
     return proof
 
 
@@ -270,7 +270,7 @@ class _Unlike(TableError):
     """A file has other columns than the one before it."""
 
 
-def _runs(task: RewriteTask, scratch: Path) -> list[Run]:
+def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:
     """The inputs' rows; all files are looked at beforehand only where their columns were found to differ."""
     try:
         return collect_runs(_read_inputs(task), scratch, run_bytes=RUN_BYTES)
@@ -284,14 +284,14 @@ def _read_inputs(task: RewriteTask, widest: pa.Schema | None = None) -> Iterator
     for file in task.bin.files:
         path = task.table / file.path
         for found in _row_groups(path):
-            rows = found if widest is None else widened(found, widest)
+            rows = found if widest is None else widen_schema(found, widest)
             schema = schema or rows.schema
             if rows.schema != schema:
                 raise _unlike(path)
             yield rows
 
 
-def widened(rows: pa.Table, widest: pa.Schema) -> pa.Table:
+def widen_schema(rows: pa.Table, widest: pa.Schema) -> pa.Table:
     """Rows with all columns of a schema, in its order; null in those that they do not have."""
     columns = [
         rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type) for field in widest
@@ -328,14 +328,14 @@ def _row_groups(path: Path) -> Iterator[pa.Table]:
         raise _unreadable(path, error) from error
 
 
-def _join_proofs(runs: list[Run]) -> Proof:
-    proof = Proof()
+def _join_proofs(runs: list[FileRun]) -> RowProof:
+    proof = RowProof()
     for run in runs:
         proof = proof.joined(run.proof)
     return proof
 
 
-def _check_count(planned: Bin, before: Proof) -> None:
+def _check_count(planned: Bin, before: RowProof) -> None:
     if before.rows != planned.rows:
         raise TableError(
             f"hour {planned.commit_hour}: the log counts {planned.rows} rows, the files hold {before.rows}",
@@ -343,7 +343,7 @@ def _check_count(planned: Bin, before: Proof) -> None:
         )
 
 
-def _write(task: RewriteTask, runs: list[Run]) -> DataFile:
+def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
     schema = runs[0].rows.schema
     with DataFileWriter(
         task.table,
@@ -352,12 +352,12 @@ def _write(task: RewriteTask, runs: list[Run]) -> DataFile:
         prefix=COMPACTED_PREFIX,
         compression_level=COMPRESSION_LEVEL,
     ) as writer:
-        for rows in regrouped(in_order(runs), _group_rows(runs)):
+        for rows in regroup_rows(sort_in_order(runs), _group_rows(runs)):
             writer.write(rows)
         return writer.finish()
 
 
-def _group_rows(runs: list[Run]) -> int:
+def _group_rows(runs: list[FileRun]) -> int:
     rows, size = sum(len(run.rows) for run in runs), sum(run.rows.nbytes for run in runs)
     return max(1, min(ROW_GROUP_ROWS, rows * ROW_GROUP_BYTES // max(1, size)))
 

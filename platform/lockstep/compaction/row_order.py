@@ -113,10 +113,10 @@ def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
     found = Segments(
         tuple(keys), key, start, end - start, (offsets[start], numbers[start]), (offsets[end - 1], numbers[end - 1])
     )
-    return with_keys(found, tuple(sorted(keys)))
+    return add_keys(found, tuple(sorted(keys)))
 
 
-def with_keys(segments: Segments, keys: tuple[PartitionKey, ...]) -> Segments:
+def add_keys(segments: Segments, keys: tuple[PartitionKey, ...]) -> Segments:
     """The same segments, with keys that contain theirs."""
     place = {key: position for position, key in enumerate(keys)}
     moved = np.array([place[key] for key in segments.keys], np.int64)

@@ -12,7 +12,7 @@ import msgspec
 from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import TARGET_BYTES, Bin, LiveFile, LiveFiles, plan_bins
-from lockstep.compaction.rewrite import Refused, RewriteTask, Rewritten, rewrite_or_refuse
+from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
 from lockstep.table.delta_log import Head
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-Outcome = Rewritten | Refused
+Outcome = Rewritten | BinRefused
 
 
 class Rewriter(msgspec.Struct, frozen=True):
@@ -37,12 +37,12 @@ class Rewriter(msgspec.Struct, frozen=True):
     at_once: int = 1
 
 
-def in_process() -> Rewriter:
+def compact_in_process() -> Rewriter:
     """Bins one after another in this process, without Spark."""
     return Rewriter(lambda tasks: [rewrite_or_refuse(task) for task in tasks])
 
 
-def on_spark(context: SparkContext) -> Rewriter:
+def compact_on_spark(context: SparkContext) -> Rewriter:
     """Bins as tasks of Spark jobs, one core each."""
 
     def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
@@ -93,7 +93,7 @@ class CompactionRefused(TableError):
         result: What was done.
     """
 
-    def __init__(self, refused: list[tuple[Bin, Refused]], result: CompactionResult) -> None:
+    def __init__(self, refused: list[tuple[Bin, BinRefused]], result: CompactionResult) -> None:
         shown = "; ".join(f"hour {part.commit_hour}: {refusal.problem}" for part, refusal in refused)
         super().__init__(shown, next_step=refused[0][1].next_step)
         self.hours = tuple(part.commit_hour for part, _ in refused)
@@ -137,7 +137,7 @@ def compact_stream(
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     began = time.monotonic()
-    work = _Compaction(folders, rewriter or in_process(), scratch)
+    work = _Compaction(folders, rewriter or compact_in_process(), scratch)
     bins = work.plan(target_bytes)
     for done, group in enumerate(_at_a_time(bins, work.rewriter.at_once)):
         LOG.info("compaction of %s: %s of %s bins", folders.stream, done * work.rewriter.at_once, len(bins))
@@ -155,7 +155,7 @@ class _Compaction:
         self.rewriter, self._scratch, self._table = rewriter, scratch, folders.table
         self._log, self._live = OutputLog(folders.table), LiveFiles(folders.table)
         self._generation = 0
-        self.result, self.refused = CompactionResult(), list[tuple[Bin, Refused]]()
+        self.result, self.refused = CompactionResult(), list[tuple[Bin, BinRefused]]()
 
     def plan(self, target_bytes: int) -> tuple[Bin, ...]:
         base = self._log.base()

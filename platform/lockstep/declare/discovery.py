@@ -17,7 +17,7 @@ PACKAGE = "assets"
 """Folder of one file a stream, in the folder of the platform."""
 
 
-def streams_in(root: Path, package: str = PACKAGE) -> dict[str, Stream[object, object, msgspec.Struct]]:
+def find_streams(root: Path, package: str = PACKAGE) -> dict[str, Stream[object, object, msgspec.Struct]]:
     """The streams of a platform by name.
 
     Args:

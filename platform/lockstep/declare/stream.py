@@ -18,7 +18,7 @@ from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
 from lockstep.declare.options import EventTime, Every, Limits, Topics, Trigger
 from lockstep.declare.rules import Rule
-from lockstep.declare.transform import M, R, S, Transform, overrides
+from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError, NotYet
 from lockstep.integrity.base import IntegrityClass, Policy, SessionStart
 
@@ -37,7 +37,7 @@ class TransformTypes(msgspec.Struct, frozen=True):
     row: type[msgspec.Struct]
 
 
-def transform_types(transform: type) -> TransformTypes:
+def read_transform_types(transform: type) -> TransformTypes:
     """The M, S and R of a class such as `class Panel(Transform[Snapshot | Update, State, Row])`.
 
     Raises:
@@ -154,7 +154,7 @@ class Stream(Generic[M, S, R]):
     @cached_property
     def types(self) -> TransformTypes:
         """Message, state and row type of the transform."""
-        return transform_types(type(self.transform))
+        return read_transform_types(type(self.transform))
 
     def shipped(self) -> bytes:
         """The declaration as executors get it: classes by name, values by content."""
@@ -196,10 +196,10 @@ def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> N
     """Refuse hooks that would never be called."""
     kind = type(transform)
     for hook, other in (("deadline", "on_timer"), ("on_timer", "deadline")):
-        if overrides(kind, hook) and not overrides(kind, other):
+        if is_overridden(kind, hook) and not is_overridden(kind, other):
             problem = f"has {hook} without {other}"
             raise DeclarationError("Stream.transform", kind.__name__, problem, f"override {other} too, or neither")
-    if overrides(kind, "on_late") and not integrity.keeps_late:
+    if is_overridden(kind, "on_late") and not integrity.keeps_late:
         raise DeclarationError(
             "Stream.transform",
             f"{kind.__name__}.on_late",
@@ -247,18 +247,18 @@ def _check_shippable(stream: Stream[M, S, R]) -> None:
 
 def _check_types(types: TransformTypes, decoder: Decoder) -> None:
     # Imported here: the two packages below declare nothing, they only judge what is declared.
-    from lockstep.model.table_schema import row_schema
+    from lockstep.model.table_schema import make_row_schema
     from lockstep.state.codec import StateSchema
 
     decoder.build(types.message)
-    row_schema(types.row)
+    make_row_schema(types.row)
     StateSchema(types.state)
 
 
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
 
 
-def source_form(value: object, *, with_defaults: bool = False) -> str:
+def format_source(value: object, *, with_defaults: bool = False) -> str:
     """The value as source text.
 
     Args:
@@ -267,7 +267,7 @@ def source_form(value: object, *, with_defaults: bool = False) -> str:
     """
     if is_dataclass(value) and not isinstance(value, type):
         shown = [each for each in fields(value) if each.init and (with_defaults or _differs(value, each))]
-        parts = ", ".join(f"{each.name}={source_form(getattr(value, each.name))}" for each in shown)
+        parts = ", ".join(f"{each.name}={format_source(getattr(value, each.name))}" for each in shown)
         return f"{type(value).__name__}({parts})"
     if isinstance(value, Enum):
         return f"{type(value).__name__}.{value.name}"
@@ -288,7 +288,7 @@ def _differs(owner: object, field: Field[object]) -> bool:
 def _duration(value: timedelta) -> str:
     seconds = value.total_seconds()
     unit, size = next(((unit, size) for unit, size in _UNITS if seconds and not seconds % size), ("seconds", 1))
-    return f"timedelta({unit}={source_form(seconds / size)})"
+    return f"timedelta({unit}={format_source(seconds / size)})"
 
 
 AnyStream = Stream[Any, Any, Any]

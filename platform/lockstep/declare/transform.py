@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from lockstep.model.record import Place, Record
+from lockstep.model.record import Envelope, Record
 
 M = TypeVar("M")
 S = TypeVar("S")
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class Opened(msgspec.Struct, Generic[S, R], frozen=True):
+class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
     """A new state together with rows to emit, for a snapshot that has rows of its own.
 
     Attributes:
@@ -46,11 +46,11 @@ class Transform(ABC, Generic[M, S, R]):
         return hash(type(self))
 
     @abstractmethod
-    def place(self, message: M, record: Record) -> Place:
+    def place(self, message: M, record: Record) -> Envelope:
         """Say where the message belongs. Called first, once a message; must not change anything."""
 
     @abstractmethod
-    def open(self, message: M, record: Record) -> S | Opened[S, R]:
+    def open(self, message: M, record: Record) -> S | InitialState[S, R]:
         """Make the session's whole state from a snapshot.
 
         Where a session may begin at its first message (`NoIntegrity`, `Once`, any class with
@@ -68,7 +68,7 @@ class Transform(ABC, Generic[M, S, R]):
     def watermark(self, message: M, record: Record) -> int | None:
         """Event time in microseconds up to which the partition is complete; None to leave it where it is.
 
-        By default the largest event time that the partition has seen (`Place.event_time_us`, else Kafka's
+        By default the largest event time that the partition has seen (`Envelope.event_time_us`, else Kafka's
         timestamp).
         """
         raise _not_overridden("watermark")
@@ -116,14 +116,14 @@ class Transform(ABC, Generic[M, S, R]):
         raise _not_overridden("migrate")
 
 
-def overrides(transform: type, hook: str) -> bool:
+def is_overridden(transform: type, hook: str) -> bool:
     """Whether a class of transform has a hook of its own."""
     return getattr(transform, hook) is not getattr(Transform, hook)
 
 
-def migration_of(transform: Transform[M, S, R]) -> Callable[[Mapping[str, object]], S] | None:
+def find_migration(transform: Transform[M, S, R]) -> Callable[[Mapping[str, object]], S] | None:
     """The transform's `migrate`; None where it is not overridden."""
-    return transform.migrate if overrides(type(transform), "migrate") else None
+    return transform.migrate if is_overridden(type(transform), "migrate") else None
 
 
 def _not_overridden(hook: str) -> TypeError:

@@ -11,7 +11,7 @@ import msgspec
 from lockstep.declare.decoders.base import Registry
 from lockstep.integrity.suspension import SuspendedSession
 from lockstep.model.finding import Finding, Hole, Key
-from lockstep.state.changelog import SectionRef
+from lockstep.state.changelog import SegmentRef
 from lockstep.table.delta_log import SideFile
 from lockstep.table.parquet import DataFile
 
@@ -40,7 +40,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     next_offset: int
     leader_epoch: int | None = None
-    state: SectionRef | None = None
+    state: SegmentRef | None = None
     suspended_from: int = 0
     watermark_us: int | None = None
     rows_emitted: int = 0
@@ -54,7 +54,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         return self.topic_id, self.partition
 
 
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
+class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
     """What the batches before have shown of each partition; empty at the start of a run.
 
     Attributes:
@@ -93,7 +93,7 @@ class PlannedRange(msgspec.Struct, frozen=True):
         return self.until - self.position.next_offset
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What all tasks of a run share.
 
     Attributes:
@@ -117,7 +117,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     registry: Registry | None = None
 
 
-class BinTask(msgspec.Struct, frozen=True, kw_only=True):
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one task in one batch."""
 
     generation: int
@@ -182,7 +182,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     until: int
 
 
-class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a task did with one range.
 
     Attributes:
@@ -218,7 +218,7 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     first_event_time_us: int | None
     last_event_time_us: int | None
     newest_timestamp_ms: int | None
-    state: SectionRef | None
+    state: SegmentRef | None
     state_bytes: int
     cpu_seconds: float
     suspended_from: int = 0
@@ -232,17 +232,17 @@ class RangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
-class BinFacts(msgspec.Struct, frozen=True, tag=True):
+class TaskResult(msgspec.Struct, frozen=True, tag=True):
     """What a task did: its ranges and the files it wrote, synced and named by nobody yet."""
 
-    ranges: tuple[RangeFacts, ...]
+    ranges: tuple[RangeResult, ...]
     files: tuple[DataFile, ...]
     cpu_seconds: float
     quarantine: tuple[SideFile, ...] = ()
     late: tuple[SideFile, ...] = ()
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class TaskFailure(msgspec.Struct, frozen=True, tag=True):
     """A task ended before its bin did, of what lockstep has a name for. Nothing was written that counts.
 
     Attributes:
@@ -252,7 +252,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     error: bytes
 
 
-def event_time(microseconds: int | None) -> datetime | None:
+def to_event_time(microseconds: int | None) -> datetime | None:
     """Microseconds since 1970 as a time; None stays None, and so does what no calendar holds."""
     if microseconds is None:
         return None

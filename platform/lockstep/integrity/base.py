@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import ClassVar, Final
 
-from lockstep.integrity.buffering import without_buffer
-from lockstep.integrity.multipart import Spread
+from lockstep.integrity.buffering import drop_buffer
+from lockstep.integrity.multipart import MultipartGate
 from lockstep.integrity.opening import OpeningAtFirst
-from lockstep.integrity.suspension import GivenUp, SuspendedSession, Suspending, adapted
+from lockstep.integrity.suspension import SkipGate, SuspendedSession, SuspensionGate, migrate_gate_state
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
-from lockstep.model.record import Place, Record
+from lockstep.model.record import Envelope, Record
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -51,22 +51,22 @@ class PartitionTime:
             self.watermark_us = time_us
 
 
-def time_of(place: Place, record: Record) -> int:
+def find_event_time(place: Envelope, record: Record) -> int:
     """When a message happened: as it says, else Kafka's timestamp; microseconds since 1970 (UTC)."""
     return record.timestamp_ms * 1000 if place.event_time_us is None else place.event_time_us
 
 
-def microseconds(duration: timedelta) -> int:
+def to_microseconds(duration: timedelta) -> int:
     """A duration in microseconds."""
     return duration // MICROSECOND
 
 
-def absurd(happened_us: int) -> Verdict:
+def is_implausible(happened_us: int) -> Verdict:
     """The verdict on a time that no clock shows."""
     return Verdict(Judgement.QUARANTINE, "absurd event time", "since 1970, not in the far future", str(happened_us))
 
 
-def late(happened_us: int, floor_us: int) -> Verdict:
+def is_late(happened_us: int, floor_us: int) -> Verdict:
     """The verdict on a message beyond the bound of lateness."""
     return Verdict(Judgement.LATE, "late", f"event time {floor_us} or later", str(happened_us))
 
@@ -218,12 +218,12 @@ class IntegrityClass(ABC):
         """
         at_first = self.session_start is SessionStart.FIRST_MESSAGE
         gate = OpeningAtFirst(self.gate(time)) if at_first and not self.passes_unknown_sessions else self.gate(time)
-        gate = Spread(gate, bears_all=self.bears_all) if spread else gate
+        gate = MultipartGate(gate, bears_all=self.bears_all) if spread else gate
         if not self.may_suspend(suspended_from, skipped):
-            return GivenUp(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
+            return SkipGate(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
-        return Suspending(
+        return SuspensionGate(
             gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts, opens_at_first=at_first
         )
 
@@ -231,11 +231,11 @@ class IntegrityClass(ABC):
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
         """Makes of a stored state what the declaration of today keeps: class and policy may change between runs."""
-        suspends, inner = self.may_suspend(suspended_from, skipped), Spread(self.gate(PartitionTime()))
+        suspends, inner = self.may_suspend(suspended_from, skipped), MultipartGate(self.gate(PartitionTime()))
         before = 0 if self.passes_unknown_sessions else suspended_from
         if self.waits_for_snapshot:
-            return lambda state: adapted(state, before, suspends=suspends, inner=inner)
-        return lambda state: adapted(without_buffer(state), before, suspends=suspends, inner=inner)
+            return lambda state: migrate_gate_state(state, before, suspends=suspends, inner=inner)
+        return lambda state: migrate_gate_state(drop_buffer(state), before, suspends=suspends, inner=inner)
 
     def may_suspend(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
         """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so.

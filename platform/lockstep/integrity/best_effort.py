@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
-from lockstep.integrity.sequence_numbers import check_wrap, out_of_range, unwrapped
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed
-from lockstep.model.record import Kind, Place, Record
+from lockstep.integrity.sequence_numbers import check_wrap, is_out_of_range, unwrap_sequence
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, accept_with_remark
+from lockstep.model.record import Envelope, Kind, Record
 
 
 class _Counting(Gate):
@@ -27,20 +27,20 @@ class _Counting(Gate):
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
-        if number is None or out_of_range(number, self._wraps_at) is not None:
+        if number is None or is_out_of_range(number, self._wraps_at) is not None:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
         if last is not None and not (snapshot and place.resets):
-            number = unwrapped(number, last, self._wraps_at)
+            number = unwrap_sequence(number, last, self._wraps_at)
         if last is None or number == last + 1 or (snapshot and (place.resets or number == last)):
             return number, ACCEPT
         if number > last:
-            return number, noticed("gap", last + 1, number)
+            return number, accept_with_remark("gap", last + 1, number)
         cause = "repeat" if number == last else "sequence goes back"
-        return (number if snapshot else last), noticed(cause, last + 1, number)
+        return (number if snapshot else last), accept_with_remark(cause, last + 1, number)
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`: any session that another class knew is known."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TypedDict, cast
 
-from lockstep.integrity.sequence_numbers import LARGEST, out_of_range, unwrapped
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
-from lockstep.model.record import Kind, Link, Place, Record
+from lockstep.integrity.sequence_numbers import LARGEST, is_out_of_range, unwrap_sequence
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, report_violation
+from lockstep.model.record import Envelope, Kind, Link, Record
 
 WAITING_MAX = 10_000
 """Updates of one session that wait at once; more are taken for a session whose snapshot never comes. Each costs some
@@ -41,7 +41,7 @@ class BufferingUntilSnapshot(Gate):
     def __init__(self, evidence: Gate, wraps_at: int | None) -> None:
         self._evidence, self._wraps_at = evidence, wraps_at
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number = _number(place)
         if number is None or place.kind is Kind.END:
@@ -71,7 +71,7 @@ class BufferingUntilSnapshot(Gate):
         waiting = cast("_Waiting", state)["e"] if _is_waiting(state) else []
         return tuple(cast("int", each[0]) for each in waiting)
 
-    def _usual(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def _usual(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """As the evidence judges; a session that waits is unknown to it."""
         fresh = _is_fresh(state)
         inner = cast("_Fresh", state)["g"] if fresh else None if _is_waiting(state) else state
@@ -82,7 +82,7 @@ class BufferingUntilSnapshot(Gate):
             after = cast("GateState", _Fresh(q=cast("int", _number(place)), g=after))
         return after, verdict
 
-    def _begun(self, state: GateState, place: Place, record: Record, number: int) -> tuple[GateState, Verdict]:
+    def _begun(self, state: GateState, place: Envelope, record: Record, number: int) -> tuple[GateState, Verdict]:
         """The snapshot that begins a session, with what waited for it."""
         after, verdict = self._evidence.check(None, place, record)
         if verdict.judgement is not Judgement.ACCEPT:
@@ -99,10 +99,10 @@ class BufferingUntilSnapshot(Gate):
         return after, Verdict(Judgement.ACCEPT, stale=_offsets(stale), after=_offsets(applied)) if waiting else ACCEPT
 
     def _is_after(self, number: int, other: int) -> bool:
-        return unwrapped(number, other, self._wraps_at) > other
+        return unwrap_sequence(number, other, self._wraps_at) > other
 
     def _held_back(
-        self, state: _Waiting | None, place: Place, record: Record, number: int
+        self, state: _Waiting | None, place: Envelope, record: Record, number: int
     ) -> tuple[GateState, Verdict]:
         waiting = [] if state is None else state["e"]
         link = place.link or Link(number)
@@ -116,30 +116,30 @@ class BufferingUntilSnapshot(Gate):
         """Why an update cannot wait behind the others; what is missing between them shows with the snapshot."""
         number = cast("int", early[1])
         if any(each is not None and abs(each) > LARGEST for each in early):
-            return violation("number out of range", "a number of 64 bits", number)
-        if (refused := out_of_range(number, self._wraps_at)) is not None:
+            return report_violation("number out of range", "a number of 64 bits", number)
+        if (refused := is_out_of_range(number, self._wraps_at)) is not None:
             return refused
         if waiting and self._wraps_at is not None:
             ahead, half = (number - cast("int", waiting[0][1])) % self._wraps_at, self._wraps_at // 2
             if ahead >= half:
                 right = f"one within half a round, {half} numbers, because of wraps_at={self._wraps_at}"
-                return violation("no snapshot", right, f"{number}, {ahead} after {waiting[0][1]}")
+                return report_violation("no snapshot", right, f"{number}, {ahead} after {waiting[0][1]}")
         if len(waiting) >= WAITING_MAX:
-            return violation("no snapshot", f"one before more than {WAITING_MAX} updates", WAITING_MAX + 1)
+            return report_violation("no snapshot", f"one before more than {WAITING_MAX} updates", WAITING_MAX + 1)
         last = cast("int", waiting[-1][1]) if waiting else None
         if last is None or self._is_after(number, last):
             return None
-        return violation("repeat" if number == last else "sequence goes back", f"above {last}", number)
+        return report_violation("repeat" if number == last else "sequence goes back", f"above {last}", number)
 
 
-def without_buffer(state: GateState) -> GateState:
+def drop_buffer(state: GateState) -> GateState:
     """A stored state for a class that holds nothing back: a session that waits is unknown to it."""
     if not isinstance(state, dict) or _is_waiting(state):
         return None if _is_waiting(state) else state
     if _is_fresh(state):
         return cast("_Fresh", state)["g"]
     inner = cast("GateState", state.get("g"))
-    kept = without_buffer(inner)
+    kept = drop_buffer(inner)
     if kept is inner:
         return state
     return None if kept is None else {**state, "g": kept}
@@ -153,16 +153,16 @@ def _is_fresh(state: GateState) -> bool:
     return isinstance(state, dict) and "q" in state
 
 
-def _number(place: Place) -> int | None:
+def _number(place: Envelope) -> int | None:
     return place.sequence if place.link is None else place.link.last
 
 
-def _place_of(early: Early, snapshot: Place) -> Place:
+def _place_of(early: Early, snapshot: Envelope) -> Envelope:
     """The place of an update that waited, as far as the evidence looks at it."""
     _, number, first, previous = early
     if snapshot.link is None:
-        return Place(snapshot.session, sequence=number)
-    return Place(snapshot.session, link=Link(cast("int", number), first=first, previous=previous))
+        return Envelope(snapshot.session, sequence=number)
+    return Envelope(snapshot.session, link=Link(cast("int", number), first=first, previous=previous))
 
 
 def _offsets(waiting: list[Early]) -> tuple[int, ...]:

@@ -30,33 +30,43 @@ from lockstep.integrity.base import (
     PartitionTime,
     Policy,
     Suspend,
-    absurd,
-    late,
-    microseconds,
-    time_of,
+    find_event_time,
+    is_implausible,
+    is_late,
+    to_microseconds,
 )
-from lockstep.integrity.sequence_numbers import digest, out_of_range
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, unknown_session, violation
-from lockstep.model.record import Kind, Place, Record
+from lockstep.integrity.sequence_numbers import is_out_of_range, make_digest
+from lockstep.integrity.verdict import (
+    ACCEPT,
+    Gate,
+    GateState,
+    Judgement,
+    Verdict,
+    report_unknown_session,
+    report_violation,
+)
+from lockstep.model.record import Envelope, Kind, Record
 
-Recent = dict[int, list[bytes | int]]
+RecentMessages = dict[int, list[bytes | int]]
 """By number: [digest of the content, event time in microseconds], oldest first."""
 
 
-def met_before(recent: Recent, number: int | None, record: Record) -> Verdict | None:
+def check_duplicate(recent: RecentMessages, number: int | None, record: Record) -> Verdict | None:
     """The verdict on a number that came before; None for a new one, or where there is no number."""
     known = recent.get(number) if number is not None else None
     if known is None:
         return None
-    if known[0] == digest(record):
+    if known[0] == make_digest(record):
         return Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
-    return violation("same number, other content", "the content it had before", number)
+    return report_violation("same number, other content", "the content it had before", number)
 
 
-def remember(recent: Recent, number: int | None, record: Record, happened_us: int, floor_us: int) -> Recent:
+def remember(
+    recent: RecentMessages, number: int | None, record: Record, happened_us: int, floor_us: int
+) -> RecentMessages:
     """Remember one message more, and forget what is older than the bound."""
     if number is not None:
-        recent[number] = [digest(record), happened_us]
+        recent[number] = [make_digest(record), happened_us]
     while recent:
         oldest = next(iter(recent))
         if recent[oldest][1] >= floor_us:  # type: ignore[operator]  # the second part is an int
@@ -77,7 +87,7 @@ class Order(TypedDict):
     """What is remembered of a session: the last number ("n") or time ("t") released, what waits, what was met."""
 
     h: list[Waiting]
-    w: Recent
+    w: RecentMessages
     n: NotRequired[int]
     t: NotRequired[int]
 
@@ -88,18 +98,20 @@ class Reordering(Gate):
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
         self._lateness_us, self._time = lateness_us, time
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        happened_us, number = time_of(place, record), place.sequence
+        happened_us, number = find_event_time(place, record), place.sequence
         if self._time.is_absurd(happened_us):
-            return state, absurd(happened_us)
-        if number is not None and (refused := out_of_range(number)) is not None:
+            return state, is_implausible(happened_us)
+        if number is not None and (refused := is_out_of_range(number)) is not None:
             return state, refused
         if state is None:
             return self._opened(place, record, happened_us)
         order = cast("Order", state)
         if ("n" in order) is (number is None):
-            return state, violation("no evidence", "messages of a session all numbered, or none", f"sequence={number}")
+            return state, report_violation(
+                "no evidence", "messages of a session all numbered, or none", f"sequence={number}"
+            )
         if number is None:
             return self._by_time(order, record, happened_us)
         return self._by_number(order, place, record, happened_us)
@@ -127,22 +139,22 @@ class Reordering(Gate):
             ready += _in_a_row(order["h"][ready:], order["h"][last_due][0])
         return _released(order, ready)
 
-    def _opened(self, place: Place, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+    def _opened(self, place: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         if place.kind is not Kind.SNAPSHOT:
-            return None, unknown_session(place, Judgement.SUSPEND)
+            return None, report_unknown_session(place, Judgement.SUSPEND)
         recent = self._remember({}, place.sequence, record, happened_us)
         if place.sequence is None:
             return _state(Order(h=[], w=recent, t=happened_us)), ACCEPT
         return _state(Order(h=[], w=recent, n=place.sequence)), ACCEPT
 
-    def _by_number(self, order: Order, place: Place, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+    def _by_number(self, order: Order, place: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         number, last, held = cast("int", place.sequence), order.get("n", 0), order["h"]
         if place.kind is Kind.SNAPSHOT and place.resets:
             recent = self._remember({}, number, record, happened_us)
             return _state(Order(h=[], w=recent, n=number)), Verdict(Judgement.ACCEPT, before=_offsets(held))
         if place.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
             return _state(order), ACCEPT
-        if (met := met_before(order["w"], number, record)) is not None:
+        if (met := check_duplicate(order["w"], number, record)) is not None:
             return _state(order), met
         if number <= last:
             return _state(order), Verdict(Judgement.LATE, "late", f"number {last + 1} or later", str(number))
@@ -156,18 +168,20 @@ class Reordering(Gate):
     def _by_time(self, order: Order, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         floor_us = max(order.get("t", 0), self._time.watermark_us - self._lateness_us)
         if happened_us < floor_us:
-            return _state(order), late(happened_us, floor_us)
+            return _state(order), is_late(happened_us, floor_us)
         return self._waiting(order, happened_us, record, happened_us)
 
     def _waiting(self, order: Order, rank: int, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         if len(order["h"]) >= HELD_MAX:
-            return _state(order), violation("too many held back", f"at most {HELD_MAX} of a session", HELD_MAX + 1)
+            return _state(order), report_violation(
+                "too many held back", f"at most {HELD_MAX} of a session", HELD_MAX + 1
+            )
         held = list(order["h"])
         insort(held, [rank, record.offset, happened_us + self._lateness_us])
         after = cast("Order", {**order, "h": held})
         return _state(after), Verdict(Judgement.BUFFER, "held back", str(order.get("n", rank - 1) + 1), str(rank))
 
-    def _remember(self, recent: Recent, number: int | None, record: Record, happened_us: int) -> Recent:
+    def _remember(self, recent: RecentMessages, number: int | None, record: Record, happened_us: int) -> RecentMessages:
         return remember(recent, number, record, happened_us, self._time.watermark_us - self._lateness_us)
 
 
@@ -199,7 +213,7 @@ def _state(order: Order) -> GateState:
 class _Window(TypedDict):
     """What is remembered of a session: the messages within the bound, by number."""
 
-    w: Recent
+    w: RecentMessages
 
 
 class _AnyOrder(Gate):
@@ -208,22 +222,22 @@ class _AnyOrder(Gate):
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
         self._lateness_us, self._time = lateness_us, time
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        happened_us, floor_us = time_of(place, record), self._time.watermark_us - self._lateness_us
+        happened_us, floor_us = find_event_time(place, record), self._time.watermark_us - self._lateness_us
         if self._time.is_absurd(happened_us):
-            return state, absurd(happened_us)
-        if place.sequence is not None and (refused := out_of_range(place.sequence)) is not None:
+            return state, is_implausible(happened_us)
+        if place.sequence is not None and (refused := is_out_of_range(place.sequence)) is not None:
             return state, refused
         if state is None and place.kind is not Kind.SNAPSHOT:
-            return None, unknown_session(place, Judgement.SUSPEND)
+            return None, report_unknown_session(place, Judgement.SUSPEND)
         anew = state is None or (place.resets and place.kind is Kind.SNAPSHOT)  # the numbers before say nothing of it
         recent = {} if anew else cast("_Window", state)["w"]
-        met = met_before(recent, place.sequence, record)
+        met = check_duplicate(recent, place.sequence, record)
         if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
             return state, met  # real feeds send a snapshot with the number of the last update
         if happened_us < floor_us and state is not None:
-            return state, late(happened_us, floor_us)
+            return state, is_late(happened_us, floor_us)
         return cast("GateState", _Window(w=remember(recent, place.sequence, record, happened_us, floor_us))), ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
@@ -275,7 +289,7 @@ class FuzzyWindow(IntegrityClass):
 
     def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
-        bound_us = microseconds(self.lateness)
+        bound_us = to_microseconds(self.lateness)
         return Reordering(bound_us, time) if self.reorder else _AnyOrder(bound_us, time)
 
     def promise(self) -> str:

@@ -13,21 +13,21 @@ from typing import TypedDict, cast
 
 import msgspec
 
-from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict, violation
-from lockstep.model.record import Kind, Place, Record
+from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict, report_violation
+from lockstep.model.record import Envelope, Kind, Record
 
 PARTS_MAX = 10_000
 """A snapshot of more messages is taken for one that never ends."""
 
 
-class Parts(TypedDict):
+class OpenMultipart(TypedDict):
     """A snapshot on its way."""
 
     p: list[int]
     g: GateState
 
 
-class Spread(Gate):
+class MultipartGate(Gate):
     """See the module."""
 
     def __init__(self, inner: Gate, *, bears_all: bool = False) -> None:
@@ -39,15 +39,15 @@ class Spread(Gate):
         """
         self._inner, self._bears_all = inner, bears_all
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         if is_spread(state):
-            return self._goes_on(cast("Parts", state), place, record)
+            return self._goes_on(cast("OpenMultipart", state), place, record)
         if place.kind is Kind.PART:
-            return self._goes_on(Parts(p=[], g=state), place, record)
+            return self._goes_on(OpenMultipart(p=[], g=state), place, record)
         return self._inner.check(state, place, record)
 
-    def _goes_on(self, parts: Parts, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def _goes_on(self, parts: OpenMultipart, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """A message of a session whose snapshot is on its way, or begins with it."""
         before = cast("GateState", parts) if parts["p"] else parts["g"]
         inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
@@ -55,28 +55,28 @@ class Spread(Gate):
         if (refused := _refused(parts, place, verdict)) is not None:
             if not self._bears_all:
                 return before, refused
-            freed, parts = tuple(parts["p"]), Parts(p=[], g=parts["g"])
+            freed, parts = tuple(parts["p"]), OpenMultipart(p=[], g=parts["g"])
             verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
         if place.kind is Kind.END or (freed and place.kind is Kind.UPDATE):
             return inner, verdict
         if place.kind is Kind.SNAPSHOT:
             return inner, msgspec.structs.replace(verdict, before=tuple(parts["p"]))
-        held = Parts(p=[*parts["p"], record.offset], g=inner)
+        held = OpenMultipart(p=[*parts["p"], record.offset], g=inner)
         return cast("GateState", held), msgspec.structs.replace(verdict, judgement=Judgement.BUFFER)
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`."""
         if not is_spread(state):
             return self._inner.adapt(state)
-        parts = cast("Parts", state)
+        parts = cast("OpenMultipart", state)
         inner = self._inner.adapt(parts["g"])
-        return None if inner is None else cast("GateState", Parts(p=parts["p"], g=inner))
+        return None if inner is None else cast("GateState", OpenMultipart(p=parts["p"], g=inner))
 
     def held(self, state: GateState) -> tuple[int, ...]:
         """See `Gate.held`: what the gate inside held back before the snapshot began waits, too."""
         if not is_spread(state):
             return self._inner.held(state)
-        parts = cast("Parts", state)
+        parts = cast("OpenMultipart", state)
         return (*parts["p"], *self._inner.held(parts["g"]))
 
     def due_us(self, state: GateState) -> int | None:
@@ -93,20 +93,20 @@ def is_spread(state: GateState) -> bool:
     return isinstance(state, dict) and "p" in state
 
 
-def _refused(parts: Parts, place: Place, verdict: Verdict) -> Verdict | None:
+def _refused(parts: OpenMultipart, place: Envelope, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the snapshot on its way; None when it can."""
     if parts["p"] and place.resets:  # the producer begins again: the state before it is what counts
-        return violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
+        return report_violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
     if parts["p"] and place.kind is Kind.END:
-        return violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
+        return report_violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
     if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before or verdict.stale:
-        return violation("snapshot out of order", "its messages one after the other", verdict.found)
+        return report_violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
         return verdict
     if len(parts["p"]) >= PARTS_MAX:
-        return violation("snapshot too long", f"at most {PARTS_MAX} messages", len(parts["p"]) + 1)
+        return report_violation("snapshot too long", f"at most {PARTS_MAX} messages", len(parts["p"]) + 1)
     return None
 
 
-def _as_snapshot(place: Place) -> Place:
+def _as_snapshot(place: Envelope) -> Envelope:
     return msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.PART else place

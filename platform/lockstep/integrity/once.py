@@ -16,15 +16,15 @@ from typing import ClassVar, TypedDict, cast
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
-from lockstep.integrity.sequence_numbers import digest
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, violation
-from lockstep.model.record import Kind, Place, Record
+from lockstep.integrity.sequence_numbers import make_digest
+from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, report_violation
+from lockstep.model.record import Envelope, Kind, Record
 
 IDS_MAX = 100_000
 """More would make the state of one session larger than most messages of it ever were."""
 
 
-class _Met(TypedDict):
+class SeenIds(TypedDict):
     """What is remembered of a session: the messages it had, and the content of the newest by id."""
 
     n: int
@@ -37,26 +37,26 @@ class _Once(Gate):
     def __init__(self, keep_ids: int) -> None:
         self._keep = keep_ids
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
-        met = cast("_Met", state) if state is not None else _Met(n=0, ids={})
+        met = cast("SeenIds", state) if state is not None else SeenIds(n=0, ids={})
         if place.resets and place.kind is Kind.SNAPSHOT and place.id is None:
-            met = _Met(n=met["n"], ids={})  # the numbers begin anew: those that came before say nothing of these
+            met = SeenIds(n=met["n"], ids={})  # the numbers begin anew: those that came before say nothing of these
         identity = _identity(place)
         if identity is not None and (known := met["ids"].get(identity)) is not None:
-            return state, _met_again(place, same=known == digest(record))
+            return state, _met_again(place, same=known == make_digest(record))
         if place.kind is Kind.END and place.count is not None and met["n"] + 1 != place.count:
             expected, found = f"{place.count} messages in the session", f"{met['n'] + 1}"
-            return state, violation("ids missing", expected, found)
+            return state, report_violation("ids missing", expected, found)
         if identity is not None:
-            self._remember(met["ids"], identity, digest(record))
-        return cast("GateState", _Met(n=met["n"] + 1, ids=met["ids"])), ACCEPT
+            self._remember(met["ids"], identity, make_digest(record))
+        return cast("GateState", SeenIds(n=met["n"] + 1, ids=met["ids"])), ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`: of a session that another class knew nothing is remembered."""
         if isinstance(state, dict) and "ids" in state:
             return state
-        return cast("GateState", _Met(n=0, ids={}))
+        return cast("GateState", SeenIds(n=0, ids={}))
 
     def _remember(self, ids: dict[bytes, bytes], identity: bytes, content: bytes) -> None:
         ids[identity] = content
@@ -64,18 +64,18 @@ class _Once(Gate):
             del ids[next(iter(ids))]
 
 
-def _identity(place: Place) -> bytes | None:
+def _identity(place: Envelope) -> bytes | None:
     key = place.sequence if place.id is None else place.id
     return None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _met_again(place: Place, *, same: bool) -> Verdict:
+def _met_again(place: Envelope, *, same: bool) -> Verdict:
     """A message known by its id is dropped; a number alone does not say that it is the same message."""
     shown = str(place.sequence if place.id is None else place.id)
     if not same:
-        return violation("same id, other content", "the content it had before", shown)
+        return report_violation("same id, other content", "the content it had before", shown)
     if place.id is None:
-        return violation("repeat", "each number once", shown)
+        return report_violation("repeat", "each number once", shown)
     return Verdict(Judgement.DUPLICATE, "repeat", "each id once", shown)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from lockstep.integrity.verdict import ACCEPT, UNKNOWN_SESSION, Gate, GateState, Judgement, Verdict
-from lockstep.model.record import Kind, Place, Record
+from lockstep.model.record import Envelope, Kind, Record
 
 
 class OpeningAtFirst(Gate):
@@ -20,7 +20,7 @@ class OpeningAtFirst(Gate):
         self._inner = inner
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         after, verdict = self._inner.check(state, place, record)
         if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:

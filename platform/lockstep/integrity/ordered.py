@@ -13,32 +13,40 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lockstep.integrity.base import MAY_SKIP, Fault, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
-from lockstep.integrity.sequence_numbers import check_wrap, out_of_range, unwrapped
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, noticed, unknown_session
-from lockstep.model.record import Kind, Place, Record
+from lockstep.integrity.sequence_numbers import check_wrap, is_out_of_range, unwrap_sequence
+from lockstep.integrity.verdict import (
+    ACCEPT,
+    Gate,
+    GateState,
+    Judgement,
+    Verdict,
+    accept_with_remark,
+    report_unknown_session,
+)
+from lockstep.model.record import Envelope, Kind, Record
 
 
-class _Rising(Gate):
+class MonotonicGate(Gate):
     """Numbers that rise; offsets where the producer gives none. The state is the last number."""
 
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number = record.offset if place.sequence is None else place.sequence
-        if (refused := out_of_range(number, None if place.sequence is None else self._wraps_at)) is not None:
+        if (refused := is_out_of_range(number, None if place.sequence is None else self._wraps_at)) is not None:
             return state, refused
         if place.kind is Kind.SNAPSHOT:
             return number, ACCEPT
         if state is None:
-            return None, unknown_session(place, Judgement.SUSPEND)
+            return None, report_unknown_session(place, Judgement.SUSPEND)
         last: int = state  # type: ignore[assignment]  # an int here
         if place.sequence is not None:
-            number = unwrapped(number, last, self._wraps_at)
+            number = unwrap_sequence(number, last, self._wraps_at)
         if number > last:
             skips = place.sequence is not None and number > last + 1
-            return number, noticed("gap", last + 1, number) if skips else ACCEPT
+            return number, accept_with_remark("gap", last + 1, number) if skips else ACCEPT
         judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
         return state, Verdict(judgement, cause, str(last + 1), str(number))
 
@@ -77,7 +85,7 @@ class Ordered(IntegrityClass):
     def gate(self, time: PartitionTime) -> Gate:
         """See `IntegrityClass.gate`."""
         del time
-        return _Rising(self.wraps_at)
+        return MonotonicGate(self.wraps_at)
 
     def promise(self) -> str:
         """See `IntegrityClass.promise`."""

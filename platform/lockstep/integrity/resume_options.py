@@ -28,7 +28,7 @@ class StreamHalted(LockstepError):
 
     def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
         shown = "\n".join(f"  {finding}{_indented(finding.traceback)}" for finding in findings)
-        super().__init__(f"stream {stream} is halted:\n{shown}", next_step=resume_command(stream, findings))
+        super().__init__(f"stream {stream} is halted:\n{shown}", next_step=make_resume_command(stream, findings))
         self.stream = stream
         self.findings = findings
 
@@ -41,9 +41,9 @@ def _indented(traceback: str) -> str:
     return "".join(f"\n    {line}" for line in traceback.splitlines())
 
 
-def resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
+def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     """The command that resumes a stream after its cause was understood."""
-    given_up = options(proposed(finding) for finding in findings)
+    given_up = list_options(suggest_option(finding) for finding in findings)
     return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --mended, where it was mended)"
 
 
@@ -126,7 +126,7 @@ class _OfTopic(msgspec.Struct, frozen=True):
         return cls(_matched(TOPIC, text, "TOPIC, for example books.eth")["topic"])
 
 
-class Loss(_OfPartition, frozen=True):
+class AcceptLoss(_OfPartition, frozen=True):
     """Offsets [start, until) of a partition are passed over; all sessions go on."""
 
     start: int
@@ -224,14 +224,14 @@ class Recreated(_OfTopic, frozen=True):
     ANSWERS: ClassVar[str] = RECREATED
 
 
-class Gone(_OfTopic, frozen=True):
+class AcceptDeleted(_OfTopic, frozen=True):
     """A topic is gone: it is dropped from the subscription."""
 
     OPTION: ClassVar[str] = "accept-gone"
     ANSWERS: ClassVar[str] = GONE
 
 
-class Grown(_OfTopic, frozen=True):
+class AcceptGrowth(_OfTopic, frozen=True):
     """A topic has new partitions, which are read from their start."""
 
     OPTION: ClassVar[str] = "accept-growth"
@@ -257,7 +257,7 @@ class Quarantined(msgspec.Struct, frozen=True):
         return True
 
 
-class Mended(msgspec.Struct, frozen=True):
+class Fixed(msgspec.Struct, frozen=True):
     """What caused the halt was mended: the stream goes on at the very place, and halts again if it was not."""
 
     OPTION: ClassVar[str] = "mended"
@@ -277,33 +277,33 @@ class Mended(msgspec.Struct, frozen=True):
 
 
 KINDS: tuple[type[Acceptance], ...] = (
-    Loss,
+    AcceptLoss,
     SkipSession,
     FromSnapshot,
     Truncated,
     Recreated,
-    Gone,
-    Grown,
+    AcceptDeleted,
+    AcceptGrowth,
     Quarantined,
-    Mended,
+    Fixed,
 )
 
 
-def uncovered(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Finding, ...]:
+def find_unanswered(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Finding, ...]:
     """The findings that nothing of what is accepted covers."""
     return tuple(finding for finding in findings if not any(each.covers(finding) for each in accepted))
 
 
-def proposed(finding: Finding) -> Acceptance:
+def suggest_option(finding: Finding) -> Acceptance:
     """What gives up the least after a finding that cannot be mended."""
     topic, partition = finding.topic, finding.partition
     of_cause: dict[str, Acceptance] = {
         BURST: Quarantined(),
-        GONE: Gone(topic),
-        GREW: Grown(topic),
+        GONE: AcceptDeleted(topic),
+        GREW: AcceptGrowth(topic),
         RECREATED: Recreated(topic),
         TRUNCATED: Truncated(topic, partition),
-        **dict.fromkeys(REPEATS, Loss(topic, partition, finding.offset, finding.until)),
+        **dict.fromkeys(REPEATS, AcceptLoss(topic, partition, finding.offset, finding.until)),
     }
     session = SkipSession(topic, partition, finding.session or "")
     by_session = session.covers(finding) and _can_be_typed(session.session)
@@ -317,7 +317,7 @@ def _from_snapshot(finding: Finding) -> FromSnapshot:
     return FromSnapshot(finding.topic, finding.partition)
 
 
-def options(accepted: Iterable[Acceptance]) -> str:
+def list_options(accepted: Iterable[Acceptance]) -> str:
     """The options of `lockstep resume` as a shell takes them; each once."""
     return " ".join(
         dict.fromkeys(f"--{each.OPTION} {shlex.quote(each.argument)}".removesuffix(" ''") for each in accepted)

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Final, cast
 
 from lockstep.errors import DeclarationError
-from lockstep.integrity.verdict import Verdict, violation
+from lockstep.integrity.verdict import Verdict, report_violation
 from lockstep.model.record import Record
 
 LARGEST: Final = 2**63 - 1
@@ -16,17 +16,17 @@ LARGEST: Final = 2**63 - 1
 WRAPS_AT_MIN: Final = 4
 
 
-def out_of_range(number: int, wraps_at: int | None = None) -> Verdict | None:
+def is_out_of_range(number: int, wraps_at: int | None = None) -> Verdict | None:
     """The verdict on a number that neither state nor table can hold, or that the producer cannot have sent."""
     if wraps_at is not None:
         right = f"a number from 0 to {wraps_at - 1}, because of wraps_at={wraps_at}"
-        return None if 0 <= number < wraps_at else violation("number out of range", right, number)
+        return None if 0 <= number < wraps_at else report_violation("number out of range", right, number)
     if -LARGEST <= number <= LARGEST:
         return None
-    return violation("number out of range", "a number of 64 bits", number)
+    return report_violation("number out of range", "a number of 64 bits", number)
 
 
-def unwrapped(number: int, last: int, wraps_at: int | None) -> int:
+def unwrap_sequence(number: int, last: int, wraps_at: int | None) -> int:
     """The number counted on over its wrap-arounds: the one nearest to the last.
 
     Args:
@@ -51,6 +51,6 @@ def check_wrap(field: str, wraps_at: int | None) -> None:
         raise DeclarationError(field, wraps_at, "is not how many numbers there are", "256 for a number of 8 bits")
 
 
-def digest(record: Record) -> bytes:
+def make_digest(record: Record) -> bytes:
     """Eight bytes that tell the content of one message from another's."""
     return blake2b(record.value or b"", digest_size=8).digest()

@@ -21,9 +21,17 @@ from typing import ClassVar, TypedDict, cast
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, PartitionTime, SessionStart
 from lockstep.integrity.buffering import BufferingUntilSnapshot
-from lockstep.integrity.sequence_numbers import LARGEST, check_wrap, digest, out_of_range, unwrapped
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, unknown_session, violation
-from lockstep.model.record import Kind, Link, Place, Record
+from lockstep.integrity.sequence_numbers import LARGEST, check_wrap, is_out_of_range, make_digest, unwrap_sequence
+from lockstep.integrity.verdict import (
+    ACCEPT,
+    Gate,
+    GateState,
+    Judgement,
+    Verdict,
+    report_unknown_session,
+    report_violation,
+)
+from lockstep.model.record import Envelope, Kind, Link, Record
 
 REMEMBERED = 64
 """What a producer sends again at once: its requests in flight (5) of a few messages of one session each. Costs
@@ -47,17 +55,17 @@ class _Seen(TypedDict):
     g: GateState
 
 
-class DroppingRepeats(Gate):
+class DeduplicationGate(Gate):
     """See the module."""
 
     def __init__(self, evidence: Gate) -> None:
         self._evidence = evidence
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         seen = cast("_Seen", state) if state is not None else _Seen(r={}, g=None)
         number = place.link.last if place.link is not None else place.sequence
-        content, recent = digest(record), seen["r"]
+        content, recent = make_digest(record), seen["r"]
         if number is not None and recent.get(number) == content:
             return state, Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
         inner, verdict = self._evidence.check(seen["g"], place, record)
@@ -88,7 +96,7 @@ def is_seen(state: GateState) -> bool:
     return isinstance(state, dict) and state.keys() == {"r", "g"}
 
 
-def without_repeats(state: GateState) -> GateState:
+def drop_duplicates(state: GateState) -> GateState:
     """What the evidence remembered."""
     return cast("_Seen", state)["g"] if is_seen(state) else state
 
@@ -120,7 +128,7 @@ class Sequence(Evidence):
         """Refuse a wrap-around that is none."""
         check_wrap("Sequence.wraps_at", self.wraps_at)
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number = place.sequence
         if number is None:
@@ -131,16 +139,16 @@ class Sequence(Evidence):
         if number == last + 1 or (number == last and place.kind is SNAPSHOT):
             return number, ACCEPT
         if self.wraps_at is not None:
-            if (refused := out_of_range(number, self.wraps_at)) is not None:
+            if (refused := is_out_of_range(number, self.wraps_at)) is not None:
                 return state, refused
-            number = unwrapped(number, last, self.wraps_at)
+            number = unwrap_sequence(number, last, self.wraps_at)
             if number == last + 1 or (number == last and place.kind is SNAPSHOT):
                 return number, ACCEPT
         return state, _sequence_broken(last, number, self.wraps_at)
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`."""
-        number = without_repeats(state)
+        number = drop_duplicates(state)
         return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
@@ -156,7 +164,7 @@ class Linked(Evidence):
     repeat, or goes back: the session is whole without it.
     """
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         link = place.link
         if link is None:
@@ -174,7 +182,7 @@ class Linked(Evidence):
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`."""
-        link = without_repeats(state)
+        link = drop_duplicates(state)
         return link if isinstance(link, list) else None
 
 
@@ -186,21 +194,21 @@ class Checksum(Evidence):
     an END gives it. The state is that number; True for a session of which it is not known.
     """
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         if state is True:
             return True, ACCEPT
         known: int = state or 0  # type: ignore[assignment]  # an int here; a cast costs as much as the sum
         seen = known + 1
         if place.kind is END and place.count is not None and place.count != seen:
-            return state, violation("count", f"{place.count} messages in the session", seen)
+            return state, report_violation("count", f"{place.count} messages in the session", seen)
         if state is None and place.kind is not SNAPSHOT:
-            return None, unknown_session(place, Judgement.VIOLATION)
+            return None, report_unknown_session(place, Judgement.VIOLATION)
         return seen, ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`: any session that another evidence knew is known."""
-        known = without_repeats(state)
+        known = drop_duplicates(state)
         return known if isinstance(known, int) else True
 
 
@@ -213,11 +221,11 @@ class LogOnly(Checksum):
     """
 
 
-def _opened(place: Place, number: int, state: GateState, wraps_at: int | None = None) -> tuple[GateState, Verdict]:
+def _opened(place: Envelope, number: int, state: GateState, wraps_at: int | None = None) -> tuple[GateState, Verdict]:
     """The first message of a session: a snapshot, whose number can be kept."""
     if place.kind is not SNAPSHOT:
-        return None, unknown_session(place, Judgement.VIOLATION)
-    refused = out_of_range(number, wraps_at)
+        return None, report_unknown_session(place, Judgement.VIOLATION)
+    refused = is_out_of_range(number, wraps_at)
     return (None, refused) if refused is not None else (state, ACCEPT)
 
 
@@ -249,19 +257,19 @@ def _forward(link: Link) -> bool:
     return after_first and (link.previous is None or link.last > link.previous) and link.last <= LARGEST
 
 
-def _link_broken(last: int, place: Place, link: Link) -> Verdict:
+def _link_broken(last: int, place: Envelope, link: Link) -> Verdict:
     """What is wrong with a message that does not follow: nothing is lost by one whose ids all came before."""
     expected, shown = f"predecessor {last}", _shown(link)
     is_snapshot = place.kind is SNAPSHOT
     if not is_snapshot and not _forward(link):
-        return violation("broken link", expected, shown)
+        return report_violation("broken link", expected, shown)
     if link.last <= last:
-        return violation("repeat" if link.last == last else "sequence goes back", expected, shown)
+        return report_violation("repeat" if link.last == last else "sequence goes back", expected, shown)
     before = link.last if is_snapshot else _id_before(link)
     if before is None or before <= last:
-        return violation("broken link", expected, shown)
+        return report_violation("broken link", expected, shown)
     missing = str(before) if before == last + 1 else f"{last + 1} to {before}"
-    return violation("gap", expected, f"{shown}, missing {missing}")
+    return report_violation("gap", expected, f"{shown}, missing {missing}")
 
 
 def _shown(link: Link) -> str:
@@ -274,15 +282,15 @@ def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
     shown = [value if wraps_at is None else value % wraps_at for value in (last + 1, number - 1, number)]
     if number > last + 1:
         missing = str(shown[0]) if number == last + 2 else f"{shown[0]} to {shown[1]}"
-        return violation("gap", shown[0], f"{shown[2]}, missing {missing}")
+        return report_violation("gap", shown[0], f"{shown[2]}, missing {missing}")
     if number == last:
-        return violation("repeat", shown[0], shown[2])
+        return report_violation("repeat", shown[0], shown[2])
     told = f" ({last - number} back; wraps_at={wraps_at} tells up to {(wraps_at - 1) // 2} ahead)" if wraps_at else ""
-    return violation("sequence goes back", shown[0], f"{shown[2]}{told}")
+    return report_violation("sequence goes back", shown[0], f"{shown[2]}{told}")
 
 
-def _no_evidence(name: str, place: Place) -> Verdict:
-    return violation("no evidence", f"a {name} from Transform.place", f"{name}=None ({place.kind.value})")
+def _no_evidence(name: str, place: Envelope) -> Verdict:
+    return report_violation("no evidence", f"a {name} from Transform.place", f"{name}=None ({place.kind.value})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,7 +361,7 @@ class Strict(IntegrityClass):
         del time
         wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
         gate = BufferingUntilSnapshot(self.evidence, wraps_at) if self.buffer_until_snapshot else self.evidence
-        return DroppingRepeats(gate) if self.repeats is Repeats.DROP else gate
+        return DeduplicationGate(gate) if self.repeats is Repeats.DROP else gate
 
     def promise(self) -> str:
         """See `IntegrityClass.promise`."""

@@ -23,7 +23,7 @@ import msgspec
 
 from lockstep.integrity.multipart import is_spread
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
-from lockstep.model.record import Kind, Place, Record
+from lockstep.model.record import Envelope, Kind, Record
 
 LOSS_ACCEPTED = "loss accepted"
 """The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected was the first offset
@@ -55,7 +55,7 @@ class Opened(TypedDict):
     b: NotRequired[bool]
 
 
-class Suspending(Gate):
+class SuspensionGate(Gate):
     """See the module.
 
     Attributes:
@@ -77,7 +77,7 @@ class Suspending(Gate):
         self._bears_violations, self._accepts_loss = bears_violations, accepts_loss
         self._opens_at_first = opens_at_first
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
         known = cast("Opened | None", state)  # adapted when it was loaded
         before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
@@ -97,7 +97,7 @@ class Suspending(Gate):
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`."""
-        return adapted(state, self.suspended_from, suspends=True, inner=self._inner)
+        return migrate_gate_state(state, self.suspended_from, suspends=True, inner=self._inner)
 
     def held(self, state: GateState) -> tuple[int, ...]:
         """See `Gate.held`."""
@@ -116,7 +116,7 @@ class Suspending(Gate):
         return _opened(known["o"], inner), verdict
 
     def _waiting(
-        self, known: Opened | None, place: Place, before: int, *, suspended: bool
+        self, known: Opened | None, place: Envelope, before: int, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
         """A message of a suspended session; what the session held back is freed with the first."""
         gate = cast("GateState", known)
@@ -127,10 +127,10 @@ class Suspending(Gate):
         if known["g"] is False and broken is _stays_broken(place, broken=broken):
             return gate, told
         told = msgspec.structs.replace(told, judgement=Judgement.SUSPEND, freed=self.held(gate))
-        return suspended_state(gate, before, broken=_stays_broken(place, broken=broken)), told
+        return mark_suspended(gate, before, broken=_stays_broken(place, broken=broken)), told
 
     def _snapshot(
-        self, known: Opened | None, place: Place, record: Record, *, suspended: bool
+        self, known: Opened | None, place: Envelope, record: Record, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
         """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
         if known is not None and suspended and not place.resets and _is_broken(known):
@@ -150,7 +150,7 @@ class Suspending(Gate):
         return _opened(record.offset, inner), told
 
     def _ending(
-        self, known: Opened | None, verdict: Verdict, place: Place, record: Record, *, suspended: bool
+        self, known: Opened | None, verdict: Verdict, place: Envelope, record: Record, *, suspended: bool
     ) -> Verdict:
         """The verdict on a snapshot that may end a suspension."""
         if known is None or not suspended:
@@ -163,7 +163,7 @@ class Suspending(Gate):
         return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=str(since), found=str(record.offset))
 
     def _refused(
-        self, known: Opened | None, verdict: Verdict, place: Place, record: Record
+        self, known: Opened | None, verdict: Verdict, place: Envelope, record: Record
     ) -> tuple[GateState, Verdict]:
         """A message that is not applied: dropped, or the end of its session until the next snapshot."""
         if verdict.judgement in _DROPPED:
@@ -175,10 +175,10 @@ class Suspending(Gate):
         freed = self.held(cast("GateState", known))
         told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
         broken = _stays_broken(place, broken=_is_broken(known))
-        return suspended_state(cast("GateState", known), record.offset, broken=broken), told
+        return mark_suspended(cast("GateState", known), record.offset, broken=broken), told
 
 
-class GivenUp(Gate):
+class SkipGate(Gate):
     """For classes whose sessions need no snapshots: what an operator has given up goes to quarantine, no more."""
 
     def __init__(self, inner: Gate, before: int, skipped: Iterable[SuspendedSession]) -> None:
@@ -186,14 +186,14 @@ class GivenUp(Gate):
         self._skipped = {each.session: each.before for each in skipped}
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         if record.offset < max(self._before, self._skipped.get(place.session, 0)):
             return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", place.kind.value)
         return self._inner.check(state, place, record)
 
 
-def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
+def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
     """See `IntegrityClass.adapter`.
 
     A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
@@ -208,10 +208,10 @@ def adapted(state: GateState, suspended_from: int, *, suspends: bool, inner: Gat
     if known["g"] is False:
         return cast("GateState", known)
     kept = inner.adapt(known["g"])
-    return suspended_state(cast("GateState", known), suspended_from) if kept is None else _opened(known["o"], kept)
+    return mark_suspended(cast("GateState", known), suspended_from) if kept is None else _opened(known["o"], kept)
 
 
-def suspended_state(state: GateState, since: int, *, broken: bool = False) -> GateState:
+def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> GateState:
     """The state of a session from now on until its next snapshot; an unknown session stays unknown.
 
     Args:
@@ -231,12 +231,12 @@ def _is_broken(known: Opened) -> bool:
     return known.get("b", False) if known["g"] is False else is_spread(known["g"])
 
 
-def _stays_broken(place: Place, *, broken: bool) -> bool:
+def _stays_broken(place: Envelope, *, broken: bool) -> bool:
     """Whether more of it may come after a message: a snapshot completes it, and an end ends it."""
     return broken and place.kind in {Kind.UPDATE, Kind.PART}
 
 
-def still_skipped(
+def is_still_skipped(
     skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
 ) -> tuple[SuspendedSession, ...]:
     """The skipped sessions that no snapshot has begun anew yet, by what the gate remembers of each."""

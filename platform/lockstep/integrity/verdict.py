@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from lockstep.model.record import Place, Record
+from lockstep.model.record import Envelope, Record
 
 
 class Judgement(Enum):
@@ -67,7 +67,7 @@ class Gate(ABC):
     """
 
     @abstractmethod
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """Judge one message.
 
         Args:
@@ -96,17 +96,17 @@ class Gate(ABC):
         return state, ACCEPT
 
 
-def violation(cause: str, expected: object, found: object) -> Verdict:
+def report_violation(cause: str, expected: object, found: object) -> Verdict:
     """A verdict that breaks the promise."""
     return Verdict(judgement=Judgement.VIOLATION, cause=cause, expected=str(expected), found=str(found))
 
 
-def noticed(cause: str, expected: object, found: object) -> Verdict:
+def accept_with_remark(cause: str, expected: object, found: object) -> Verdict:
     """Accepted, but counted under a cause: nobody gets silence."""
     return Verdict(judgement=Judgement.ACCEPT, cause=cause, expected=str(expected), found=str(found))
 
 
-def unknown_session(place: Place, judgement: Judgement) -> Verdict:
+def report_unknown_session(place: Envelope, judgement: Judgement) -> Verdict:
     """The verdict on an update of a session without snapshot."""
     found = f"{place.kind.value} of a session without snapshot"
     return Verdict(judgement, UNKNOWN_SESSION, "a snapshot first", found)

@@ -20,8 +20,8 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.client import ClusterClient, Configuration, consumer, reader_configuration
-from lockstep.kafka.leader_epochs import Compared, LastRead, compare
+from lockstep.kafka.client import ClusterClient, Configuration, make_consumer, make_reader_configuration
+from lockstep.kafka.leader_epochs import LastRead, TruncationCheck, check_truncation
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Topic(msgspec.Struct, frozen=True):
     retention_ms: int | None = None
 
 
-class Ends(msgspec.Struct, frozen=True):
+class PartitionOffsets(msgspec.Struct, frozen=True):
     """Offsets of one partition.
 
     Attributes:
@@ -95,11 +95,11 @@ class ClusterView(msgspec.Struct, frozen=True):
 
     cluster_id: str
     topics: dict[str, Topic]
-    ends: dict[tuple[str, int], Ends]
+    ends: dict[tuple[str, int], PartitionOffsets]
     cut: frozenset[tuple[str, int]] = frozenset()
 
 
-class Discovery:
+class ClusterAdmin:
     """Asks one cluster. Keeps the cleanup policy of each life of a topic, the slowest question."""
 
     def __init__(self, admin: ClusterClient, timeout_seconds: float) -> None:
@@ -142,15 +142,15 @@ class Discovery:
         marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
         self._admin.answered()
         ends = {
-            key: Ends(start, stable[key][0], *marks[key])
+            key: PartitionOffsets(start, stable[key][0], *marks[key])
             for key, (start, _) in starts.items()
             if key in stable and key in marks
         }
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
 
-    def compared(self, read: Mapping[tuple[str, int], LastRead]) -> Compared:
+    def compared(self, read: Mapping[tuple[str, int], LastRead]) -> TruncationCheck:
         """Whether the logs of these partitions, by (topic id, partition), still hold what was read of them."""
-        return compare(reader_configuration(self._admin.settings), read)
+        return check_truncation(make_reader_configuration(self._admin.settings), read)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Id and partitions of each topic that is there; names that are not there are left out."""
@@ -288,7 +288,9 @@ class Discovery:
         return self._admin.unanswered(what, error.args[0])
 
 
-def topic_settings(admin: ClusterClient, names: Iterable[str], timeout_seconds: float) -> tuple[TopicSettings, ...]:
+def read_topic_settings(
+    admin: ClusterClient, names: Iterable[str], timeout_seconds: float
+) -> tuple[TopicSettings, ...]:
     """How each of these topics is kept, in the order of their names.
 
     Raises:
@@ -327,7 +329,9 @@ Place = tuple[str, int]
 """(topic, partition)."""
 
 
-def oldest_unread(configuration: Configuration, positions: Mapping[Place, int], seconds: float) -> dict[Place, int]:
+def find_oldest_unread(
+    configuration: Configuration, positions: Mapping[Place, int], seconds: float
+) -> dict[Place, int]:
     """The timestamp, in milliseconds, of the first message at or after each position.
 
     Partitions without such a message, without timestamps, or that did not answer in time are left out.
@@ -343,7 +347,7 @@ def oldest_unread(configuration: Configuration, positions: Mapping[Place, int], 
     if not positions:
         return {}
     try:
-        reader = consumer({**configuration, **LITTLE})
+        reader = make_consumer({**configuration, **LITTLE})
         reader.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()])
     except KafkaException as error:
         raise KafkaError(f"Kafka could not be read: {error.args[0].str()}", next_step="lockstep doctor") from error
@@ -370,7 +374,7 @@ _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call
 _OLDEST: OffsetSpec = OffsetSpec.for_timestamp(0)
 
 
-def newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+def read_newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
     """Milliseconds since 1970 of the newest message of each partition; empty partitions are left out.
 
     Raises:
@@ -379,7 +383,7 @@ def newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_secon
     return _timestamps(admin, places, _NEWEST, timeout_seconds)
 
 
-def oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+def read_oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
     """Milliseconds since 1970 of the first message that each partition still holds; empty ones are left out.
 
     Raises:

@@ -29,7 +29,7 @@ REGROWN = "other records: the log was cut and has grown again"
 """What is found of a truncated log that is as long as it was."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownPosition(msgspec.Struct, frozen=True):
     """What the ledger says of a partition.
 
     Attributes:
@@ -45,7 +45,7 @@ class Known(msgspec.Struct, frozen=True):
     leader_epoch: int | None = None
 
 
-def audit(known: Mapping[Key, Known], view: ClusterView) -> tuple[Finding, ...]:
+def audit_positions(known: Mapping[Key, KnownPosition], view: ClusterView) -> tuple[Finding, ...]:
     """Every difference that means lost or replaced messages, sorted by topic and partition.
 
     Args:
@@ -64,7 +64,9 @@ def audit(known: Mapping[Key, Known], view: ClusterView) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: (finding.topic, finding.partition, finding.cause)))
 
 
-def doubtful(known: Mapping[Key, Known], view: ClusterView, held: Mapping[Key, int]) -> dict[Key, LastRead]:
+def need_epoch_check(
+    known: Mapping[Key, KnownPosition], view: ClusterView, held: Mapping[Key, int]
+) -> dict[Key, LastRead]:
     """What was read last of partitions whose leader has changed: their log may have been cut and have grown again.
 
     Args:
@@ -82,12 +84,12 @@ def doubtful(known: Mapping[Key, Known], view: ClusterView, held: Mapping[Key, i
     }
 
 
-def compacted(view: ClusterView) -> tuple[str, ...]:
+def find_compacted(view: ClusterView) -> tuple[str, ...]:
     """Topics whose cleanup policy may remove messages in the middle."""
     return tuple(sorted(topic.name for topic in view.topics.values() if not topic.deletes_only))
 
 
-def replaced(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]:
+def find_recreated_topics(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]:
     """Topics that are not the same life any more as when the batch was planned."""
     return tuple(
         sorted(
@@ -96,7 +98,7 @@ def replaced(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]
     )
 
 
-def _topic_changed(topic_id: str, partition: int, position: Known, topic: Topic | None) -> Finding | None:
+def _topic_changed(topic_id: str, partition: int, position: KnownPosition, topic: Topic | None) -> Finding | None:
     if topic is None:
         return _finding(GONE, position, topic_id, partition, found="no such topic")
     if topic.topic_id != topic_id:
@@ -104,7 +106,7 @@ def _topic_changed(topic_id: str, partition: int, position: Known, topic: Topic 
     return None
 
 
-def _offsets_moved(topic_id: str, partition: int, position: Known, view: ClusterView) -> Finding | None:
+def _offsets_moved(topic_id: str, partition: int, position: KnownPosition, view: ClusterView) -> Finding | None:
     ends = view.ends.get((topic_id, partition))
     if (topic_id, partition) in view.cut:
         return _finding(TRUNCATED, position, topic_id, partition, found=REGROWN)
@@ -117,7 +119,7 @@ def _offsets_moved(topic_id: str, partition: int, position: Known, view: Cluster
     return None
 
 
-def _grown(known: Mapping[Key, Known], view: ClusterView) -> list[Finding]:
+def _grown(known: Mapping[Key, KnownPosition], view: ClusterView) -> list[Finding]:
     """One finding a new partition, so that each can be answered for by itself."""
     held: dict[str, set[int]] = {}
     for topic_id, partition in known:
@@ -145,7 +147,7 @@ def _new_partition(topic: Topic, before: int, partition: int) -> Finding:
 
 
 def _finding(
-    cause: str, position: Known, topic_id: str, partition: int, *, found: str, until: int | None = None
+    cause: str, position: KnownPosition, topic_id: str, partition: int, *, found: str, until: int | None = None
 ) -> Finding:
     expected = f"topic id {topic_id}" if "topic" in cause else f"offset {position.next_offset}"
     return Finding(

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.diagnostics import Heard, why_unverified
+from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
 
@@ -38,7 +38,7 @@ class ClusterClient(AdminClient):
             SettingsError: A secret is not where the settings say.
         """
         self.settings = settings
-        self._heard = Heard()
+        self._heard = ConnectionLog()
         configuration = _heard_by(self._heard, _reach(settings))
         try:
             super().__init__(configuration)
@@ -72,7 +72,7 @@ class ClusterClient(AdminClient):
         cause = self._heard.cause()
         if error.code() >= 0 or cause is None:
             return KafkaError(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
-        reason = why_unverified(cause.unverified, self.settings.options) if cause.unverified else ""
+        reason = explain_unverified_certificate(cause.unverified, self.settings.options) if cause.unverified else ""
         return KafkaError(
             f"Kafka did not answer about {what}: {cause.problem}{f': {reason}' if reason else ''}",
             next_step=cause.next_step,
@@ -83,7 +83,7 @@ class RangeConsumer(Consumer):
     """A consumer that keeps what was said of its connections."""
 
     def __init__(
-        self, configuration: Configuration, heard: Heard | None = None, *, log_level: int = INFORMATION
+        self, configuration: Configuration, heard: ConnectionLog | None = None, *, log_level: int = INFORMATION
     ) -> None:
         """Make it; nothing is sent yet. Raises as `ClusterClient` does.
 
@@ -92,7 +92,7 @@ class RangeConsumer(Consumer):
             heard: Takes what it says; one of its own unless given.
             log_level: How much it says.
         """
-        self._heard = heard or Heard()
+        self._heard = heard or ConnectionLog()
         try:
             super().__init__({**_heard_by(self._heard, configuration), "log_level": log_level})
         except KafkaException as error:
@@ -108,12 +108,12 @@ class RangeConsumer(Consumer):
         return cause.problem if cause is not None else ""
 
 
-def admin_client(settings: KafkaSettings) -> ClusterClient:
+def make_admin_client(settings: KafkaSettings) -> ClusterClient:
     """The driver's client for questions to the cluster. Raises as `ClusterClient` does."""
     return ClusterClient(settings)
 
 
-def reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536) -> Configuration:
+def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536) -> Configuration:
     """Settings of the consumer that reads ranges in a task."""
     return {
         **_reach(settings),
@@ -140,12 +140,12 @@ def reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536
     }
 
 
-def producer_configuration(settings: KafkaSettings) -> Configuration:
+def make_producer_configuration(settings: KafkaSettings) -> Configuration:
     """How a producer reaches the cluster; secrets are still references (`with_secrets`)."""
     return _reach(settings)
 
 
-def consumer(configuration: Configuration) -> RangeConsumer:
+def make_consumer(configuration: Configuration) -> RangeConsumer:
     """A consumer with exactly this configuration; secrets are fetched here, on the machine that reads."""
     return RangeConsumer(configuration)
 
@@ -160,7 +160,7 @@ def _reach(settings: KafkaSettings) -> Configuration:
     }
 
 
-def _heard_by(heard: Heard, configuration: Mapping[str, Plain]) -> dict[str, Any]:
+def _heard_by(heard: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[str, Any]:
     # What fails is raised, with the cause that was heard; a broker that bounces would otherwise be logged
     # 20 times a second.
     return {**with_secrets(configuration), "error_cb": heard, "logger": heard, "log_level": INFORMATION}

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError as ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.client import admin_client, consumer, reader_configuration
+from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
 from lockstep.settings import KafkaSettings
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _COORDINATOR_STARTS = (
 _RETRY_SECONDS = 0.2
 
 
-class Group:
+class ConsumerGroup:
     """The group of one stream."""
 
     def __init__(self, settings: KafkaSettings, name: str) -> None:
@@ -76,7 +76,7 @@ class Group:
         Raises:
             KafkaError: The cluster refused it or did not answer.
         """
-        admin = admin_client(self._settings)
+        admin = make_admin_client(self._settings)
 
         def delete() -> None:
             admin.delete_consumer_groups([self.name], request_timeout=self._settings.timeout_seconds)[
@@ -89,7 +89,7 @@ class Group:
             return
 
     def _as_member(self, verb: str, ask: Callable[[Consumer], T]) -> T:
-        client = consumer({**reader_configuration(self._settings), "group.id": self.name})
+        client = make_consumer({**make_reader_configuration(self._settings), "group.id": self.name})
         try:
             return self._patiently(verb, lambda: ask(client))
         finally:

@@ -23,7 +23,7 @@ _PROTOCOL = "set kafka.options security.protocol to what this listener speaks, o
 _IDENTITY = "name your certificate and its key in kafka.options ssl.certificate.location and ssl.key.location"
 
 
-class Said(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """One line.
 
     Attributes:
@@ -51,20 +51,20 @@ class Cause(msgspec.Struct, frozen=True):
     certain: bool = False
 
 
-class Heard:
+class ConnectionLog:
     """Takes a client's events and log lines, as its `error_cb` and as its `logger`."""
 
     def __init__(self) -> None:
-        self._lines: deque[Said] = deque(maxlen=LINES_MAX)
+        self._lines: deque[LogLine] = deque(maxlen=LINES_MAX)
 
     def __call__(self, error: ClientError) -> None:
         """An event."""
-        self._lines.append(Said(_plain(error.str()), error.code()))
+        self._lines.append(LogLine(_plain(error.str()), error.code()))
 
     def log(self, level: int, form: str, *arguments: object) -> None:
         """A log line."""
         del level
-        self._lines.append(Said(_plain(form % arguments)))
+        self._lines.append(LogLine(_plain(form % arguments)))
 
     def forget(self) -> None:
         """The cluster has answered: what was said before is past."""
@@ -72,16 +72,16 @@ class Heard:
 
     def cause(self) -> Cause | None:
         """The most telling of what was said; None when nothing was."""
-        return cause_of(self._lines)
+        return find_connection_cause(self._lines)
 
 
-def cause_of(lines: Iterable[Said]) -> Cause | None:
+def find_connection_cause(lines: Iterable[LogLine]) -> Cause | None:
     """The most telling of these lines; of equally telling ones the last."""
     found = [(rank, cause) for said in lines for rank, cause in [_read(said)] if cause is not None]
     return min(reversed(found), key=lambda pair: pair[0])[1] if found else None
 
 
-def _read(said: Said) -> tuple[int, Cause | None]:
+def _read(said: LogLine) -> tuple[int, Cause | None]:
     """How telling a line is (0 is best), and its cause."""
     match = _ADDRESS.search(said.text)
     if match is None:
@@ -165,7 +165,7 @@ def _plain(text: str) -> str:
 LOOK_SECONDS_MAX = 5.0
 
 
-def why_unverified(address: str, options: Mapping[str, str]) -> str:
+def explain_unverified_certificate(address: str, options: Mapping[str, str]) -> str:
     """Why the certificate at host:port is not trusted; empty when it cannot be told. Sends nothing but the greeting.
 
     Args:

@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from lockstep.kafka.client import Configuration, RangeConsumer, consumer
+from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
 
 Key = tuple[str, int]
 ANSWER_SECONDS_MAX, POLL_SECONDS = 10.0, 0.05
@@ -39,7 +39,7 @@ class LastRead(msgspec.Struct, frozen=True):
     leader_epoch: int
 
 
-class Compared(msgspec.Struct, frozen=True):
+class TruncationCheck(msgspec.Struct, frozen=True):
     """What the brokers said; of the partitions in neither nothing.
 
     Attributes:
@@ -51,12 +51,12 @@ class Compared(msgspec.Struct, frozen=True):
     cut: frozenset[Key]
 
 
-def compare(configuration: Configuration, read: Mapping[Key, LastRead]) -> Compared:
+def check_truncation(configuration: Configuration, read: Mapping[Key, LastRead]) -> TruncationCheck:
     """Ask about all partitions at once, each by its key."""
     left = {(each.topic, each.partition): key for key, each in read.items()}
     said: dict[Key, bool] = {}
     # A message or the log's end is the answer: as little as may be is fetched, and open transactions do not matter.
-    asking = consumer({**configuration, "isolation.level": "read_uncommitted", "fetch.message.max.bytes": 1_024})
+    asking = make_consumer({**configuration, "isolation.level": "read_uncommitted", "fetch.message.max.bytes": 1_024})
     try:
         asking.assign([_assigned(each) for each in read.values()])
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
@@ -68,7 +68,7 @@ def compare(configuration: Configuration, read: Mapping[Key, LastRead]) -> Compa
                     _done(asking, place)
     finally:
         asking.close()
-    return Compared(
+    return TruncationCheck(
         holding=frozenset(key for key, held in said.items() if held),
         cut=frozenset(key for key, held in said.items() if not held),
     )

@@ -28,8 +28,8 @@ import msgspec
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from lockstep.kafka.client import Configuration, RangeConsumer, consumer
-from lockstep.kafka.diagnostics import Heard
+from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
+from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.model.finding import Hole
 
 MESSAGES_A_CALL = 1_000
@@ -72,7 +72,7 @@ class Range(msgspec.Struct, frozen=True):
     single_batches: bool = False
 
 
-class Run(msgspec.Struct):
+class MessageRun(msgspec.Struct):
     """Messages of one range, in offset order, next to those given before.
 
     Attributes:
@@ -88,7 +88,7 @@ class Run(msgspec.Struct):
     reached: int
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableRange(msgspec.Struct, frozen=True):
     """A range that could not be read on.
 
     Attributes:
@@ -102,7 +102,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     is_corrupt: bool = False
 
 
-def read(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+def read_ranges(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
     """Read all ranges to their ends; the runs of a range come in order.
 
     The caller may send nothing back, but may stop iterating: the assignment is dropped either way.
@@ -125,7 +125,7 @@ class _Reading:
         }
         self._alive = set(self._open.values())
 
-    def runs(self) -> Iterator[Run | Unreadable]:
+    def runs(self) -> Iterator[MessageRun | UnreadableRange]:
         """All runs until every range is done or Kafka stays silent."""
         if not self._open:
             return
@@ -146,7 +146,7 @@ class _Reading:
         """Asking for more than is left would wait for messages that nobody wants."""
         return max(1, sum(self._ranges[index].until - self._next[index] for index in self._alive))
 
-    def _sorted(self, messages: list[Message]) -> Iterator[Run | Unreadable]:
+    def _sorted(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         """Messages by range, then the ends of partitions that came with them.
 
         The client hands out what it fetched partition by partition, so nearly always all are of one.
@@ -157,7 +157,7 @@ class _Reading:
         elif place in self._open:
             yield self._run(self._open[place], messages)
 
-    def _mixed(self, messages: list[Message]) -> Iterator[Run | Unreadable]:
+    def _mixed(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         by_range: dict[int, list[Message]] = {}
         events: list[tuple[int, Message]] = []
         known = self._open
@@ -178,7 +178,7 @@ class _Reading:
         for index, event in events:
             yield from self._event(index, event)
 
-    def _event(self, index: int, event: Message) -> Iterator[Run | Unreadable]:
+    def _event(self, index: int, event: Message) -> Iterator[MessageRun | UnreadableRange]:
         error = event.error()
         if index not in self._alive or error is None:
             return
@@ -186,9 +186,9 @@ class _Reading:
             yield from self._end(index, int(event.offset() or 0))
         elif error.code() in _CORRUPT or not error.retriable():  # the client would try a corrupt batch for ever
             self._finish(index)
-            yield Unreadable(index, error.str(), error.code() in _CORRUPT)
+            yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
 
-    def _run(self, index: int, messages: list[Message]) -> Run:
+    def _run(self, index: int, messages: list[Message]) -> MessageRun:
         start, until = self._next[index], self._ranges[index].until
         past = _offset(messages[-1]) >= until - 1
         if past:
@@ -197,9 +197,9 @@ class _Reading:
         self._next[index] = until if past else _offset(messages[-1]) + 1
         if past:
             self._finish(index)
-        return Run(index=index, messages=messages, gaps=gaps, reached=self._next[index])
+        return MessageRun(index=index, messages=messages, gaps=gaps, reached=self._next[index])
 
-    def _end(self, index: int, position: int) -> Iterator[Run]:
+    def _end(self, index: int, position: int) -> Iterator[MessageRun]:
         """The partition ends at `position`: what lies before it and held no message is a gap."""
         if position <= self._next[index]:
             return
@@ -208,7 +208,7 @@ class _Reading:
         self._next[index] = reached
         if reached == self._ranges[index].until:
             self._finish(index)
-        yield Run(index=index, messages=[], gaps=[gap], reached=reached)
+        yield MessageRun(index=index, messages=[], gaps=[gap], reached=reached)
 
     def _finish(self, index: int) -> None:
         done = self._ranges[index]
@@ -220,9 +220,9 @@ class _Reading:
             except KafkaException:
                 return  # only saves fetching: what still comes is dropped
 
-    def _give_up(self, reason: str) -> Iterator[Unreadable]:
+    def _give_up(self, reason: str) -> Iterator[UnreadableRange]:
         for index in sorted(self._alive):
-            yield Unreadable(index, reason)
+            yield UnreadableRange(index, reason)
         self._open = {}
 
 
@@ -301,7 +301,7 @@ class Fetch(msgspec.Struct, frozen=True):
     control: int
 
 
-class FetchLog(Heard):
+class FetchLog(ConnectionLog):
     """The fetches of a client that reads one partition, from its log lines."""
 
     def __init__(self) -> None:
@@ -324,12 +324,12 @@ class _Prober:
         shows_all = {"isolation.level": "read_uncommitted", "debug": "msg"}
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
-    def look(self, whole: Range) -> tuple[set[int], list[Fetch]] | Unreadable:
+    def look(self, whole: Range) -> tuple[set[int], list[Fetch]] | UnreadableRange:
         """Offsets that gave a message, and the fetches that showed that; what was seen earlier is forgotten."""
         self._log.fetches.clear()
         seen: set[int] = set()
-        for run in read(self._client, [whole]):
-            if isinstance(run, Unreadable):
+        for run in read_ranges(self._client, [whole]):
+            if isinstance(run, UnreadableRange):
                 return run
             seen.update(message.offset() or 0 for message in run.messages)
         return seen, self._log.fetches
@@ -339,7 +339,9 @@ class _Prober:
         self._client.close()
 
 
-def explain(configuration: Configuration, topic: str, partition: int, gaps: Gaps) -> list[Hole] | Unreadable:
+def explain_missing_offsets(
+    configuration: Configuration, topic: str, partition: int, gaps: Gaps
+) -> list[Hole] | UnreadableRange:
     """The gaps with their causes, cut where the cause changes, in offset order.
 
     "aborted" and "marker" are proven; "unproven" means that nothing explains the offset although the log was read.
@@ -347,15 +349,15 @@ def explain(configuration: Configuration, topic: str, partition: int, gaps: Gaps
     Returns:
         The holes; or why the log could not be read: that is no evidence of anything.
     """
-    explained: list[Hole] | Unreadable = []
+    explained: list[Hole] | UnreadableRange = []
     for _ in range(ATTEMPTS if gaps else 0):
         explained = _explained(configuration, Range(topic, partition, gaps[0][0], gaps[-1][1]), gaps)
-        if not isinstance(explained, Unreadable):
+        if not isinstance(explained, UnreadableRange):
             break
     return explained
 
 
-def whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int, int]]:
+def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int, int]]:
     """[start, until) of the offsets of which each holds a record, by fetches that follow each other from `start` on."""
     for fetch in fetches:
         if fetch.last >= start:
@@ -364,7 +366,7 @@ def whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int, int
             start = fetch.last + 1
 
 
-def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[Hole] | Unreadable:
+def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[Hole] | UnreadableRange:
     """1. Read all of it once.  2. What is still in question batch by batch.  3. Cut where the cause changes."""
     causes = dict.fromkeys((at for start, until in gaps for at in range(start, until)), UNPROVEN)
     prober = _Prober(configuration)
@@ -372,23 +374,23 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[H
         looked = prober.look(whole)  # 1
     finally:
         prober.close()
-    if isinstance(looked, Unreadable):
+    if isinstance(looked, UnreadableRange):
         return looked
     seen, fetches = looked
     causes |= dict.fromkeys(causes.keys() & seen, "aborted")
-    for start, until in whole_spans(fetches, whole.start):
+    for start, until in find_whole_spans(fetches, whole.start):
         _mark(causes, start, until)
     unreadable = _by_batches(configuration, whole, causes) if UNPROVEN in causes.values() else None  # 2
     return unreadable or list(_holes(causes, gaps))  # 3
 
 
-def _by_batches(configuration: Configuration, whole: Range, causes: dict[int, str]) -> Unreadable | None:
+def _by_batches(configuration: Configuration, whole: Range, causes: dict[int, str]) -> UnreadableRange | None:
     """Mark what is proven by fetches of one batch each; why they could not be read, where they could not."""
     prober = _Prober({**configuration, "fetch.message.max.bytes": 1})  # the broker gives one batch all the same
     try:
         for start, until in _runs(causes)[:RUNS_MAX]:
             looked = prober.look(msgspec.structs.replace(whole, start=start, until=until))
-            if isinstance(looked, Unreadable):
+            if isinstance(looked, UnreadableRange):
                 return looked
             for fetch in looked[1]:
                 if fetch.records == fetch.control == 1:
@@ -432,20 +434,20 @@ Readable = Callable[[int], bool | None]
 """Whether an offset can be read; None where Kafka does not say."""
 
 
-def readable_again(configuration: Configuration, corrupt: Range) -> int | None:
+def find_next_readable(configuration: Configuration, corrupt: Range) -> int | None:
     """The first offset from `corrupt.start` on that can be read; `corrupt.until` where none before it can.
 
     None when Kafka does not say.
     """
-    client = consumer({**configuration, **ONE_BATCH})
+    client = make_consumer({**configuration, **ONE_BATCH})
     try:
-        return first_readable(lambda offset: _readable(client, corrupt, offset), corrupt.start, corrupt.until)
+        return find_first_readable(lambda offset: _readable(client, corrupt, offset), corrupt.start, corrupt.until)
     finally:
         client.close()
 
 
-def first_readable(readable: Readable, start: int, until: int) -> int | None:
-    """See `readable_again`. Pure but for what it asks."""
+def find_first_readable(readable: Readable, start: int, until: int) -> int | None:
+    """See `find_next_readable`. Pure but for what it asks."""
     failing = start
     for offset in (*[start] * LOOKS, *range(start + 1, min(until, start + STEPS_MAX))):
         if (found := readable(offset)) is not False:
@@ -472,7 +474,7 @@ def _boundary(readable: Readable, failing: int, fine: int) -> int | None:
 
 
 def _readable(client: RangeConsumer, corrupt: Range, offset: int) -> bool | None:
-    for run in read(client, [Range(corrupt.topic, corrupt.partition, offset, offset + 1)]):
-        if isinstance(run, Unreadable):
+    for run in read_ranges(client, [Range(corrupt.topic, corrupt.partition, offset, offset + 1)]):
+        if isinstance(run, UnreadableRange):
             return False if run.is_corrupt else None
     return True

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Self
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.processes import free_ports, is_free, start_tied
-from lockstep.spark.jars import resolve
+from lockstep.localdev.processes import find_free_ports, is_free, start_child
+from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 """
 
 
-def reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], controller: str) -> dict[str, str]:
+def is_reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], controller: str) -> dict[str, str]:
     """Where clients and the controller reach the node.
 
     Args:
@@ -84,7 +84,7 @@ def reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], contro
     }
 
 
-def log_settings(levels: Mapping[str, str]) -> str:
+def make_log_settings(levels: Mapping[str, str]) -> str:
     """Warnings and worse on the console; single loggers at levels of their own."""
     named = [
         f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
@@ -93,7 +93,7 @@ def log_settings(levels: Mapping[str, str]) -> str:
     return LOG_SETTINGS + "".join(named)
 
 
-def as_properties(settings: Mapping[str, str]) -> str:
+def to_properties(settings: Mapping[str, str]) -> str:
     """As Java's properties file, in which a backslash begins an escape."""
     return "".join("{}={}\n".format(name, value.replace("\\", "\\\\")) for name, value in settings.items())
 
@@ -133,7 +133,7 @@ class Ports:
     def choose(cls, listeners: Iterable[str]) -> Self:
         """Ports that nobody listens on now."""
         names = tuple(listeners)
-        clients, controller, *further = free_ports(2 + len(names))
+        clients, controller, *further = find_free_ports(2 + len(names))
         return cls(clients, controller, dict(zip(names, further, strict=True)))
 
     @property
@@ -163,7 +163,7 @@ class Broker:
         ports: The loopback ports it listens on; kept over `restart`.
     """
 
-    _starter, _ports = staticmethod(start_tied), staticmethod(Ports.choose)
+    _starter, _ports = staticmethod(start_child), staticmethod(Ports.choose)
 
     def __init__(self, folder: Path, ports: Ports, wanted: _Wanted) -> None:
         self.folder = folder
@@ -256,7 +256,7 @@ class Broker:
 
     def _launch(self) -> None:
         """Start the process and wait for it; what did not come up is not left running."""
-        classpath = f"{resolve('kafka')[0].parent}/*"
+        classpath = f"{resolve_jars('kafka')[0].parent}/*"
         java = str(require_java())
         self._write_settings()
         if not (self.folder / "data" / "meta.properties").exists():
@@ -273,13 +273,13 @@ class Broker:
     def _write_settings(self) -> None:
         listeners = {"PLAINTEXT": self.bootstrap_servers, **{name: self.address(name) for name in self.ports.further}}
         own = {
-            **reachable(listeners, self._wanted.listeners, f"127.0.0.1:{self.ports.controller}"),
+            **is_reachable(listeners, self._wanted.listeners, f"127.0.0.1:{self.ports.controller}"),
             "log.dirs": str(self.folder / "data"),
         }
         server = self.folder / "server.properties"
         server.touch(mode=0o600)  # may hold the passwords of a listener
-        server.write_text(as_properties({**DEFAULTS, **own, **self._wanted.settings}))
-        (self.folder / "log4j2.properties").write_text(log_settings(self._wanted.log_levels))
+        server.write_text(to_properties({**DEFAULTS, **own, **self._wanted.settings}))
+        (self.folder / "log4j2.properties").write_text(make_log_settings(self._wanted.log_levels))
 
     def _format(self, java: list[str]) -> None:
         """Give the data folder its identity; a half-formatted one lacks meta.properties and gets it now."""

@@ -27,21 +27,21 @@ from rich.table import Table
 
 from lockstep.errors import LockstepError
 from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import adopt_orphans, end_descendants, start_tied
-from lockstep.localdev.producer import produce, produced
-from lockstep.localdev.recordings import as_sent, recorded_days
+from lockstep.localdev.processes import adopt_orphans, end_descendants, start_child
+from lockstep.localdev.producer import count_produced, produce
+from lockstep.localdev.recordings import read_recorded_days, to_sent
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
-from lockstep.table.quarantine import dataset_of
+from lockstep.table.quarantine import open_dataset
 
 END_SECONDS = 30.0
 """How long a process may take to end after SIGTERM; a stream's own bound is 20 s."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemoStage:
     """Where a demo plays.
 
     Attributes:
@@ -70,8 +70,8 @@ class Stage:
 
     def start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         """Start a command of the environment's `bin`, tied to this process; its output goes to a log."""
-        whole = [tool(command[0]), *command[1:]]
-        return start_tied(whole, folder=self.repository, log=self.log(name), environment=self.environment())
+        whole = [find_tool(command[0]), *command[1:]]
+        return start_child(whole, folder=self.repository, log=self.log(name), environment=self.environment())
 
     def log(self, name: str) -> Path:
         """The log of a process."""
@@ -83,7 +83,7 @@ class Stage:
         Raises:
             LockstepError: It failed; names the log and shows its last lines.
         """
-        with ended_with(self.start(command, name)) as process:
+        with end_afterwards(self.start(command, name)) as process:
             if process.wait() != 0:
                 raise self.failed(name, f"`{' '.join(command[:3])}` ended with {process.returncode}")
 
@@ -94,7 +94,7 @@ class Stage:
 
 
 @contextmanager
-def set_stage(repository: Path, folder: Path) -> Iterator[Stage]:
+def start_stage(repository: Path, folder: Path) -> Iterator[DemoStage]:
     """Start Kafka in the folder and prepare a Dagster instance; end everything on the way out."""
     for part in ("kafka", "tables", "dagster", "logs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -103,14 +103,14 @@ def set_stage(repository: Path, folder: Path) -> Iterator[Stage]:
     with Broker.start(folder / "kafka") as broker:
         broker.write_address(folder / "kafka.address")
         try:
-            yield Stage(repository, folder, broker)
+            yield DemoStage(repository, folder, broker)
         finally:
             # The broker's process is stopped by its own block, gently; everything else ends here.
             end_descendants(END_SECONDS, but=broker.pid)
 
 
 @contextmanager
-def ended_with(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def end_afterwards(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """End a process when the block ends, however it ends."""
     try:
         yield process
@@ -129,12 +129,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def tool(name: str) -> str:
+def find_tool(name: str) -> str:
     """A command of this very environment."""
     return str(Path(sys.executable).with_name(name))
 
 
-def exports(environment: Mapping[str, str]) -> str:
+def format_exports(environment: Mapping[str, str]) -> str:
     """The environment as a line for a shell."""
     return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
 
@@ -143,7 +143,7 @@ LOOK_SECONDS = 0.001
 PARQUET_END = b"PAR1"
 
 
-def written_not_committed(table: Path, process: subprocess.Popen[bytes], *, after: int) -> str | None:
+def wait_for_uncommitted_file(table: Path, process: subprocess.Popen[bytes], *, after: int) -> str | None:
     """Wait for a finished data file that no entry of the log names yet.
 
     Args:
@@ -157,21 +157,21 @@ def written_not_committed(table: Path, process: subprocess.Popen[bytes], *, afte
     known: set[Path] | None = None
     while process.poll() is None:
         if known is None:
-            if not delta_log.exists(table) or OutputLog(table).base().head.batch < after:
+            if not delta_log.has_log(table) or OutputLog(table).base().head.batch < after:
                 time.sleep(LOOK_SECONDS * 20)
                 continue
             known = set(table.glob("commit_hour=*/*.parquet"))
-        version = newest_version(table)
+        version = find_newest_table_version(table)
         for path in set(table.glob("commit_hour=*/*.parquet")) - known:
-            if _finished(path) and newest_version(table) == version:
+            if _finished(path) and find_newest_table_version(table) == version:
                 return path.name
-        if newest_version(table) != version:
+        if find_newest_table_version(table) != version:
             known = set(table.glob("commit_hour=*/*.parquet"))
         time.sleep(LOOK_SECONDS)
     return None
 
 
-def newest_version(table: Path) -> int:
+def find_newest_table_version(table: Path) -> int:
     """The newest version whose entry is in the log's folder."""
     return max(int(path.stem) for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit())
 
@@ -189,7 +189,7 @@ def _finished(path: Path) -> bool:
 SAMPLE_ROWS = 5
 
 
-def show_summary(say: Console, stage: Stage, folders: StreamFolders, *, seconds: float, nothing_new: bool) -> None:
+def show_summary(say: Console, stage: DemoStage, folders: StreamFolders, *, seconds: float, nothing_new: bool) -> None:
     """Print figures, where things are, and what to try next."""
     rows = read_ledger(folders.ledger)
     output = DeltaTable(folders.table)
@@ -198,7 +198,7 @@ def show_summary(say: Console, stage: Stage, folders: StreamFolders, *, seconds:
         say.print("Nothing new was there to read: everything was committed by an earlier run.")
     say.print(_figures(rows, output, seconds))
     say.print(_topics(rows))
-    say.print(_sample(dataset_of(folders.table).to_table()))
+    say.print(_sample(open_dataset(folders.table).to_table()))
     _next(say, stage, folders.table)
 
 
@@ -240,11 +240,11 @@ def _sample(rows: pa.Table) -> Table:
     return table
 
 
-def _next(say: Console, stage: Stage, table: Path) -> None:
+def _next(say: Console, stage: DemoStage, table: Path) -> None:
     say.print(f"\nthe table: {table}", soft_wrap=True)
     say.print("read it:   any Delta reader, for example deltalake.DeltaTable(path).to_pandas()")
     say.print("try next, in a shell with the environment active (. .venv/bin/activate):")
-    say.print(f"  {exports(stage.environment())}", soft_wrap=True)
+    say.print(f"  {format_exports(stage.environment())}", soft_wrap=True)
     say.print("  make demo                      a second run: the next day of the recordings, carried on over midnight")
     say.print(
         "  lockstep status order_books    where each partition stands (needs the demo's Kafka: it ended with the demo)"
@@ -291,7 +291,7 @@ def play(repository: Path, folder: Path) -> None:
     SAY.print("[bold]>[/bold] starting Kafka")
     with _staged(repository, folder) as stage:
         folders = StreamFolders(STREAM, stage.tables)
-        day = 1 if delta_log.exists(folders.table) else 0
+        day = 1 if delta_log.has_log(folders.table) else 0
         # The sensor sees new topics, not new messages: a topic it has seen once is fed with the others.
         known = (*AT_FIRST, LATER) if _committed(folders, LATER) else AT_FIRST
         new = sum(_produce(stage, book, days=day + 1) for book in known)  # 1
@@ -304,17 +304,17 @@ def play(repository: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _staged(repository: Path, folder: Path) -> Iterator[Stage]:
-    with set_stage(repository, folder) as stage:
+def _staged(repository: Path, folder: Path) -> Iterator[DemoStage]:
+    with start_stage(repository, folder) as stage:
         SAY.print(f"  Kafka listens on {stage.broker.bootstrap_servers} (written to {folder / 'kafka.address'})")
         yield stage
 
 
-def _produce(stage: Stage, book: str, *, days: int) -> int:
+def _produce(stage: DemoStage, book: str, *, days: int) -> int:
     """Produce what the topic does not hold yet; the number of new messages."""
     topic = f"{STREAM}.{book}"
-    messages = as_sent(recorded_days(stage.repository / RECORDINGS, book)[:days]).messages
-    there = produced(stage.broker.bootstrap_servers, topic)
+    messages = to_sent(read_recorded_days(stage.repository / RECORDINGS, book)[:days]).messages
+    there = count_produced(stage.broker.bootstrap_servers, topic)
     missing = messages[there:]
     if missing:
         SAY.print(f"[bold]>[/bold] producing {len(missing)} recorded messages to {topic}")
@@ -322,14 +322,14 @@ def _produce(stage: Stage, book: str, *, days: int) -> int:
     return len(missing)
 
 
-def _materialize_with_a_kill(stage: Stage, folders: StreamFolders) -> None:
+def _materialize_with_a_kill(stage: DemoStage, folders: StreamFolders) -> None:
     command = ["dagster", "asset", "materialize", "--select", f"{STREAM}/table", "-m", "definitions"]
     command += ["--config-json", json.dumps(NOW)]
     SAY.print(f"[bold]>[/bold] {' '.join(command[:7])}   (trigger: AvailableNow)")
-    before = batches(folders)
+    before = read_batches(folders)
     process = stage.start(command, "materialize-killed")
-    with ended_with(process), progress(folders):
-        orphan = written_not_committed(folders.table, process, after=before + KILL_AFTER_BATCHES)
+    with end_afterwards(process), read_progress(folders):
+        orphan = wait_for_uncommitted_file(folders.table, process, after=before + KILL_AFTER_BATCHES)
         if orphan is not None:
             process.kill()
             process.wait()
@@ -338,30 +338,32 @@ def _materialize_with_a_kill(stage: Stage, folders: StreamFolders) -> None:
         if process.returncode != 0:
             raise stage.failed("materialize-killed", "the stream failed")
         return
-    SAY.print(f"  [red]kill -9[/red] of the driver in batch {batches(folders) + 1}: {orphan} is written, not committed")
+    SAY.print(
+        f"  [red]kill -9[/red] of the driver in batch {read_batches(folders) + 1}: {orphan} is written, not committed"
+    )
     _recover(stage, folders, command)
 
 
-def _recover(stage: Stage, folders: StreamFolders, command: list[str]) -> None:
-    at_kill, began = batches(folders), time.monotonic()
+def _recover(stage: DemoStage, folders: StreamFolders, command: list[str]) -> None:
+    at_kill, began = read_batches(folders), time.monotonic()
     process = stage.start(command, "materialize-again")
-    with ended_with(process):
-        _wait(lambda: batches(folders) > at_kill, process, stage, "materialize-again")
+    with end_afterwards(process):
+        _wait(lambda: read_batches(folders) > at_kill, process, stage, "materialize-again")
         SAY.print(f"  the next start went on with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
-        with progress(folders):
+        with read_progress(folders):
             code = process.wait()
         if code != 0:
             raise stage.failed("materialize-again", "the stream failed")
-    SAY.print(f"  {batches(folders)} batches are committed")
+    SAY.print(f"  {read_batches(folders)} batches are committed")
 
 
-def _let_the_sensor_see_it(stage: Stage, folders: StreamFolders) -> None:
+def _let_the_sensor_see_it(stage: DemoStage, folders: StreamFolders) -> None:
     if not _behind(stage, folders, LATER):
         return
     SAY.print("[bold]>[/bold] dagster-daemon run   (its topics sensor looks for new topics)")
     daemon = stage.start(["dagster-daemon", "run", "-w", "workspace.yaml"], "daemon")
     began = time.monotonic()
-    with ended_with(daemon):
+    with end_afterwards(daemon):
         _wait(lambda: not _behind(stage, folders, LATER), daemon, stage, "daemon")
         SAY.print(
             f"  the sensor launched the stream; {STREAM}.{LATER} is committed after {time.monotonic() - began:.1f} s"
@@ -370,42 +372,42 @@ def _let_the_sensor_see_it(stage: Stage, folders: StreamFolders) -> None:
     end(daemon)
 
 
-def _close_compact_check(stage: Stage) -> None:
+def _close_compact_check(stage: DemoStage) -> None:
     SAY.print(f"[bold]>[/bold] lockstep close {STREAM}; compaction; checks")
     stage.run(["lockstep", "close", STREAM], "close")
     for name in ("compaction", "checks"):
         SAY.print(f"  dagster job execute -j {STREAM}_{name}")
-        with progress(StreamFolders(STREAM, stage.tables)):
+        with read_progress(StreamFolders(STREAM, stage.tables)):
             stage.run(["dagster", "job", "execute", "-j", f"{STREAM}_{name}", "-m", "definitions"], name)
 
 
-def batches(folders: StreamFolders) -> int:
+def read_batches(folders: StreamFolders) -> int:
     """Number of the last committed batch; 0 without a table."""
-    return OutputLog(folders.table).base().head.batch if delta_log.exists(folders.table) else 0
+    return OutputLog(folders.table).base().head.batch if delta_log.has_log(folders.table) else 0
 
 
-def _behind(stage: Stage, folders: StreamFolders, book: str) -> bool:
+def _behind(stage: DemoStage, folders: StreamFolders, book: str) -> bool:
     """Whether the topic of a book holds messages that the table does not."""
-    return _committed(folders, book) < produced(stage.broker.bootstrap_servers, f"{STREAM}.{book}")
+    return _committed(folders, book) < count_produced(stage.broker.bootstrap_servers, f"{STREAM}.{book}")
 
 
 def _committed(folders: StreamFolders, book: str) -> int:
     """Messages of a book that are committed."""
-    rows = read_ledger(folders.ledger) if delta_log.exists(folders.table) else []
+    rows = read_ledger(folders.ledger) if delta_log.has_log(folders.table) else []
     return max((row.until for row in rows if row.topic == f"{STREAM}.{book}"), default=0)
 
 
 def _idle(folders: StreamFolders) -> bool:
     """Whether the writer that holds the table has ended."""
-    from lockstep.engine.driver.handover import Phase, pulse
+    from lockstep.engine.driver.handover import Phase, read_heartbeat
 
-    last = pulse(folders.control, OutputLog(folders.table).base().head.epoch)
+    last = read_heartbeat(folders.control, OutputLog(folders.table).base().head.epoch)
     return last is None or last.phase is Phase.ENDED
 
 
-def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage: Stage, name: str) -> None:
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage: DemoStage, name: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    with progress(StreamFolders(STREAM, stage.tables)):
+    with read_progress(StreamFolders(STREAM, stage.tables)):
         while not condition():
             if process.poll() not in {None, 0}:
                 raise stage.failed(name, f"{name} ended with {process.returncode}")
@@ -415,14 +417,14 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage
 
 
 @contextmanager
-def progress(folders: StreamFolders) -> Iterator[None]:
+def read_progress(folders: StreamFolders) -> Iterator[None]:
     """Show how many batches are committed, while something is waited for."""
     over, status = threading.Event(), SAY.status("working ...")
 
     def show() -> None:
         shown = 0
         while not over.wait(PROGRESS_SECONDS):
-            now = batches(folders)
+            now = read_batches(folders)
             status.update(f"{now} batches committed")
             if now != shown and not SAY.is_terminal:
                 SAY.print(f"  ... {now} batches committed")

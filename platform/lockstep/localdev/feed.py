@@ -28,10 +28,16 @@ import msgspec
 from rich.console import Console
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import ANSWER_TIMEOUT_S, Delivery, create_topic
-from lockstep.localdev.recordings import as_sent, betting_market, checksummed_books, recorded_books, recorded_days
+from lockstep.localdev.recordings import (
+    read_betting_market,
+    read_checksummed_books,
+    read_recorded_books,
+    read_recorded_days,
+    to_sent,
+)
 from lockstep.settings import KafkaSettings, load_settings
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS = 180.0, 1_800.0
 """Soon enough to be seen in a first look around; then seldom, as each costs a restart of a stream."""
 
 
-class Due(msgspec.Struct, frozen=True):
+class NextMessage(msgspec.Struct, frozen=True):
     """A message to send.
 
     Attributes:
@@ -81,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     new_topic_seconds: tuple[float, float] = (FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS)
 
 
-def replay(plan: Plan) -> Iterator[Due]:
+def replay(plan: Plan) -> Iterator[NextMessage]:
     """All messages, for ever: the topics take turns, one message each."""
     turns = deque(_endless(topic, messages, plan.run) for topic, messages in plan.recordings.items())
     new_topics, births = _new_topics(plan), _births(plan)
@@ -92,7 +98,7 @@ def replay(plan: Plan) -> Iterator[Due]:
             birth = next(births)
             turns.append(next(new_topics))
         topic, key, value = _next(turns)
-        yield Due(at, topic, key, value)
+        yield NextMessage(at, topic, key, value)
 
 
 def _next(turns: deque[Iterator[tuple[str, bytes, bytes]]]) -> tuple[str, bytes, bytes]:
@@ -160,23 +166,23 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    feed(recordings(wanted.repository / "tests" / "recordings"), load_settings().kafka, wanted.speed, stop)
+    feed(list_recordings(wanted.repository / "tests" / "recordings"), load_settings().kafka, wanted.speed, stop)
 
 
-def recordings(folder: Path) -> dict[str, Sequence[Recorded]]:
+def list_recordings(folder: Path) -> dict[str, Sequence[Recorded]]:
     """The recordings of all streams by topic: the part of each that is replayed."""
     return {topic: messages[:SESSION_MESSAGES_MAX] for topic, messages in _whole(folder)}
 
 
 def _whole(folder: Path) -> Iterator[tuple[str, Sequence[Recorded]]]:
     books = folder / "binance_l2"
-    for book in recorded_books(books):
-        yield f"order_books.{book}", as_sent(recorded_days(books, book)).messages
+    for book in read_recorded_books(books):
+        yield f"order_books.{book}", to_sent(read_recorded_days(books, book)).messages
     for path in sorted((folder / "exchange_ws").glob("kraken*.gz")):
-        for book, messages in checksummed_books(path).items():
+        for book, messages in read_checksummed_books(path).items():
             yield f"checksummed_books.{book}", messages
     for path in sorted((folder / "betfair").glob("mcm_1*.gz")):
-        messages = betting_market(path)
+        messages = read_betting_market(path)
         yield f"betting_markets.{messages[0].book}", messages
 
 
@@ -185,7 +191,7 @@ def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed:
     while not stop.is_set():
         run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         try:
-            names = Discovery(admin_client(kafka), ANSWER_TIMEOUT_S).topic_names()
+            names = ClusterAdmin(make_admin_client(kafka), ANSWER_TIMEOUT_S).topic_names()
             SAY.print(f"run {run}: {len(sources)} recordings, {speed:g} messages a second")
             _send(replay(Plan(recordings=sources, run=run, messages_per_second=speed, taken=names)), kafka, stop)
         except KafkaError as error:
@@ -193,7 +199,7 @@ def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed:
             stop.wait(RETRY_SECONDS)
 
 
-def _send(messages: Iterator[Due], kafka: KafkaSettings, stop: threading.Event) -> None:
+def _send(messages: Iterator[NextMessage], kafka: KafkaSettings, stop: threading.Event) -> None:
     delivery, known = Delivery(kafka), set[str]()
     began = time.monotonic()
     for due in messages:

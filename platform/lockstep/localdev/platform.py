@@ -30,24 +30,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Console as Screen
 
-from lockstep.declare.discovery import streams_in
+from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import Phase, pulse
+from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.errors import LockstepError
 from lockstep.localdev import log_rotation
 from lockstep.localdev.broker import Broker, Ports
-from lockstep.localdev.demo import exports, tool
+from lockstep.localdev.demo import find_tool, format_exports
 from lockstep.localdev.feed import SPEED
 from lockstep.localdev.processes import (
     MARK,
-    Member,
-    end_family,
-    family,
-    free_ports,
+    ProcessHandle,
+    find_free_ports,
     is_alive,
     is_free,
-    member_of,
-    start_alone,
+    list_platform_processes,
+    read_process_handle,
+    start_detached,
+    stop_all,
 )
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -75,7 +75,7 @@ LAUNCH = """mutation ($job: String!, $location: String!, $tags: [ExecutionTag!]!
     __typename ... on LaunchRunSuccess { run { runId } } ... on Error { message } } }"""
 
 
-class Run(msgspec.Struct, frozen=True, rename="camel"):
+class PlatformRun(msgspec.Struct, frozen=True, rename="camel"):
     """A run that Dagster holds for alive."""
 
     run_id: str
@@ -98,7 +98,7 @@ class _Launched(msgspec.Struct):
     message: str = ""
 
 
-class Console:
+class DagsterClient:
     """Dagster's web server at an address."""
 
     def __init__(self, address: str) -> None:
@@ -117,9 +117,9 @@ class Console:
         ]
         return sick + [f"code location {each.name}: {why}" for each in locations if (why := _why_not(each))]
 
-    def unfinished(self) -> list[Run]:
+    def unfinished(self) -> list[PlatformRun]:
         """Runs that Dagster holds for alive."""
-        return msgspec.convert(self.ask(UNFINISHED, {})["runsOrError"]["results"], list[Run])
+        return msgspec.convert(self.ask(UNFINISHED, {})["runsOrError"]["results"], list[PlatformRun])
 
     def launch(self, job: str, location: str, tags: Mapping[str, str]) -> str:
         """Launch a job; the id of its run.
@@ -189,7 +189,7 @@ class Servers(msgspec.Struct, frozen=True):
 
     kafka: str = ""
     console: str = ""
-    started: dict[str, Member] = {}
+    started: dict[str, ProcessHandle] = {}
 
     def pids(self, *names: str) -> tuple[int, ...]:
         """Process ids of those that still live."""
@@ -210,14 +210,14 @@ class UsualBroker(Broker):
     _ports = staticmethod(_usual_ports)
 
 
-class LoneBroker(UsualBroker):
+class DetachedBroker(UsualBroker):
     """One that outlives this process; whoever ends it finds it by its pid."""
 
-    _starter = staticmethod(start_alone)
+    _starter = staticmethod(start_detached)
 
 
 @dataclass(frozen=True)
-class Platform:
+class LocalPlatform:
     """A live platform.
 
     Attributes:
@@ -245,7 +245,7 @@ class Platform:
         }
 
     def servers(self) -> Servers | None:
-        """What was started last and not ended by `down`; None when nothing was."""
+        """What was started last and not ended by `stop_platform`; None when nothing was."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=Servers)
         except FileNotFoundError:
@@ -263,25 +263,25 @@ class Platform:
         os.environ |= SERVERS
         self._write(Servers())
         yield "starting Kafka"
-        broker = LoneBroker.start(self.folder / "kafka")
+        broker = DetachedBroker.start(self.folder / "kafka")
         self._add("kafka", broker.pid, kafka=broker.bootstrap_servers)
         broker.write_address(self.folder / "kafka.address")
         self._start("logs", ["python", log_rotation.__file__, str(self.folder / "logs")])
         yield f"feeding {speed:g} recorded messages a second"
         self._start("feed", ["python", "-m", "lockstep.localdev.feed", str(self.repository), "--speed", str(speed)])
-        heads = [(stream, self._head(stream)) for stream in streams_in(self.repository).values()]
+        heads = [(stream, self._head(stream)) for stream in find_streams(self.repository).values()]
         yield "starting Dagster: code location, web server, daemon"
         console = self._start_dagster()
         self._wait(lambda: not console.troubles(), lambda: "; ".join(console.troubles()))
         yield from self._start_streams(console, heads)
 
-    def _start_dagster(self) -> Console:
+    def _start_dagster(self) -> DagsterClient:
         """One code server for the web server and the daemon; runs are its children."""
         from lockstep.orchestration.launch import create_dagster_storage  # loads Dagster
 
         shutil.copy(self.repository / "deploy" / "dagster.yaml", self.folder / "dagster" / "dagster.yaml")
         create_dagster_storage(self.folder / "dagster")
-        code = free_ports(1)[0]
+        code = find_free_ports(1)[0]
         server = {"host": "127.0.0.1", "port": code, "location_name": LOCATION}
         workspace = self.folder / "workspace.yaml"
         workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
@@ -291,18 +291,18 @@ class Platform:
         self._wait(lambda: not is_free(code), lambda: "the code server does not listen yet")
         self._start("web", ["dagster-webserver", "-h", "127.0.0.1", "-p", str(port), "-w", str(workspace)])
         self._start("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
-        console = Console(f"http://127.0.0.1:{port}")
+        console = DagsterClient(f"http://127.0.0.1:{port}")
         self._write(msgspec.structs.replace(self.servers() or Servers(), console=console.address))
         return console
 
-    def _start_streams(self, console: Console, heads: list[tuple[AnyStream, Head | None]]) -> Iterator[str]:
+    def _start_streams(self, console: DagsterClient, heads: list[tuple[AnyStream, Head | None]]) -> Iterator[str]:
         """Launch streams that have not run yet, leave those that are to be running to the supervisor; wait for both.
 
         Args:
             console: The web server.
             heads: The streams as they were before the daemon was started.
         """
-        from lockstep.orchestration.names import CAUSE_TAG, stream_job  # loads Dagster
+        from lockstep.orchestration.names import CAUSE_TAG, name_stream_job  # loads Dagster
 
         launched: list[tuple[AnyStream, int, str]] = []
         for stream, head in heads:
@@ -311,7 +311,7 @@ class Platform:
             elif head is not None and head.desired is Desired.RUNNING:
                 launched.append((stream, head.epoch, ""))
             else:
-                run = console.launch(stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
+                run = console.launch(name_stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
                 launched.append((stream, head.epoch if head is not None else 0, run))
         for stream, epoch, run in launched:
             how = f"{console.address}/runs/{run}" if run else "its supervisor starts it again"
@@ -320,25 +320,25 @@ class Platform:
 
     def _head(self, stream: AnyStream) -> Head | None:
         folders = StreamFolders(stream.name, self.tables)
-        return OutputLog(folders.table).base().head if delta_log.exists(folders.table) else None
+        return OutputLog(folders.table).base().head if delta_log.has_log(folders.table) else None
 
-    def _writes(self, stream: AnyStream, after: int, console: Console, run: str) -> bool:
+    def _writes(self, stream: AnyStream, after: int, console: DagsterClient, run: str) -> bool:
         if run and console.failed(run):
             raise LockstepError(
                 f"the run of {stream.name} failed", next_step=f"dagster run list, then read {self._log('code')}"
             )
         head = self._head(stream)
         epoch = head.epoch if head is not None else 0
-        last = pulse(StreamFolders(stream.name, self.tables).control, epoch)
+        last = read_heartbeat(StreamFolders(stream.name, self.tables).control, epoch)
         return epoch > after and last is not None and last.phase is Phase.WRITING
 
     def _start(self, name: str, command: list[str]) -> None:
-        whole = [tool(command[0]), *command[1:]]
-        process = start_alone(whole, folder=self.repository, log=self._log(name), environment=self.environment())
+        whole = [find_tool(command[0]), *command[1:]]
+        process = start_detached(whole, folder=self.repository, log=self._log(name), environment=self.environment())
         self._add(name, process.pid)
 
     def _add(self, name: str, pid: int | None, *, kafka: str = "") -> None:
-        servers, member = self.servers() or Servers(), member_of(pid or 0)
+        servers, member = self.servers() or Servers(), read_process_handle(pid or 0)
         if member is None:
             raise self._ended(name)
         started = {**servers.started, name: member}
@@ -361,7 +361,7 @@ class Platform:
         return LockstepError(f"{name} ended at once:\n{tail}", next_step=f"read {path}")
 
     def _write(self, servers: Servers) -> None:
-        """Whole or not at all: `down` reads it."""
+        """Whole or not at all: `stop_platform` reads it."""
         draft = self._record.with_suffix(".draft")
         draft.write_bytes(msgspec.json.encode(servers))
         draft.replace(self._record)
@@ -383,7 +383,7 @@ def _stays_down(head: Head | None) -> str | None:
 
 
 def _port(usual: int) -> int:
-    return usual if is_free(usual) else free_ports(1)[0]
+    return usual if is_free(usual) else find_free_ports(1)[0]
 
 
 FOLDER = ".live"
@@ -391,7 +391,7 @@ SAY = Screen(highlight=False, soft_wrap=True)
 
 
 def main() -> None:
-    """Run `up` or `down`."""
+    """Run `start_platform` or `stop_platform`."""
     parser = argparse.ArgumentParser(prog="live", description="A live platform to look at.")
     parser.add_argument("what", choices=["up", "down", "kafka"])
     parser.add_argument("repository", type=Path)
@@ -400,16 +400,16 @@ def main() -> None:
     repository = wanted.repository.absolute()
     try:
         if wanted.what == "kafka":
-            kafka(repository / ".kafka")
+            run_kafka(repository / ".kafka")
             return
         with _alone(repository / FOLDER):
-            up(repository, wanted.speed) if wanted.what == "up" else down(repository)
+            start_platform(repository, wanted.speed) if wanted.what == "up" else stop_platform(repository)
     except LockstepError as error:
         SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
         sys.exit(1)
 
 
-def up(repository: Path, speed: float) -> None:
+def start_platform(repository: Path, speed: float) -> None:
     """Start everything that is not there, and wait until it works.
 
     1. Whole and running: say where, and leave it as it is. Partly there: refuse.
@@ -419,7 +419,7 @@ def up(repository: Path, speed: float) -> None:
     """
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")
-    platform = Platform(repository, repository / FOLDER)
+    platform = LocalPlatform(repository, repository / FOLDER)
     if _is_up(platform):  # 1
         SAY.print("it is up already")
         _show(platform)
@@ -438,10 +438,10 @@ def up(repository: Path, speed: float) -> None:
     _show(platform)
 
 
-def down(repository: Path) -> None:
+def stop_platform(repository: Path) -> None:
     """End everything; the folder stays."""
-    platform = Platform(repository, repository / FOLDER)
-    began, count = time.monotonic(), len(family(platform.folder))
+    platform = LocalPlatform(repository, repository / FOLDER)
+    began, count = time.monotonic(), len(list_platform_processes(platform.folder))
     if not count:
         SAY.print("nothing runs")
         return
@@ -450,36 +450,36 @@ def down(repository: Path) -> None:
     SAY.print(f"down after {time.monotonic() - began:.0f} s; `make up` goes on from here, `make clean` removes it")
 
 
-def kafka(folder: Path) -> None:
+def run_kafka(folder: Path) -> None:
     """Only the bundled Kafka, until a signal; its topics stay in the folder for the next time."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     with UsualBroker.start(folder) as broker:
         SAY.print(f"Kafka answers at {broker.bootstrap_servers}; Ctrl-C ends it, its topics stay in {folder}")
-        SAY.print(f"  {exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
+        SAY.print(f"  {format_exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
         while not over.wait(LOOK_SECONDS):
             if broker.pid is None:
                 raise LockstepError("Kafka has ended by itself", next_step=f"read {broker.log}")
 
 
-def _end(platform: Platform) -> None:
+def _end(platform: LocalPlatform) -> None:
     servers = platform.servers()
     needed = servers.pids("code", "web") if servers else ()
-    end_family(platform.folder, needed, servers.pids("kafka") if servers else ())
-    left = family(platform.folder)
+    stop_all(platform.folder, needed, servers.pids("kafka") if servers else ())
+    left = list_platform_processes(platform.folder)
     if left:
         raise LockstepError(f"processes {sorted(left)} do not end", next_step="look at them with ps; then make down")
     platform.forget()
 
 
-def _is_up(platform: Platform) -> bool:
+def _is_up(platform: LocalPlatform) -> bool:
     """Whether it is up.
 
     Raises:
         LockstepError: Parts of it are.
     """
-    alive = family(platform.folder)
+    alive = list_platform_processes(platform.folder)
     if not alive:
         return False
     servers = platform.servers()
@@ -489,21 +489,21 @@ def _is_up(platform: Platform) -> bool:
     return True
 
 
-def _show(platform: Platform) -> None:
+def _show(platform: LocalPlatform) -> None:
     servers = platform.servers() or Servers()
     SAY.print(f"\n  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
     SAY.print(f"  tables     {platform.tables}")
     SAY.print(f"  logs       {platform.folder / 'logs'}")
     SAY.print("\ntry next, in a shell with the environment active (. .venv/bin/activate):")
-    SAY.print(f"  {exports(platform.environment())}")
+    SAY.print(f"  {format_exports(platform.environment())}")
     SAY.print("  lockstep status order_books   where each partition stands")
     SAY.print("  make down                     end it all; make clean removes it")
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold off a second `up` or `down`, which would meet half of what this one does."""
+    """Hold off a second `start_platform` or `stop_platform`, which would meet half of what this one does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

@@ -57,7 +57,7 @@ NO_CHANGE: Mapping[str, str] = MappingProxyType({})
 PORTS = range(20_000, 32_000)
 
 
-def start_tied(
+def start_child(
     command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that the kernel kills when this thread's process ends.
@@ -75,12 +75,12 @@ def start_tied(
     return _start(tied, folder=folder, log=log, environment=environment)
 
 
-def start_alone(
+def start_detached(
     command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own that lives on when this one ends, or its terminal closes.
 
-    It hears every signal, whatever this process was told to ignore. Arguments as of `start_tied`.
+    It hears every signal, whatever this process was told to ignore. Arguments as of `start_child`.
     """
     return _start(["-c", _ALONE, *command], folder=folder, log=log, environment=environment)
 
@@ -113,7 +113,7 @@ def end_descendants(seconds: float, *, but: int | None = None) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + seconds
-        while (alive := [pid for pid in descendants() if pid != but]) and time.monotonic() < deadline:
+        while (alive := [pid for pid in list_descendants() if pid != but]) and time.monotonic() < deadline:
             for pid in alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -121,7 +121,7 @@ def end_descendants(seconds: float, *, but: int | None = None) -> None:
             _reap()
 
 
-def descendants(of: int | None = None) -> list[int]:
+def list_descendants(of: int | None = None) -> list[int]:
     """Processes below one, by default this one, that have not ended, nearest first."""
     found, todo = [], [of or os.getpid()]
     while todo:
@@ -147,7 +147,7 @@ def _reap() -> None:
             pass
 
 
-def free_ports(count: int) -> tuple[int, ...]:
+def find_free_ports(count: int) -> tuple[int, ...]:
     """Different loopback TCP ports that nobody listens on now; another process may still take one first."""
     shuffled = random.sample(PORTS, len(PORTS))
     return tuple(islice(filter(is_free, shuffled), count))
@@ -169,7 +169,7 @@ MARK = "LOCKSTEP_LIVE"
 LOOK_SECONDS = 0.2
 
 
-class Member(msgspec.Struct, frozen=True):
+class ProcessHandle(msgspec.Struct, frozen=True):
     """One process.
 
     Attributes:
@@ -183,14 +183,14 @@ class Member(msgspec.Struct, frozen=True):
     parent: int
 
 
-def family(folder: Path) -> dict[int, Member]:
+def list_platform_processes(folder: Path) -> dict[int, ProcessHandle]:
     """The living processes of the platform in this folder, by pid."""
     mark = f"{MARK}={folder}".encode()
     found = (_member(int(path.name), mark) for path in Path("/proc").iterdir() if path.name.isdigit())
     return {member.pid: member for member in found if member is not None}
 
 
-def end_family(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
+def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
     """End all processes of the platform, whatever state they are in; within 30 s.
 
     1. Ask what nobody of the family is responsible for, and what a server started, to end: the feed, and the runs,
@@ -205,11 +205,11 @@ def end_family(folder: Path, servers: Collection[int], broker: Collection[int]) 
         broker: Pid of the broker, needed by all.
     """
 
-    def runs(member: Member, all_of_it: Collection[int]) -> bool:
+    def runs(member: ProcessHandle, all_of_it: Collection[int]) -> bool:
         kept = {*servers, *broker}
         return member.pid not in kept and (member.parent not in all_of_it or member.parent in kept)
 
-    waves: list[tuple[Callable[[Member, Collection[int]], bool], signal.Signals, float]] = [
+    waves: list[tuple[Callable[[ProcessHandle, Collection[int]], bool], signal.Signals, float]] = [
         (runs, signal.SIGTERM, 21.0),
         (lambda member, _: member.pid not in broker, signal.SIGTERM, 3.0),
         (lambda *_: True, signal.SIGTERM, 3.0),
@@ -219,23 +219,23 @@ def end_family(folder: Path, servers: Collection[int], broker: Collection[int]) 
         _end(folder, chosen, number, seconds)
 
 
-def is_alive(member: Member) -> bool:
+def is_alive(member: ProcessHandle) -> bool:
     """Whether this very process lives."""
     stat = _stat(member.pid)
     return stat is not None and stat.started == member.started
 
 
-def member_of(pid: int) -> Member | None:
+def read_process_handle(pid: int) -> ProcessHandle | None:
     """The process of a pid; None when there is none, or only what is left of one."""
     return _stat(pid)
 
 
 def _end(
-    folder: Path, chosen: Callable[[Member, Collection[int]], bool], number: signal.Signals, seconds: float
+    folder: Path, chosen: Callable[[ProcessHandle, Collection[int]], bool], number: signal.Signals, seconds: float
 ) -> None:
-    deadline, told = time.monotonic() + seconds, set[Member]()
+    deadline, told = time.monotonic() + seconds, set[ProcessHandle]()
     while time.monotonic() < deadline:
-        alive = family(folder)
+        alive = list_platform_processes(folder)
         left = [member for member in alive.values() if chosen(member, alive) and _hears(member, number)]
         if not left:
             return
@@ -246,7 +246,7 @@ def _end(
         time.sleep(LOOK_SECONDS)
 
 
-def _hears(member: Member, number: signal.Signals) -> bool:
+def _hears(member: ProcessHandle, number: signal.Signals) -> bool:
     """Whether a process does not ignore a signal; what does, such as Python's resource tracker, ends by itself."""
     try:
         status = Path(f"/proc/{member.pid}/status").read_text()
@@ -256,7 +256,7 @@ def _hears(member: Member, number: signal.Signals) -> bool:
     return not ignored >> (number - 1) & 1
 
 
-def _tell(member: Member, number: signal.Signals) -> None:
+def _tell(member: ProcessHandle, number: signal.Signals) -> None:
     """Send a signal to this very process, if it is still there."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(member.pid)
@@ -267,7 +267,7 @@ def _tell(member: Member, number: signal.Signals) -> None:
             os.close(handle)
 
 
-def _member(pid: int, mark: bytes) -> Member | None:
+def _member(pid: int, mark: bytes) -> ProcessHandle | None:
     try:
         marked = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # ended, or somebody else's
@@ -275,10 +275,10 @@ def _member(pid: int, mark: bytes) -> Member | None:
     return _stat(pid) if marked else None
 
 
-def _stat(pid: int) -> Member | None:
+def _stat(pid: int) -> ProcessHandle | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     state, parent, started = fields[0], int(fields[1]), int(fields[19])
-    return None if state in "ZX" else Member(pid, started, parent)
+    return None if state in "ZX" else ProcessHandle(pid, started, parent)

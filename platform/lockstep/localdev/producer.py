@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client, producer_configuration
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client, make_producer_configuration
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
 
@@ -95,7 +95,7 @@ def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention
         config |= {"retention.ms": str(kept_ms), "segment.ms": str(kept_ms // 8)}
     wanted = NewTopic(topic, num_partitions=partitions, config=config)
     settings = _settings(cluster)
-    admin = admin_client(settings)
+    admin = make_admin_client(settings)
     try:
         admin.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)[topic].result(ANSWER_TIMEOUT_S)
     except KafkaException as error:
@@ -107,13 +107,13 @@ def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention
     return True
 
 
-def produced(cluster: Cluster, topic: str) -> int:
+def count_produced(cluster: Cluster, topic: str) -> int:
     """How many messages a topic has taken so far; 0 when there is no such topic.
 
     Raises:
         KafkaError: The broker did not answer.
     """
-    discovery = Discovery(admin_client(_settings(cluster)), ANSWER_TIMEOUT_S)
+    discovery = ClusterAdmin(make_admin_client(_settings(cluster)), ANSWER_TIMEOUT_S)
     return sum(ends.high_watermark for ends in discovery.view([topic]).ends.values())
 
 
@@ -190,7 +190,7 @@ def _settings(cluster: Cluster) -> KafkaSettings:
 
 def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
     return {
-        **with_secrets(producer_configuration(settings)),
+        **with_secrets(make_producer_configuration(settings)),
         "enable.idempotence": True,  # acks=all, and order kept over retries
         "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be taken
         "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client

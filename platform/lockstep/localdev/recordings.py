@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 NANOSECONDS_PER_MILLISECOND = 1_000_000
 
 
-class Kind(StrEnum):
+class RecordedKind(StrEnum):
     """What a recorded message is."""
 
     SNAPSHOT = "snapshot"
@@ -67,7 +67,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     book: str
-    kind: Kind
+    kind: RecordedKind
     value: bytes
     received_ns: int
     last_id: int = 0
@@ -129,29 +129,29 @@ class _Message(msgspec.Struct, rename={"snapshot_id": "lastUpdateId"}):
 
 
 _message = msgspec.json.Decoder(_Message)
-_channels = {"depth": Kind.DIFFERENCE, "bookTicker": Kind.TICKER}
+_channels = {"depth": RecordedKind.DIFFERENCE, "bookTicker": RecordedKind.TICKER}
 
 
-def recorded_books(folder: Path) -> tuple[str, ...]:
+def read_recorded_books(folder: Path) -> tuple[str, ...]:
     """The books recorded in a folder, by name."""
     return tuple(sorted({path.name.rpartition("_")[0] for path in folder.glob("*.gz")}))
 
 
-def recorded_days(folder: Path, book: str) -> tuple[Path, ...]:
+def read_recorded_days(folder: Path, book: str) -> tuple[Path, ...]:
     """The files of one book in order of time; join them by loading them in one call."""
     return tuple(sorted(folder.glob(f"{book}_*.gz")))
 
 
-def as_received(paths: Sequence[Path]) -> tuple[Recorded, ...]:
+def to_received(paths: Sequence[Path]) -> tuple[Recorded, ...]:
     """Snapshot and differences in the order in which they came, tickers left out.
 
     Raises:
         RecordingError: A line is not of a recording.
     """
-    return tuple(message for message in _read(paths) if message.kind is not Kind.TICKER)
+    return tuple(message for message in _read(paths) if message.kind is not RecordedKind.TICKER)
 
 
-def as_sent(paths: Sequence[Path]) -> Sent:
+def to_sent(paths: Sequence[Path]) -> Sent:
     """Load files of one book as a good producer sends it.
 
     Without a snapshot in the files every difference is kept: it goes on where another file ended.
@@ -160,13 +160,13 @@ def as_sent(paths: Sequence[Path]) -> Sent:
         RecordingError: A line is not of a recording, or there is more than one snapshot.
     """
     messages = tuple(_read(paths))
-    snapshots = tuple(message for message in messages if message.kind is Kind.SNAPSHOT)
+    snapshots = tuple(message for message in messages if message.kind is RecordedKind.SNAPSHOT)
     if len(snapshots) > 1:
         raise RecordingError(paths[-1], 0, f"{len(snapshots)} snapshots in one recording, at most 1 is known")
-    differences = [message for message in messages if message.kind is Kind.DIFFERENCE]
+    differences = [message for message in messages if message.kind is RecordedKind.DIFFERENCE]
     stale = tuple(each for each in differences if any(is_stale(each, known) for known in snapshots))
     kept = [each for each in differences if not any(is_stale(each, known) for known in snapshots)]
-    tickers = sorted((each for each in messages if each.kind is Kind.TICKER), key=lambda each: each.last_id)
+    tickers = sorted((each for each in messages if each.kind is RecordedKind.TICKER), key=lambda each: each.last_id)
     return Sent((*snapshots, *kept), stale, tuple(tickers))
 
 
@@ -199,7 +199,7 @@ def _recorded(book: str, received_ns: int, value: bytes) -> Recorded | None:
     message = _message.decode(value)
     if message.snapshot_id is not None:
         return Recorded(
-            book=book, kind=Kind.SNAPSHOT, value=value, received_ns=received_ns, last_id=message.snapshot_id
+            book=book, kind=RecordedKind.SNAPSHOT, value=value, received_ns=received_ns, last_id=message.snapshot_id
         )
     channel = message.stream.split("@")[1] if "@" in message.stream else message.stream
     if channel == "trade":  # whole recordings have them; they say nothing of the book
@@ -235,7 +235,7 @@ _parts = msgspec.json.Decoder(tuple[int | dict[str, object] | str, ...])
 _markets = msgspec.json.Decoder(_Markets)
 
 
-def checksummed_books(path: Path) -> Mapping[str, tuple[Recorded, ...]]:
+def read_checksummed_books(path: Path) -> Mapping[str, tuple[Recorded, ...]]:
     """The recorded books of Kraken spot by name, for example `xmr_usd`, in order of the file.
 
     Heartbeats and other events belong to no book and are left out.
@@ -256,7 +256,7 @@ def checksummed_books(path: Path) -> Mapping[str, tuple[Recorded, ...]]:
     return {book: tuple(messages) for book, messages in sorted(books.items())}
 
 
-def betting_market(path: Path) -> tuple[Recorded, ...]:
+def read_betting_market(path: Path) -> tuple[Recorded, ...]:
     """The recorded messages of one betting market; the only time in it is that of publishing.
 
     A message with `img` is a snapshot. Historical files of the kind "basic" hold none: a strict
@@ -308,5 +308,5 @@ def _market_message(value: bytes) -> Recorded:
     )
 
 
-def _kind(*, whole: bool) -> Kind:
-    return Kind.SNAPSHOT if whole else Kind.DIFFERENCE
+def _kind(*, whole: bool) -> RecordedKind:
+    return RecordedKind.SNAPSHOT if whole else RecordedKind.DIFFERENCE

@@ -22,8 +22,8 @@ import msgspec
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.processes import descendants, free_ports, start_tied
-from lockstep.spark.jars import ivy_jar
+from lockstep.localdev.processes import find_free_ports, list_descendants, start_child
+from lockstep.spark.jars import fetch_ivy_jar
 from lockstep.spark.java import require_java
 
 DAEMON_MEMORY = "256m"
@@ -71,7 +71,7 @@ class Worker:
         self.local_root.mkdir(parents=True, exist_ok=True)
         own = {"SPARK_LOCAL_DIRS": str(folder / "scratch"), "LOCKSTEP_LOCAL_ROOT": str(self.local_root)}
         environment = {**environment, **own}
-        self.process = start_tied(command, folder=folder, log=folder / "worker.log", environment=environment)
+        self.process = start_child(command, folder=folder, log=folder / "worker.log", environment=environment)
 
     @property
     def local_root(self) -> Path:
@@ -80,7 +80,7 @@ class Worker:
 
     def executors(self) -> list[int]:
         """Process ids of the executors' JVMs that it started and that live."""
-        return [pid for pid in descendants(self.process.pid) if EXECUTOR_MARK in _command(pid)]
+        return [pid for pid in list_descendants(self.process.pid) if EXECUTOR_MARK in _command(pid)]
 
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL). Its executors notice, and end by themselves."""
@@ -98,9 +98,9 @@ class SparkCluster:
 
     def __init__(self, folder: Path, size: WorkerSize) -> None:
         self.folder, self.workers = folder, list[Worker]()
-        self._size, self._port, self._report = size, *free_ports(2)
+        self._size, self._port, self._report = size, *find_free_ports(2)
         self._environment = _environment(folder)
-        self._script = str(ivy_jar().parents[1] / "bin" / "spark-class")
+        self._script = str(fetch_ivy_jar().parents[1] / "bin" / "spark-class")
         self._master: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -162,7 +162,7 @@ class SparkCluster:
 
     def stop(self) -> None:
         """End all, executors and their Python included, stopped ones too."""
-        below = [pid for worker in self.workers for pid in descendants(worker.process.pid)]
+        below = [pid for worker in self.workers for pid in list_descendants(worker.process.pid)]
         running = [worker.process for worker in self.workers] + ([self._master] if self._master else [])
         for process in running:
             process.terminate()
@@ -185,7 +185,7 @@ class SparkCluster:
         listens = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._report)]
         command = [self._script, "org.apache.spark.deploy.master.Master", *listens]
         log, environment = self.folder / "master.log", self._environment
-        self._master = start_tied(command, folder=self.folder, log=log, environment=environment)
+        self._master = start_child(command, folder=self.folder, log=log, environment=environment)
         self.wait_for_workers(0)
 
     def _alive_workers(self) -> int | None:
@@ -215,7 +215,7 @@ def _environment(folder: Path) -> dict[str, str]:
     settings.write_text(f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(32)}\n")
     return {
         "JAVA_HOME": str(require_java().resolve().parents[1]),
-        "SPARK_HOME": str(ivy_jar().parents[1]),
+        "SPARK_HOME": str(fetch_ivy_jar().parents[1]),
         "SPARK_CONF_DIR": str(configuration),
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
         "SPARK_DAEMON_JAVA_OPTS": DAEMON_JAVA_OPTIONS,

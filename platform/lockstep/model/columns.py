@@ -38,7 +38,7 @@ _INSTEAD: Final[dict[object, str]] = {
 }
 
 
-class Kind(enum.Enum):
+class ColumnKind(enum.Enum):
     """How values of a column are checked and converted."""
 
     STRING = "string"
@@ -67,7 +67,7 @@ class ColumnType:
         children: Fields of a struct; the one element type of a list or map.
     """
 
-    kind: Kind
+    kind: ColumnKind
     arrow: pa.DataType
     nullable: bool = False
     python: type[Any] | None = None
@@ -96,16 +96,16 @@ class Column:
 
 
 _SCALARS: Final[Mapping[object, ColumnType]] = {
-    str: ColumnType(Kind.STRING, pa.string()),
-    bytes: ColumnType(Kind.BINARY, pa.binary()),
-    bool: ColumnType(Kind.BOOLEAN, pa.bool_()),
-    float: ColumnType(Kind.FLOAT, pa.float64()),
-    datetime: ColumnType(Kind.TIMESTAMP, pa.timestamp("us", tz="UTC")),
-    date: ColumnType(Kind.DATE, pa.date32()),
+    str: ColumnType(ColumnKind.STRING, pa.string()),
+    bytes: ColumnType(ColumnKind.BINARY, pa.binary()),
+    bool: ColumnType(ColumnKind.BOOLEAN, pa.bool_()),
+    float: ColumnType(ColumnKind.FLOAT, pa.float64()),
+    datetime: ColumnType(ColumnKind.TIMESTAMP, pa.timestamp("us", tz="UTC")),
+    date: ColumnType(ColumnKind.DATE, pa.date32()),
 }
 
 
-def columns(row_type: type[msgspec.Struct]) -> tuple[Column, ...]:
+def make_columns(row_type: type[msgspec.Struct]) -> tuple[Column, ...]:
     """The columns of a row type, in the order of its fields.
 
     Raises:
@@ -229,7 +229,7 @@ def _integer(_: object, place: _Place) -> ColumnType:
     bits = _marker(place, IntegerType, IntegerType(64)).bits
     if bits not in _INTEGERS:
         raise place.error(bits, "an integer column has 32 or 64 bits", "use int or Int32")
-    return ColumnType(Kind.INTEGER, _INTEGERS[bits])
+    return ColumnType(ColumnKind.INTEGER, _INTEGERS[bits])
 
 
 def _decimal(annotation: object, place: _Place) -> ColumnType:
@@ -238,7 +238,7 @@ def _decimal(annotation: object, place: _Place) -> ColumnType:
         raise place.error(annotation, "needs its precision and scale", "write Annotated[Decimal, DecimalType(18, 8)]")
     if not (1 <= marker.precision <= MAX_PRECISION and 0 <= marker.scale <= marker.precision):
         raise place.error(marker, "no table holds it", f"precision 1 to {MAX_PRECISION}, scale 0 to precision")
-    return ColumnType(Kind.DECIMAL, pa.decimal128(marker.precision, marker.scale))
+    return ColumnType(ColumnKind.DECIMAL, pa.decimal128(marker.precision, marker.scale))
 
 
 Marker = TypeVar("Marker", DecimalType, IntegerType)
@@ -252,7 +252,7 @@ def _marker(place: _Place, kind: type[Marker], default: Default) -> Marker | Def
 def _struct(annotation: type[msgspec.Struct], place: _Place) -> ColumnType:
     inner = _struct_columns(annotation, place.path, place.parents)
     arrow = pa.struct([column.inner_field() for column in inner])
-    return ColumnType(Kind.STRUCT, arrow, python=annotation, children=inner)
+    return ColumnType(ColumnKind.STRUCT, arrow, python=annotation, children=inner)
 
 
 def _enum(annotation: type[enum.Enum], place: _Place) -> ColumnType:
@@ -264,9 +264,9 @@ def _of_values(values: list[object], annotation: object, place: _Place) -> Colum
     """The column of an Enum or Literal: all its values are of one type."""
     held = {type(value) for value in values}
     if values and all(isinstance(value, str) for value in values):
-        return ColumnType(Kind.ENUM, pa.string())
+        return ColumnType(ColumnKind.ENUM, pa.string())
     if values and all(isinstance(value, int) for value in values) and bool not in held:
-        return ColumnType(Kind.ENUM, pa.int64())
+        return ColumnType(ColumnKind.ENUM, pa.int64())
     named = ", ".join(sorted(kind.__name__ for kind in held)) or "none"
     raise place.error(annotation, f"has values of these types: {named}", "use strings only or integers only")
 
@@ -274,7 +274,7 @@ def _of_values(values: list[object], annotation: object, place: _Place) -> Colum
 def _literal(annotation: object, place: _Place) -> ColumnType:
     values = [value for value in get_args(annotation) if value is not None]
     found = _of_values(values, annotation, place)
-    kind = Kind.STRING if found.arrow == pa.string() else Kind.INTEGER
+    kind = ColumnKind.STRING if found.arrow == pa.string() else ColumnKind.INTEGER
     return replace(found, kind=kind, nullable=len(values) < len(get_args(annotation)))
 
 
@@ -285,7 +285,7 @@ def _list(annotation: object, place: _Place) -> ColumnType:
     if get_origin(annotation) is tuple and inner[1:] != (Ellipsis,):
         raise place.error(annotation, "has a type for each position", "use a nested Struct, or tuple[X, ...]")
     element = Column("element", _column_type(inner[0], _Place(f"{place.path}[]", place.parents)))
-    return ColumnType(Kind.LIST, pa.list_(element.inner_field()), children=(element,))
+    return ColumnType(ColumnKind.LIST, pa.list_(element.inner_field()), children=(element,))
 
 
 def _map(annotation: object, place: _Place) -> ColumnType:
@@ -295,7 +295,7 @@ def _map(annotation: object, place: _Place) -> ColumnType:
     if _unwrapped(key, place)[0] is not str:
         raise place.error(annotation, "has keys that are not str", "use dict[str, X], or a list of a nested Struct")
     held = Column("value", _column_type(value, _Place(f"{place.path}{{}}", place.parents)))
-    return ColumnType(Kind.MAP, pa.map_(pa.string(), held.type.arrow), children=(held,))
+    return ColumnType(ColumnKind.MAP, pa.map_(pa.string(), held.type.arrow), children=(held,))
 
 
 _MAPPINGS: Final[Mapping[object, _Mapping]] = {

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from lockstep.model.state_types import FieldShape, Shape
+from lockstep.model.state_types import FieldSchema, StateTypeSchema
 
-_NONE = Shape("none")
+_NONE = StateTypeSchema("none")
 _KEYED = ("dict", "frozendict", "set", "frozenset", "rows")
 """Kinds whose first item is unique: as floats, two large ints may become one."""
 
 
-class Difference(msgspec.Struct, frozen=True):
+class Incompatibility(msgspec.Struct, frozen=True):
     """One reason why stored state cannot be read as the declared type.
 
     Attributes:
@@ -36,12 +36,12 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.path or 'state'}: stored {self.stored}, declared {self.declared}"
 
 
-def differences(stored: Shape, declared: Shape) -> tuple[Difference, ...]:
+def find_incompatibilities(stored: StateTypeSchema, declared: StateTypeSchema) -> tuple[Incompatibility, ...]:
     """Every reason why state stored as one shape cannot be read as the other; empty when it can."""
     return tuple(_compare(stored, declared, ""))
 
 
-def _compare(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
+def _compare(stored: StateTypeSchema, declared: StateTypeSchema, path: str) -> Iterator[Incompatibility]:
     if stored == declared:
         return
     old, new = _members(stored), _members(declared)
@@ -50,68 +50,72 @@ def _compare(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
     elif stored.kind == "int" and declared.kind == "float" and not (stored.detail or declared.detail):
         return
     elif _outline(stored) != _outline(declared):
-        yield Difference(path, str(stored), str(declared))
+        yield Incompatibility(path, str(stored), str(declared))
     else:
         yield from _compare_items(stored, declared, path)
         yield from _compare_fields(stored, declared, path)
 
 
-def _outline(shape: Shape) -> tuple[str, str, int]:
+def _outline(shape: StateTypeSchema) -> tuple[str, str, int]:
     return shape.kind, shape.detail, len(shape.items)
 
 
-def _members(shape: Shape) -> tuple[Shape, ...]:
+def _members(shape: StateTypeSchema) -> tuple[StateTypeSchema, ...]:
     """The members of a union without None; of any other type, the type itself."""
     return tuple(item for item in shape.items if item != _NONE) if shape.kind == "union" else (shape,)
 
 
 def _compare_unions(
-    stored: Shape, declared: Shape, old: tuple[Shape, ...], new: tuple[Shape, ...], path: str
-) -> Iterator[Difference]:
+    stored: StateTypeSchema,
+    declared: StateTypeSchema,
+    old: tuple[StateTypeSchema, ...],
+    new: tuple[StateTypeSchema, ...],
+    path: str,
+) -> Iterator[Incompatibility]:
     may_add_none = _NONE in declared.items or _NONE not in stored.items
     if len(old) != len(new) or not may_add_none:
-        yield Difference(path, str(stored), str(declared))
+        yield Incompatibility(path, str(stored), str(declared))
         return
     # Members are sorted by their encoding, kind and tag first: those that belong together meet.
     for was, now in zip(old, new, strict=True):
         yield from _compare(was, now, path)
 
 
-def _compare_items(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
+def _compare_items(stored: StateTypeSchema, declared: StateTypeSchema, path: str) -> Iterator[Incompatibility]:
     for number, (was, now) in enumerate(zip(stored.items, declared.items, strict=True)):
         if number == 0 and stored.kind in _KEYED:
             if was != now:
-                yield Difference(f"{path}{{key}}", str(was), str(now))
+                yield Incompatibility(f"{path}{{key}}", str(was), str(now))
         else:
             yield from _compare(was, now, f"{path}[{number}]" if stored.kind == "tuple" else f"{path}{{}}")
 
 
-def _compare_fields(stored: Shape, declared: Shape, path: str) -> Iterator[Difference]:
+def _compare_fields(stored: StateTypeSchema, declared: StateTypeSchema, path: str) -> Iterator[Incompatibility]:
     known = {field.name: field for field in declared.fields}
     for field in stored.fields:
         if field.name not in known:
-            yield Difference(_inside(path, field), str(field.shape), "no such field")
+            yield Incompatibility(_inside(path, field), str(field.shape), "no such field")
         else:
             yield from _compare_field(field, known[field.name], path)
     before, after = _names(stored), _names(declared)
     for field in declared.fields:
         if field.name not in before and field.default is None:
-            yield Difference(_inside(path, field), "no such field", f"{field.shape} without a default")
+            yield Incompatibility(_inside(path, field), "no such field", f"{field.shape} without a default")
     if stored.kind == "array" and before != after[: len(before)]:
-        yield Difference(path, f"fields by position {', '.join(before)}", ", ".join(after))
+        yield Incompatibility(path, f"fields by position {', '.join(before)}", ", ".join(after))
 
 
-def _compare_field(stored: FieldShape, declared: FieldShape, path: str) -> Iterator[Difference]:
+def _compare_field(stored: FieldSchema, declared: FieldSchema, path: str) -> Iterator[Incompatibility]:
     if stored.default is not None and stored.default != declared.default:
         # Sessions stored before the field existed lack it: they would silently read the new default.
         found = "no default" if declared.default is None else f"default {declared.default}"
-        yield Difference(_inside(path, stored), f"default {stored.default}", found)
+        yield Incompatibility(_inside(path, stored), f"default {stored.default}", found)
     yield from _compare(stored.shape, declared.shape, _inside(path, stored))
 
 
-def _names(shape: Shape) -> tuple[str, ...]:
+def _names(shape: StateTypeSchema) -> tuple[str, ...]:
     return tuple(field.name for field in shape.fields)
 
 
-def _inside(path: str, field: FieldShape) -> str:
+def _inside(path: str, field: FieldSchema) -> str:
     return f"{path}.{field.name}" if path else field.name

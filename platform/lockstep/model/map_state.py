@@ -35,7 +35,7 @@ class StoredRows(Protocol[K, Row_co]):
         ...
 
 
-class Rows(MutableMapping[K, V], Generic[K, V]):
+class MapState(MutableMapping[K, V], Generic[K, V]):
     """A table of rows V by key K: the state type of a transform, or the type of fields of its state Struct.
 
     Used like a dict. For tables of more than about a thousand rows, of which a message touches a few: a row is
@@ -125,17 +125,17 @@ class Rows(MutableMapping[K, V], Generic[K, V]):
         return value
 
 
-def bind(rows: Rows[K, V], stored: StoredRows[K, V]) -> None:
+def bind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     """Let an empty table stand for stored rows: lockstep's side of the class."""
     setattr(rows, _STORED, stored)
 
 
-def stored_of(rows: Rows[K, V]) -> StoredRows[K, V] | None:
+def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:
     """The stored rows that a table stands for; None for one made by a fold."""
     return cast("StoredRows[K, V] | None", getattr(rows, _STORED))
 
 
-def changed_rows(rows: Rows[K, V]) -> Iterator[tuple[K, V | Absent]]:
+def find_changed_rows(rows: MapState[K, V]) -> Iterator[tuple[K, V | Absent]]:
     """The rows that were assigned or deleted since the table was bound."""
     held = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
     changed = cast("Iterable[K]", getattr(rows, _CHANGED))

@@ -119,7 +119,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     previous: int | None = None
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class Envelope(msgspec.Struct, frozen=True, gc=False):
     """What `Transform.place` says of one message.
 
     Attributes:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from lockstep.errors import DeclarationError
-from lockstep.model.map_state import Rows
+from lockstep.model.map_state import MapState
 
 _VALUES = (
     *(inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType, inspect.BytesType),
@@ -43,13 +43,13 @@ class RowsType(msgspec.Struct, frozen=True):
     value: object
 
 
-def rows_types(state_type: object) -> tuple[RowsType, ...]:
+def find_map_types(state_type: object) -> tuple[RowsType, ...]:
     """The tables of a state type, by field.
 
     Raises:
         DeclarationError: Keys or rows are of a type that cannot be saved row by row.
     """
-    if get_origin(state_type) is Rows or state_type is Rows:
+    if get_origin(state_type) is MapState or state_type is MapState:
         return (_rows_type("", "", state_type),)
     struct = get_origin(state_type) or state_type
     if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
@@ -58,7 +58,7 @@ def rows_types(state_type: object) -> tuple[RowsType, ...]:
     return tuple(
         _rows_type(field.name, field.encode_name, field.type)
         for field in fields
-        if field.type is Rows or get_origin(field.type) is Rows
+        if field.type is MapState or get_origin(field.type) is MapState
     )
 
 
@@ -116,7 +116,7 @@ _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length
 _ITEMS = ("item_type", "key_type", "value_type")
 
 
-class FieldShape(msgspec.Struct, frozen=True, array_like=True):
+class FieldSchema(msgspec.Struct, frozen=True, array_like=True):
     """One field of a record type.
 
     Attributes:
@@ -126,11 +126,11 @@ class FieldShape(msgspec.Struct, frozen=True, array_like=True):
     """
 
     name: str
-    shape: Shape
+    shape: StateTypeSchema
     default: str | None
 
 
-class Shape(msgspec.Struct, frozen=True, array_like=True):
+class StateTypeSchema(msgspec.Struct, frozen=True, array_like=True):
     """One type.
 
     Attributes:
@@ -143,22 +143,22 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 
     kind: str
     detail: str = ""
-    items: tuple[Shape, ...] = ()
-    fields: tuple[FieldShape, ...] = ()
+    items: tuple[StateTypeSchema, ...] = ()
+    fields: tuple[FieldSchema, ...] = ()
 
     def __str__(self) -> str:
         inner = ", ".join([*map(str, self.items), *(field.name for field in self.fields)])
         return self.kind + (f"({self.detail})" if self.detail else "") + (f"[{inner}]" if inner else "")
 
 
-def shape_of(state_type: object) -> Shape:
+def make_type_schema(state_type: object) -> StateTypeSchema:
     """The shape of a state type.
 
     Raises:
         DeclarationError: The type, or a type inside of it, cannot be saved and recovered.
     """
     try:
-        tables = {table.name: _rows_shape(table) for table in rows_types(state_type)}
+        tables = {table.name: _rows_shape(table) for table in find_map_types(state_type)}
         info = inspect.type_info(state_type)
         if tables and isinstance(info, inspect.CustomType):
             return tables[""]
@@ -174,20 +174,22 @@ def shape_of(state_type: object) -> Shape:
     )
 
 
-def shape_hash(shape: Shape) -> str:
+def hash_of_type_schema(shape: StateTypeSchema) -> str:
     """A short name of a shape: equal for equal shapes, different for any others."""
     return hashlib.blake2b(msgspec.msgpack.encode(shape), digest_size=16).hexdigest()
 
 
-def _rows_shape(table: RowsType) -> Shape:
-    return Shape("rows", items=(_shape(inspect.type_info(table.key), ()), _shape(inspect.type_info(table.value), ())))
+def _rows_shape(table: RowsType) -> StateTypeSchema:
+    return StateTypeSchema(
+        "rows", items=(_shape(inspect.type_info(table.key), ()), _shape(inspect.type_info(table.value), ()))
+    )
 
 
-def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] = ()) -> Shape:
+def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] = ()) -> StateTypeSchema:
     """Walk one type; `outer` are the records around it, outermost first, `tables` fields of it that are Rows."""
     if isinstance(info, inspect.Metadata):
         return _shape(info.type, outer)
-    if isinstance(info, inspect.CustomType) and info.cls is Rows:
+    if isinstance(info, inspect.CustomType) and info.cls is MapState:
         raise _unsaveable(info, "Rows is the whole state, or a field of the state's own Struct")
     if isinstance(info, _NOT_SAVED):
         raise _unsaveable(info, "msgspec does not encode and decode it by itself")
@@ -195,28 +197,28 @@ def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] 
         return _record(info, outer, tables)
     if isinstance(info, inspect.UnionType):
         members = [_shape(member, outer) for member in info.types]
-        return Shape("union", items=tuple(sorted(members, key=msgspec.msgpack.encode)))
+        return StateTypeSchema("union", items=tuple(sorted(members, key=msgspec.msgpack.encode)))
     if isinstance(info, inspect.EnumType):
-        return Shape("enum", detail=repr(sorted((member.value for member in info.cls), key=repr)))
+        return StateTypeSchema("enum", detail=repr(sorted((member.value for member in info.cls), key=repr)))
     if isinstance(info, inspect.LiteralType):
-        return Shape("literal", detail=repr(sorted(info.values, key=repr)))
-    return Shape(_kind(info), _constraints(info), _items(info, outer))
+        return StateTypeSchema("literal", detail=repr(sorted(info.values, key=repr)))
+    return StateTypeSchema(_kind(info), _constraints(info), _items(info, outer))
 
 
-def _record(info: RecordType, outer: tuple[type, ...], tables: Collection[str] = ()) -> Shape:
+def _record(info: RecordType, outer: tuple[type, ...], tables: Collection[str] = ()) -> StateTypeSchema:
     if info.cls in outer:
-        return Shape("outer", detail=str(len(outer) - outer.index(info.cls)))
+        return StateTypeSchema("outer", detail=str(len(outer) - outer.index(info.cls)))
     inside = (*outer, info.cls)
     fields = tuple(
-        FieldShape(
+        FieldSchema(
             field.encode_name,
-            Shape("rows") if field.encode_name in tables else _shape(field.type, inside),
+            StateTypeSchema("rows") if field.encode_name in tables else _shape(field.type, inside),
             _default(field),
         )
         for field in info.fields
     )
     by_position = isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False)
-    return Shape("array" if by_position else "record", _tag(info), fields=fields)
+    return StateTypeSchema("array" if by_position else "record", _tag(info), fields=fields)
 
 
 def _tag(info: inspect.Type) -> str:
@@ -232,7 +234,7 @@ def _default(field: inspect.Field) -> str | None:
     return None if field.required else "left out"
 
 
-def _items(info: inspect.Type, outer: tuple[type, ...]) -> tuple[Shape, ...]:
+def _items(info: inspect.Type, outer: tuple[type, ...]) -> tuple[StateTypeSchema, ...]:
     if isinstance(info, inspect.TupleType):
         return tuple(_shape(item, outer) for item in info.item_types)
     return tuple(_shape(getattr(info, name), outer) for name in _ITEMS if hasattr(info, name))
@@ -259,12 +261,12 @@ def _unsaveable(found: object, reason: str) -> DeclarationError:
 _NAMED, _LISTED = ("record", "typeddict", "dict"), ("array", "tuple", "vartuple", "list", "set", "frozenset")
 
 
-def as_builtins(value: object, shape: Shape) -> object:
+def to_untyped(value: object, shape: StateTypeSchema) -> object:
     """A decoded value with field names: of one shape, as msgpack holds it."""
     return _plain(value, shape, ())
 
 
-def _plain(value: object, shape: Shape, outer: tuple[Shape, ...]) -> object:
+def _plain(value: object, shape: StateTypeSchema, outer: tuple[StateTypeSchema, ...]) -> object:
     if value is None:
         return None
     if shape.kind == "outer":
@@ -279,7 +281,7 @@ def _plain(value: object, shape: Shape, outer: tuple[Shape, ...]) -> object:
     return value
 
 
-def _of_dict(value: dict[object, object], shape: Shape, outer: tuple[Shape, ...]) -> object:
+def _of_dict(value: dict[object, object], shape: StateTypeSchema, outer: tuple[StateTypeSchema, ...]) -> object:
     if shape.kind == "record":
         inside, shapes = (*outer, shape), {field.name: field.shape for field in shape.fields}
         named = cast("dict[str, object]", value)
@@ -290,7 +292,7 @@ def _of_dict(value: dict[object, object], shape: Shape, outer: tuple[Shape, ...]
     return value
 
 
-def _of_list(value: list[object], shape: Shape, outer: tuple[Shape, ...]) -> object:
+def _of_list(value: list[object], shape: StateTypeSchema, outer: tuple[StateTypeSchema, ...]) -> object:
     if shape.kind == "array":
         return _of_array(value, shape, (*outer, shape))
     if shape.kind == "tuple":
@@ -299,7 +301,7 @@ def _of_list(value: list[object], shape: Shape, outer: tuple[Shape, ...]) -> obj
     return [held if item is None else _plain(held, item, outer) for held in value]
 
 
-def _of_array(value: list[object], shape: Shape, inside: tuple[Shape, ...]) -> dict[str, object]:
+def _of_array(value: list[object], shape: StateTypeSchema, inside: tuple[StateTypeSchema, ...]) -> dict[str, object]:
     """Fields by position get their names; later ones may be missing, as they are at the end of older values."""
     tag, _, tagged = shape.detail.partition("=")
     named: dict[str, object] = {tag: value[0]} if tagged else {}
@@ -307,7 +309,7 @@ def _of_array(value: list[object], shape: Shape, inside: tuple[Shape, ...]) -> d
     return named | {field.name: _plain(held, field.shape, inside) for field, held in fields}
 
 
-def _member(value: object, members: tuple[Shape, ...]) -> Shape:
+def _member(value: object, members: tuple[StateTypeSchema, ...]) -> StateTypeSchema:
     """The member of a union that a value belongs to: by its tag, else by what it is made of."""
     there = [shape for shape in members if shape.kind != "none"]
     kinds = _NAMED if isinstance(value, dict) else _LISTED if isinstance(value, list) else ()
@@ -315,7 +317,7 @@ def _member(value: object, members: tuple[Shape, ...]) -> Shape:
     return next((shape for shape in fitting if _is_tagged(value, shape)), fitting[0])
 
 
-def _is_tagged(value: object, shape: Shape) -> bool:
+def _is_tagged(value: object, shape: StateTypeSchema) -> bool:
     name, _, tag = shape.detail.partition("=")
     if isinstance(value, dict):
         return bool(tag) and repr(value.get(name)) == tag

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lockstep.errors import DeclarationError
-from lockstep.model.columns import Column, columns
+from lockstep.model.columns import Column, make_columns
 
 if TYPE_CHECKING:
     import msgspec
@@ -39,7 +39,7 @@ _PROOF: Final[list[pa.Field[Any]]] = [
 ]
 
 
-def row_columns(row_type: type[msgspec.Struct]) -> tuple[Column, ...]:
+def make_row_columns(row_type: type[msgspec.Struct]) -> tuple[Column, ...]:
     """The user's columns, in the order of the fields.
 
     Raises:
@@ -53,15 +53,15 @@ def row_columns(row_type: type[msgspec.Struct]) -> tuple[Column, ...]:
                 f"names that begin with _ and {COMMIT_HOUR} belong to lockstep's own columns",
                 "rename the field",
             )
-    return columns(row_type)
+    return make_columns(row_type)
 
 
-def row_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
-    """The user's part of the table. Raises DeclarationError as `row_columns` does."""
-    return pa.schema([column.field() for column in row_columns(row_type)])
+def make_row_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
+    """The user's part of the table. Raises DeclarationError as `make_row_columns` does."""
+    return pa.schema([column.field() for column in make_row_columns(row_type)])
 
 
-def proof_schema() -> pa.Schema:
+def make_provenance_schema() -> pa.Schema:
     """The columns that prove where a row came from; they stand after the user's.
 
     `_offset` is the source message's offset, `_emit_offset` the one processed when the row was
@@ -70,14 +70,14 @@ def proof_schema() -> pa.Schema:
     return pa.schema(_PROOF)
 
 
-def file_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
+def make_file_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
     """What a data file holds: the user's and the proof columns."""
-    return pa.unify_schemas([row_schema(row_type), proof_schema()])
+    return pa.unify_schemas([make_row_schema(row_type), make_provenance_schema()])
 
 
-def table_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
+def make_table_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
     """What the table shows: the file's columns and the commit hour."""
-    return file_schema(row_type).append(pa.field(COMMIT_HOUR, pa.string(), nullable=False))
+    return make_file_schema(row_type).append(pa.field(COMMIT_HOUR, pa.string(), nullable=False))
 
 
 def to_delta(schema: pa.Schema) -> Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def duration(seconds: float | None) -> str | None:
+def format_duration(seconds: float | None) -> str | None:
     """A time as people say it: 0.4 s, 12 s, 5 min, 3.2 h, 4.0 d; None stays None."""
     if seconds is None:
         return None

@@ -10,10 +10,10 @@ from py4j.protocol import Py4JError
 
 from lockstep.declare.options import AvailableNow
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.loop import Outcome
-from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.engine.driver.run import import_roots, run_stream
+from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.errors import LockstepError
 from lockstep.settings import Settings
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, say: Callable[[str], None]) -> Outcome:
+def run_in_foreground(
+    stream: AnyStream, settings: Settings, *, available_now: bool, say: Callable[[str], None]
+) -> RunOutcome:
     """Run a stream until it ends; Ctrl-C and SIGTERM end it at its next batch boundary.
 
     Args:
@@ -36,20 +38,22 @@ def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, 
         LockstepError: Whatever ended the run.
     """
     contexts: list[SparkContext] = []
-    stopping = Stopping()
+    stopping = StopSignal()
 
     def spark() -> SparkContext:
-        contexts.append(start_context(settings.spark, f"lockstep {stream.name}", import_roots=import_roots(stream)))
+        contexts.append(
+            start_context(settings.spark, f"lockstep {stream.name}", import_roots=find_import_roots(stream))
+        )
         return contexts[-1]
 
-    def work() -> Outcome:
+    def work() -> RunOutcome:
         return run_stream(
             stream,
             settings,
             spark=spark,
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
-            report=lambda batch: say(line_of(batch)),
+            report=lambda batch: say(format_report(batch)),
             launch=Launch(adopts_topics=not available_now),
         )
 
@@ -59,19 +63,19 @@ def run_attended(stream: AnyStream, settings: Settings, *, available_now: bool, 
 
     patience = stream.limits.stop_timeout_seconds
     try:
-        return run_beside(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
+        return run_off_main_thread(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
     except Exception as error:  # the outermost edge: what the JVM leaves when it ends with us is no error
         if not _is_of_the_stop(error, stopping):
             raise
-        return Outcome.STOPPED
+        return RunOutcome.STOPPED
     finally:
         with suppress(Py4JError, OSError):  # the JVM may be gone
             _end(contexts)
 
 
-def _is_of_the_stop(error: Exception, stopping: Stopping) -> bool:
+def _is_of_the_stop(error: Exception, stopping: StopSignal) -> bool:
     """Whether an error is how a wanted stop ended: a signal to the whole group ends Spark's JVM in mid-work."""
-    return isinstance(error, Abandoned) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
+    return isinstance(error, StopTimeout) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
 
 
 def _end(contexts: list[SparkContext]) -> None:
@@ -79,7 +83,7 @@ def _end(contexts: list[SparkContext]) -> None:
         context.stop()
 
 
-def line_of(batch: BatchReport) -> str:
+def format_report(batch: BatchReport) -> str:
     """One batch as a line for people."""
     return (
         f"batch {batch.batch}: {batch.messages} messages, {batch.rows} rows, lag {batch.lag_messages}, "

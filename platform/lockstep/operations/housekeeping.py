@@ -21,14 +21,14 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.errors import LockstepError
-from lockstep.operations.state_gc import raise_floor, unreachable_state
+from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.table import delta_log
-from lockstep.table.checkpoint import checkpoint, is_due
+from lockstep.table.checkpoint import is_due, write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.delta_log import Head, head_of_batch
+from lockstep.table.delta_log import Head, find_head_of_batch
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import delete_file
-from lockstep.table.written_by import written_by
+from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
 
@@ -115,12 +115,12 @@ def run_housekeeping(
         HousekeepingFailed: A step failed, after the others are done.
     """
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)  # 1
-    sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.exists(folder)]
+    sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
         "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head)),  # 2
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
-        "replaced data files": partial(replaced_data_files, folders, head),  # 3
-        "state": partial(unreachable_state, folders, head),  # 4
+        "replaced data files": partial(find_replaced_data_files, folders, head),  # 3
+        "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
     }
     if not plan_only:
@@ -136,7 +136,7 @@ def run_housekeeping(
     return result
 
 
-def replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
+def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     """Data files that no version from the rewind floor on names, and that no writer can still name.
 
     What a batch wrote says so in its name: up to that of the floor it is named by the floor's version, or by none from
@@ -144,10 +144,10 @@ def replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     so what the commits after the floor added is younger than the floor less that time. Nothing is found while the log
     does not go back to the floor.
     """
-    floor = head_of_batch(folders.table, head.rewind_floor)
+    floor = find_head_of_batch(folders.table, head.rewind_floor)
     if floor is None or not floor.batch:
         return []
-    floor_at = delta_log.entry_path(folders.table, floor.batch_version).stat().st_mtime
+    floor_at = delta_log.make_entry_path(folders.table, floor.batch_version).stat().st_mtime
     young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS
     named = _live(DeltaTable(folders.table)) | _live(DeltaTable(folders.table, version=floor.batch_version))
     found = sorted(folders.table.glob("commit_hour=*/*.parquet"))
@@ -156,7 +156,7 @@ def replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
 
 
 def _is_before(path: Path, floor: Head, young: float) -> bool:
-    by = written_by(path.name)
+    by = read_written_by(path.name)
     return by.is_over(floor) if by is not None else _modified(path) < young
 
 
@@ -167,22 +167,22 @@ def _live(table: DeltaTable) -> set[str]:
 def _write_checkpoints(tables: Iterable[Path]) -> list[Path]:
     """The writer writes them as it goes; a stream that was stopped may have left its last one out."""
     for table in tables:
-        versions = delta_log.entry_versions(table)
+        versions = delta_log.list_versions(table)
         if versions and is_due(table, versions[-1]):
-            checkpoint(table)
+            write_checkpoint(table)
     return []
 
 
 def _needed_from(table: Path, head: Head) -> int:
     """The oldest version that a rewind may load, or whose entry names a ledger file that positions are read from."""
-    needed = [head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
+    needed = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
     return min(-1 if at is None else at.batch_version for at in needed)
 
 
 def _recent(side: Path) -> int:
     """The oldest version of a side table that a reader under way may load: its rows are in the newest as well."""
-    since, versions = time.time() - REPLACED_SECONDS, delta_log.entry_versions(side)
-    recent = (version for version in versions if _modified(delta_log.entry_path(side, version)) >= since)
+    since, versions = time.time() - REPLACED_SECONDS, delta_log.list_versions(side)
+    recent = (version for version in versions if _modified(delta_log.make_entry_path(side, version)) >= since)
     return next(recent, versions[-1])
 
 
@@ -191,13 +191,13 @@ def _due_entries(table: Path, needed_from: Callable[[], int]) -> Iterator[Path]:
 
     A version is loaded from the newest checkpoint at or before it and the entries after that.
     """
-    made, oldest = delta_log.checkpoints(table), needed_from()
+    made, oldest = delta_log.list_checkpoints(table), needed_from()
     base = max((version for version in made if version <= oldest), default=None)
     if base is None:
         return
-    for version in delta_log.entry_versions(table):
+    for version in delta_log.list_versions(table):
         if version < base:
-            yield delta_log.entry_path(table, version)
+            yield delta_log.make_entry_path(table, version)
     recent = time.time() - RECENT_SECONDS
     for version in made.keys() - _needed_checkpoints(sorted(made), base):
         if max(map(_modified, made[version])) < recent:

@@ -18,17 +18,17 @@ import msgspec
 from lockstep.engine.driver.handover import (
     Phase,
     StopRequest,
-    ask_to_stop,
-    pulse,
-    run_pulses,
-    stop_request,
-    writer_lives,
+    is_writer_alive,
+    read_heartbeat,
+    read_run_heartbeats,
+    request_stop,
+    stop_request_path,
 )
-from lockstep.engine.driver.startup import refuse_halted
+from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted
-from lockstep.kafka.consumer_group import Group
-from lockstep.operations.tables import head_or_none, opened
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import commit, delta_log
 from lockstep.table.commit import OutputLog
@@ -61,7 +61,7 @@ class Stopped(msgspec.Struct, frozen=True):
     batch: int
 
 
-class Startable(msgspec.Struct, frozen=True):
+class StartCheck(msgspec.Struct, frozen=True):
     """What a start finds.
 
     Attributes:
@@ -79,7 +79,7 @@ class Startable(msgspec.Struct, frozen=True):
     wished_version: int = 0
 
 
-def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
+def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
     """Stop or hold a stream until somebody starts it again.
 
     1. A stream whose desired state is this one already is left as it is, unless a run is on its way to it.
@@ -98,7 +98,7 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
         NoTable: The stream has never run.
         Fenced: Runs took over from each other again and again.
     """
-    output = opened(folders)
+    output = open_table(folders)
     for _ in range(TAKEOVERS_MAX):
         with suppress(Fenced):  # 4
             return _stop(folders, output, request, patience_seconds)
@@ -107,41 +107,41 @@ def stop(folders: StreamFolders, request: StopRequest, *, patience_seconds: floa
 
 def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patience_seconds: float) -> Stopped:
     head = output.base().head
-    lives = writer_lives(folders.control, head.epoch)
-    if desired_of(head) is request.desired and not lives and not run_pulses(folders.control):
+    lives = is_writer_alive(folders.control, head.epoch)
+    if read_desired_state(head) is request.desired and not lives and not read_run_heartbeats(folders.control):
         return _stopped(head, "nobody")  # 1
     if lives:
-        ask_to_stop(folders.control, head.epoch, request)  # 2
+        request_stop(folders.control, head.epoch, request)  # 2
         try:
             ended = _ended(folders, output, head.epoch, request.desired, patience_seconds)
         finally:
-            stop_request(folders.control, head.epoch).unlink(missing_ok=True)
+            stop_request_path(folders.control, head.epoch).unlink(missing_ok=True)
         if ended is not None:
             return _stopped(ended, "the writer")
     claimed = set_by_claim(output, head.epoch, request.desired, str(request))  # 3
     return _stopped(claimed, "a fence" if lives else "a claim")
 
 
-def desired_of(head: Head) -> Desired:
+def read_desired_state(head: Head) -> Desired:
     """The desired state, of a halted stream as of after the resumption."""
     return head.resumes_as if head.desired is Desired.HALTED else head.desired
 
 
-def startable(folders: StreamFolders) -> Startable:
+def check_startable(folders: StreamFolders) -> StartCheck:
     """Look whether a stream can be started. Takes a second or three when a writer was there.
 
     Raises:
         StreamHalted: It waits for an operator.
         TableError: The table is not as its head says.
     """
-    head = head_or_none(folders)
+    head = try_read_head(folders)
     if head is None:
-        return Startable(None, lives=False, epoch=0)
+        return StartCheck(None, lives=False, epoch=0)
     if head.desired is Desired.HALTED:
         raise StreamHalted(head.stream, head.findings)
-    lives, last = writer_lives(folders.control, head.epoch), pulse(folders.control, head.epoch)
+    lives, last = is_writer_alive(folders.control, head.epoch), read_heartbeat(folders.control, head.epoch)
     never_ending = lives and last is not None and last.never_ending
-    return Startable(
+    return StartCheck(
         head.desired.value,
         lives=lives,
         epoch=head.epoch,
@@ -150,7 +150,7 @@ def startable(folders: StreamFolders) -> Startable:
     )
 
 
-def want_running(folders: StreamFolders, found: Startable, why: str) -> int:
+def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
     """Commit that a stream without a writer is to be running; gives the epoch that holds the table then.
 
     The run itself is launched by whoever calls, or by the supervisor.
@@ -161,8 +161,8 @@ def want_running(folders: StreamFolders, found: Startable, why: str) -> int:
     """
     if found.desired == Desired.RUNNING.value:
         return found.epoch
-    output = opened(folders)
-    claim = commit.claim(found.epoch, output.table_id, refuse_halted, desired=Desired.RUNNING, reason=why)
+    output = open_table(folders)
+    claim = commit.commit_claim(found.epoch, output.table_id, check_not_halted, desired=Desired.RUNNING, reason=why)
     return output.commit(claim).head.epoch
 
 
@@ -178,7 +178,9 @@ def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -
     Raises:
         Fenced: Another run took over in the same moment.
     """
-    return output.commit(commit.claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)).head
+    return output.commit(
+        commit.commit_claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)
+    ).head
 
 
 def _ended(
@@ -187,12 +189,12 @@ def _ended(
     """The head after the writer's end; None when it goes on, or ended without having committed the desired state."""
     deadline = time.monotonic() + patience_seconds
     while time.monotonic() < deadline:
-        last = pulse(folders.control, epoch)
+        last = read_heartbeat(folders.control, epoch)
         if last is None or last.phase is Phase.ENDED:
             head = output.base().head
             if head.epoch != epoch:
                 raise Fenced(epoch, head.epoch)
-            return head if desired_of(head) is desired else None
+            return head if read_desired_state(head) is desired else None
         time.sleep(POLL_SECONDS)
     return None
 
@@ -219,11 +221,11 @@ def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
         LockstepError: There is no batch yet, or the hour is no hour, or has not begun.
         TableError: The table is not as its head says.
     """
-    output = opened(folders)
+    output = open_table(folders)
     head = output.base().head
     wanted = _checked(hour or head.hour, head)
     if wanted > head.closed_hour and wanted >= head.hour:
-        output.commit(commit.close(wanted))
+        output.commit(commit.commit_closed_hour(wanted))
     return wanted
 
 
@@ -262,9 +264,9 @@ def reset_new(stream: str, settings: Settings) -> None:
         KafkaError: Kafka does not answer.
     """
     folders = StreamFolders(stream, settings.table_root)
-    if delta_log.exists(folders.table):
+    if delta_log.has_log(folders.table):
         raise LockstepError(
             f"{folders.table} exists: nothing is to be begun anew",
             next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
         )
-    Group(settings.kafka, stream).forget()
+    ConsumerGroup(settings.kafka, stream).forget()

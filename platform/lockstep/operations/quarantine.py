@@ -16,9 +16,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
-from lockstep.operations.tables import opened
+from lockstep.operations.tables import open_table
 from lockstep.table.layout import StreamFolders
-from lockstep.table.quarantine import SCHEMA, QuarantineRow, dataset_of
+from lockstep.table.quarantine import SCHEMA, QuarantineRow, open_dataset
 
 GROUPED = ("topic", "partition", "cause", "session")
 BATCH_ROWS = 1_000
@@ -26,7 +26,7 @@ BATCH_ROWS = 1_000
 PLACE = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)@(?P<offset>\d+)")
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class QuarantineFilter(msgspec.Struct, frozen=True):
     """Which messages; None for all.
 
     Attributes:
@@ -141,7 +141,7 @@ class ExportRefused(LockstepError):
         self.file = file
 
 
-def quarantine_list(folders: StreamFolders, wanted: Wanted, *, limit: int | None = None) -> QuarantineList:
+def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: int | None = None) -> QuarantineList:
     """Group what is in quarantine. Values are not read.
 
     Raises:
@@ -169,7 +169,7 @@ def quarantine_list(folders: StreamFolders, wanted: Wanted, *, limit: int | None
     return QuarantineList(folders.stream, held.num_rows, tuple(shown), len(found) - len(shown))
 
 
-def quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRow, ...]:
+def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRow, ...]:
     """The message of a place: one, or one for each life of its topic and each generation.
 
     Raises:
@@ -183,7 +183,7 @@ def quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRow, ..
     return tuple(msgspec.convert(rows, list[QuarantineRow]))
 
 
-def export(folders: StreamFolders, wanted: Wanted, file: Path) -> Exported:
+def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: Path) -> Exported:
     """Write messages with all their bytes: JSON lines (bytes as base64) or Parquet, by the file's ending.
 
     Raises:
@@ -223,11 +223,11 @@ def _write_parquet(out: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def _table(folders: StreamFolders) -> ds.Dataset:
-    opened(folders)
-    return dataset_of(folders.quarantine)
+    open_table(folders)
+    return open_dataset(folders.quarantine)
 
 
-def _filter(wanted: Wanted) -> pc.Expression | None:
+def _filter(wanted: QuarantineFilter) -> pc.Expression | None:
     given = {"cause": wanted.cause, "topic": wanted.topic, "session": wanted.session}
     parts = [pc.field(name) == value for name, value in given.items() if value is not None]
     parts += [pc.field("batch") >= wanted.since] if wanted.since is not None else []

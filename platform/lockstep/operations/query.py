@@ -184,11 +184,11 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
 
     Their own old versions are not kept for long: the files of a batch are compacted, the rows stay.
     """
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         return _Tables({}, {})
     output = _opened(folders.table, as_of)
     folder_of = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
-    sides = {f"{folders.stream}_{name}": DeltaTable(at) for name, at in folder_of.items() if delta_log.exists(at)}
+    sides = {f"{folders.stream}_{name}": DeltaTable(at) for name, at in folder_of.items() if delta_log.has_log(at)}
     if as_of == AsOf():
         return _Tables({folders.stream: output, **sides}, {})
     entry = delta_log.read_entry(folders.table, output.version())

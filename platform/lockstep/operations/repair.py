@@ -14,18 +14,18 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lockstep.engine.driver.handover import pulse, writer_lives
+from lockstep.engine.driver.handover import is_writer_alive, read_heartbeat
 from lockstep.errors import LockstepError, TableError
-from lockstep.integrity.resume_options import resume_command
-from lockstep.operations.inspect.state import address_of, sections_of
+from lockstep.integrity.resume_options import make_resume_command
+from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.tables import NoTable
 from lockstep.state.changelog import StateDamaged
 from lockstep.table import delta_log, ledger, side_tables, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head, SideFile
-from lockstep.table.foreign_commits import foreign_commit, foreign_versions
+from lockstep.table.foreign_commits import find_foreign_commit, find_foreign_versions
 from lockstep.table.layout import StreamFolders
-from lockstep.table.parquet import named_files, some, wrong_files
+from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
 
 
 class Condition(Enum):
@@ -82,7 +82,7 @@ class WriterLives(LockstepError):
         self.epoch = epoch
 
 
-def repair(folders: StreamFolders, *, apply: bool) -> Repair:
+def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
     """Check a stream as a start does, and more; mend where that is safe.
 
     1. The newest entries of both logs are whole.
@@ -102,7 +102,7 @@ def repair(folders: StreamFolders, *, apply: bool) -> Repair:
         NoTable: The stream has never run.
         WriterLives: A writer works, and something is to be mended.
     """
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         raise NoTable(folders.stream, folders.root)
     if apply:
         _refuse_beside_a_writer(folders)
@@ -139,43 +139,45 @@ def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterat
 
 def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
     name = f"newest entry of {table.name}/_delta_log"
-    version = torn_entry.cut_version(table)
-    if not delta_log.exists(table):
+    version = torn_entry.find_torn_version(table)
+    if not delta_log.has_log(table):
         return Check(name, Condition.BROKEN.value, "there is no log", f"restore {table} from a copy")
     if version is None:
-        return Check(name, Condition.OK.value, f"version {torn_entry.newest_version(table)} is whole")
-    path, found = delta_log.entry_path(table, version), f"version {version} is empty or cut"
+        return Check(name, Condition.OK.value, f"version {torn_entry.find_newest_version(table)} is whole")
+    path, found = delta_log.make_entry_path(table, version), f"version {version} is empty or cut"
     if version == 0 or torn_entry.is_in_checkpoint(table, version) or _was_acknowledged(folders, table, version):
         step = f"it was whole once, and what came after builds on it: restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
     if not apply:
         step = f"nobody was told that it landed: lockstep repair {folders.stream} --apply sets it aside"
         return Check(name, Condition.MENDABLE.value, found, step)
-    kept = torn_entry.set_aside(table, version, folders.control / "set-aside")
+    kept = torn_entry.move_out_of_log(table, version, folders.control / "set-aside")
     return Check(name, Condition.MENDED.value, f"{found}: set aside as {kept}", "start the stream")
 
 
 def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
     """What somebody else committed on top of a log of ours; nothing where nobody did."""
     for table in (folders.table, folders.ledger, folders.quarantine, folders.late):
-        newest = torn_entry.newest_version(table)
-        if newest is not None and (versions := foreign_versions(table, newest)):
+        newest = torn_entry.find_newest_version(table)
+        if newest is not None and (versions := find_foreign_versions(table, newest)):
             yield _foreign_commit(folders, table, versions, apply=apply)
 
 
 def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *, apply: bool) -> Check:
     """Setting it aside gives the table back as it was: its files must be there, and no log checkpoint may hold it."""
-    name, found = f"commits to {table.name}", foreign_commit(table, versions[-1]).problem
+    name, found = f"commits to {table.name}", find_foreign_commit(table, versions[-1]).problem
     whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
     if torn_entry.is_in_checkpoint(table, versions[-1]):
         return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
-    if wrong := some(wrong_files(named_files(table, versions[-1] - 1))):
+    if wrong := format_some(find_wrong_files(list_named_files(table, versions[-1] - 1))):
         return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
     if not apply:
         step = f"lockstep repair {folders.stream} --apply sets it aside: the table is then as it was before"
         return Check(name, Condition.MENDABLE.value, found, step)
-    kept = [torn_entry.set_aside(table, version, folders.control / "set-aside") for version in versions]
-    return Check(name, Condition.MENDED.value, f"{found}: set aside as {some([*map(str, kept)])}", "start the stream")
+    kept = [torn_entry.move_out_of_log(table, version, folders.control / "set-aside") for version in versions]
+    return Check(
+        name, Condition.MENDED.value, f"{found}: set aside as {format_some([*map(str, kept)])}", "start the stream"
+    )
 
 
 def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool:
@@ -183,7 +185,7 @@ def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool
     if table != folders.table:
         return False
     before = delta_log.read_entry(table, version - 1)
-    if before is None or before.head is None or torn_entry.cut_version(folders.ledger) is not None:
+    if before is None or before.head is None or torn_entry.find_torn_version(folders.ledger) is not None:
         return before is None or before.head is None
     return _held(folders.ledger) > before.head.batch
 
@@ -211,7 +213,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     gone = [str(batch) for batch in range(held + 1, head.batch + 1) if not _is_there(folders, missing.get(batch))]
     if gone:
         step = f"restore the files of {folders.ledger} from a copy; without them nothing says what these batches read"
-        return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {some(gone)}", step)
+        return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {format_some(gone)}", step)
     if not apply:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
         return Check(name, Condition.MENDABLE.value, found, step)
@@ -240,30 +242,30 @@ def _is_there(folders: StreamFolders, file: SideFile | None) -> bool:
 
 
 def _data_files(table: Path) -> Check:
-    files = named_files(table)
-    if wrong := some(wrong_files(files)):
+    files = list_named_files(table)
+    if wrong := format_some(find_wrong_files(files)):
         step = "restore them from a copy: readers of the table fail until then"
         return Check("files of the table", Condition.BROKEN.value, f"missing or of another size: {wrong}", step)
     return Check("files of the table", Condition.OK.value, f"{len(files)} files are there, with their sizes")
 
 
 def _state(folders: StreamFolders, head: Head) -> Check:
-    rows = ledger.positions(folders, head).values()
+    rows = ledger.read_positions(folders, head).values()
     sections, wrong = 0, []
     for row in rows:
         try:
-            sections += sum(1 for _ in sections_of(address_of(row), folders.state))
+            sections += sum(1 for _ in read_segments(find_state_version(row), folders.state))
         except StateDamaged as error:
             wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
     if wrong:
         step = f"restore {folders.state} from a copy; the rows of the table are whole, only the fold cannot go on"
-        return Check("state", Condition.BROKEN.value, some(wrong), step)
+        return Check("state", Condition.BROKEN.value, format_some(wrong), step)
     return Check("state", Condition.OK.value, f"{len(rows)} partitions, {sections} sections read, every checksum right")
 
 
 def _halt(head: Head) -> Check:
     if head.desired is Desired.HALTED:
-        return Check("halt", Condition.BROKEN.value, head.reason, resume_command(head.stream, head.findings))
+        return Check("halt", Condition.BROKEN.value, head.reason, make_resume_command(head.stream, head.findings))
     return Check("halt", Condition.OK.value, f"not halted; {head.desired.value}")
 
 
@@ -271,5 +273,5 @@ def _refuse_beside_a_writer(folders: StreamFolders) -> None:
     """The epoch may be unreadable in the log, so the newest liveness file decides."""
     epochs = [int(path.stem.partition("-")[2]) for path in folders.control.glob("liveness-*.json")]
     newest = max(epochs, default=0)
-    if pulse(folders.control, newest) is not None and writer_lives(folders.control, newest):
+    if read_heartbeat(folders.control, newest) is not None and is_writer_alive(folders.control, newest):
         raise WriterLives(folders.stream, newest)

@@ -9,36 +9,36 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.engine.driver.planner import clock_hour, hour_of
-from lockstep.engine.driver.positions import BatchIdentity, carried
+from lockstep.engine.driver.planner import choose_commit_hour, find_current_hour
+from lockstep.engine.driver.positions import BatchIdentity, make_retired_row
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import (
     NOTHING_THERE,
     Acceptance,
+    AcceptDeleted,
+    AcceptGrowth,
+    AcceptLoss,
+    Fixed,
     FromSnapshot,
-    Gone,
-    Grown,
-    Loss,
-    Mended,
     Quarantined,
     Recreated,
     SkipSession,
     Truncated,
-    options,
-    proposed,
-    uncovered,
+    find_unanswered,
+    list_options,
+    suggest_option,
 )
 from lockstep.integrity.suspension import SuspendedSession
 from lockstep.model.finding import Finding, Key
-from lockstep.operations.tables import opened
+from lockstep.operations.tables import open_table
 from lockstep.table import commit, ledger, side_tables
-from lockstep.table.commit import CommitKind, Landed, OutputLog
+from lockstep.table.commit import CommitKind, Committed, OutputLog
 from lockstep.table.delta_log import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import Accepted, LedgerRow
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator decided of a halt.
 
     Attributes:
@@ -56,7 +56,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class NotThere(LockstepError):
+class PositionMismatch(LockstepError):
     """What is accepted is not where the stream stands.
 
     Attributes:
@@ -64,24 +64,26 @@ class NotThere(LockstepError):
     """
 
     def __init__(self, stream: str, accepted: Acceptance, problem: str, *, instead: str | None = None) -> None:
-        self.accepted = options([accepted])
+        self.accepted = list_options([accepted])
         super().__init__(
             f"{self.accepted}: {problem}", next_step=instead or f"lockstep status {stream} shows partitions"
         )
 
 
-def accepted_rows(identity: BatchIdentity, known: Mapping[Key, LedgerRow], decision: Decision) -> list[LedgerRow]:
+def make_accepted_rows(
+    identity: BatchIdentity, known: Mapping[Key, LedgerRow], decision: ResumeDecision
+) -> list[LedgerRow]:
     """The rows of the resumption: a full set, and the first rows of partitions that a topic grew by.
 
     Raises:
         NotThere: A partition is not in the ledger, or a loss does not begin where it stands.
     """
-    rows = [carried(identity, row) for row in known.values()]
-    rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(Grown, decision, finding)]
+    rows = [make_retired_row(identity, row) for row in known.values()]
+    rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
     for accepted in sorted(decision.accepted, key=_order):
         places = [at for at, row in enumerate(rows) if _concerns(accepted, row, decision)]
-        if not places and not isinstance(accepted, Mended):
-            raise NotThere(decision.stream, accepted, "no such partition in the ledger, or no such finding")
+        if not places and not isinstance(accepted, Fixed):
+            raise PositionMismatch(decision.stream, accepted, "no such partition in the ledger, or no such finding")
         for at in places:
             rows[at] = _noted(_applied(rows[at], accepted, decision), rows[at], accepted, decision)
     return rows
@@ -89,27 +91,27 @@ def accepted_rows(identity: BatchIdentity, known: Mapping[Key, LedgerRow], decis
 
 def _order(accepted: Acceptance) -> bool:
     """What moves a position comes before what depends on it."""
-    return not isinstance(accepted, Loss)
+    return not isinstance(accepted, AcceptLoss)
 
 
-def _covered_by(kind: type[Acceptance], decision: Decision, finding: Finding) -> bool:
+def _covered_by(kind: type[Acceptance], decision: ResumeDecision, finding: Finding) -> bool:
     return any(isinstance(each, kind) and each.covers(finding) for each in decision.accepted)
 
 
-def _concerns(accepted: Acceptance, row: LedgerRow, decision: Decision) -> bool:
+def _concerns(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> bool:
     """Whether something is accepted of this row: of a whole topic, or of the halt, only where a finding says so."""
     if not accepted.concerns(row.topic, row.partition):
         return False
-    if isinstance(accepted, (Loss, SkipSession, FromSnapshot)):
+    if isinstance(accepted, (AcceptLoss, SkipSession, FromSnapshot)):
         lives = {each.topic_id for each in decision.findings if accepted.concerns(each.topic, each.partition)}
         return row.topic_id in lives if lives else not row.retired
     return _finding(accepted, row, decision) is not None
 
 
-def _finding(accepted: Acceptance, row: LedgerRow, decision: Decision) -> Finding | None:
+def _finding(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> Finding | None:
     """The finding about this row that is answered; of the whole halt only what nothing else answers."""
-    named = [each for each in decision.accepted if not isinstance(each, Mended)]
-    others = named if isinstance(accepted, Mended) else []
+    named = [each for each in decision.accepted if not isinstance(each, Fixed)]
+    others = named if isinstance(accepted, Fixed) else []
     for finding in decision.findings:
         here = (finding.topic_id, finding.partition) == (row.topic_id, row.partition)
         if here and accepted.covers(finding) and not any(other.covers(finding) for other in others):
@@ -117,11 +119,11 @@ def _finding(accepted: Acceptance, row: LedgerRow, decision: Decision) -> Findin
     return None
 
 
-def _applied(row: LedgerRow, accepted: Acceptance, decision: Decision) -> LedgerRow:
+def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:
     """The row after what is accepted of it."""
     finding = _finding(accepted, row, decision)
     match accepted:
-        case Loss():
+        case AcceptLoss():
             return _passed_over(row, accepted, decision)
         case SkipSession(session=session):
             others = [each for each in row.suspended_sessions if each.session != session]
@@ -134,7 +136,7 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: Decision) -> Ledger
             return replace(row, suspended_from=until)
         case Truncated():
             return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
-        case Recreated() | Gone():
+        case Recreated() | AcceptDeleted():
             return replace(row, retired=True)
         case _:
             return row
@@ -147,19 +149,19 @@ def _given_up_until(accepted: Acceptance, finding: Finding | None) -> int:
     return finding.until if finding else 0
 
 
-def _passed_over(row: LedgerRow, loss: Loss, decision: Decision) -> LedgerRow:
+def _passed_over(row: LedgerRow, loss: AcceptLoss, decision: ResumeDecision) -> LedgerRow:
     if loss.start != row.until:
-        instead = Loss(loss.topic, loss.partition, row.until, max(loss.until, row.until + 1))
-        raise NotThere(
+        instead = AcceptLoss(loss.topic, loss.partition, row.until, max(loss.until, row.until + 1))
+        raise PositionMismatch(
             decision.stream,
             loss,
             f"{loss.topic}/{loss.partition} stands at offset {row.until}",
-            instead=f"lockstep resume {decision.stream} {options([instead])} --why '...'",
+            instead=f"lockstep resume {decision.stream} {list_options([instead])} --why '...'",
         )
     return _moved(row, loss.until, decision)
 
 
-def _moved(row: LedgerRow, until: int, decision: Decision) -> LedgerRow:
+def _moved(row: LedgerRow, until: int, decision: ResumeDecision) -> LedgerRow:
     lost = f"offsets {row.until} to {until - 1}: {decision.why} ({decision.who})"
     return replace(row, until=until, leader_epoch=None, accepted_loss=lost)
 
@@ -172,7 +174,7 @@ def _taken_up(rows: list[LedgerRow], finding: Finding) -> LedgerRow:
     return replace(first, suspended_from=0, suspended_sessions=[], catching_up=False)
 
 
-def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: Decision) -> LedgerRow:
+def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:
     """The row with what was accepted, by whom and why."""
     finding = _finding(accepted, before, decision)
     note = Accepted(
@@ -201,7 +203,7 @@ class NotHalted(LockstepError):
         self.desired = desired
 
 
-class NotCovered(LockstepError):
+class UnansweredFindings(LockstepError):
     """A resumption does not answer every finding of the halt.
 
     Attributes:
@@ -213,7 +215,7 @@ class NotCovered(LockstepError):
         self, stream: str, findings: tuple[Finding, ...], accepted: Sequence[Acceptance], why: str = "..."
     ) -> None:
         left = "\n".join(f"  {finding}" for finding in findings)
-        whole = options([*accepted, *(proposed(finding) for finding in findings)])
+        whole = list_options([*accepted, *(suggest_option(finding) for finding in findings)])
         super().__init__(
             f"stream {stream} stays halted; what was given says nothing of:\n{left}",
             next_step=f"lockstep resume {stream} {whole} --why {shlex.quote(why)} (or --mended, where it was mended)",
@@ -222,7 +224,7 @@ class NotCovered(LockstepError):
         self.findings = findings
 
 
-def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acceptance]) -> Head:
+def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acceptance]) -> Head:
     """Resume a halted stream.
 
     1. Read the halt; each of its findings must be answered.
@@ -235,16 +237,18 @@ def resume(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acc
         NotCovered: Names the findings that nothing answers, and the whole command.
         NotThere: What is accepted is not where the stream stands.
     """
-    output = opened(folders)
+    output = open_table(folders)
     before = output.base().head  # 1
     _refuse_running(before)
-    if left := uncovered(before.findings, accepted):
-        places = {(row.topic, row.partition) for row in ledger.positions(folders, before).values()}
-        raise NotCovered(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
-    claimed = output.commit(commit.claim(before.epoch, output.table_id, _refuse_running)).head  # 2
+    if left := find_unanswered(before.findings, accepted):
+        places = {(row.topic, row.partition) for row in ledger.read_positions(folders, before).values()}
+        raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
+    claimed = output.commit(commit.commit_claim(before.epoch, output.table_id, _refuse_running)).head  # 2
     side_tables.SideLogs(folders).forward(claimed)
-    decision = Decision(stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why)
-    rows = accepted_rows(_identity(claimed, decision), ledger.positions(folders, claimed), decision)  # 3
+    decision = ResumeDecision(
+        stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why
+    )
+    rows = make_accepted_rows(_identity(claimed, decision), ledger.read_positions(folders, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
     landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
     side_tables.SideLogs(folders).forward(landed.head)
@@ -256,12 +260,12 @@ def _is_somewhere(accepted: Acceptance, places: Iterable[tuple[str, int]]) -> bo
     return any(accepted.concerns(topic, partition) for topic, partition in places)
 
 
-def _identity(head: Head, decision: Decision) -> BatchIdentity:
+def _identity(head: Head, decision: ResumeDecision) -> BatchIdentity:
     return BatchIdentity(
         generation=head.generation,
         batch=head.batch + 1,
         epoch=head.epoch,
-        committed_at=ledger.now(),
+        committed_at=ledger.read_clock(),
         batch_seconds=0.0,
         restart_cause=f"resume: {decision.why} ({decision.who})",
     )
@@ -275,11 +279,11 @@ def _commit(
     *,
     why: str,
     accepts_burst: bool,
-) -> Landed:
+) -> Committed:
     """Commit the resumption; again, for a later hour, when its hour is closed meanwhile."""
-    batch = commit.Batch(
+    batch = commit.BatchCommit(
         number=head.batch + 1,
-        commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
+        commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
         files=(),
         ledger=ledger.write_ledger(folders.ledger, rows),
         full_ledger_at=time.time(),
@@ -288,8 +292,8 @@ def _commit(
     )
     writer = commit.Writer(epoch=head.epoch, generation=head.generation)
     try:
-        return output.commit(commit.batch(writer, batch, kind=CommitKind.RESUME, reason=why))
-    except commit.Replan:
+        return output.commit(commit.commit_batch(writer, batch, kind=CommitKind.RESUME, reason=why))
+    except commit.HourClosed:
         return _commit(output, folders, output.base().head, rows, why=why, accepts_burst=accepts_burst)
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
 from lockstep.declare.stream import AnyStream
-from lockstep.settings import Settings, load_settings, settings_file
+from lockstep.settings import Settings, find_settings_file, load_settings
 
 HIDDEN = "(set, not shown)"
 PUBLIC_OPTIONS = re.compile(
@@ -60,19 +60,19 @@ class AllOptions(msgspec.Struct, frozen=True):
     options: tuple[Option, ...]
 
 
-def all_options(streams: Mapping[str, AnyStream]) -> AllOptions:
+def list_options(streams: Mapping[str, AnyStream]) -> AllOptions:
     """Read the settings and say where each value comes from.
 
     Raises:
         SettingsError: A setting is wrong.
     """
     settings = load_settings()
-    file = TomlConfigSettingsSource(Settings, settings_file())
+    file = TomlConfigSettingsSource(Settings, find_settings_file())
     given = {"environment": EnvSettingsSource(Settings)(), "file": file()}
     listed = list(_settings((), settings, given))
     for name in sorted(streams):
         listed += _stream(streams[name])
-    return AllOptions(str(settings_file()), settings_file().is_file(), tuple(listed))
+    return AllOptions(str(find_settings_file()), find_settings_file().is_file(), tuple(listed))
 
 
 def _settings(path: tuple[str, ...], model: BaseModel, given: Mapping[str, object]) -> Iterator[Option]:
@@ -89,7 +89,11 @@ def _settings(path: tuple[str, ...], model: BaseModel, given: Mapping[str, objec
 
 def _setting(path: tuple[str, ...], value: object, default: str, given: Mapping[str, object]) -> Option:
     origin = next((name for name, source in given.items() if _is_set(source, path)), "default")
-    places = {"environment": f"LOCKSTEP_{'__'.join(path[:2]).upper()}", "file": str(settings_file()), "default": ""}
+    places = {
+        "environment": f"LOCKSTEP_{'__'.join(path[:2]).upper()}",
+        "file": str(find_settings_file()),
+        "default": "",
+    }
     shown = HIDDEN if _may_be_secret(path) else _text(value)
     return Option(".".join(path), shown, default, origin, places[origin])
 

@@ -17,18 +17,18 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.operations.inspect.state import address_of
-from lockstep.operations.tables import opened
-from lockstep.state.changelog import SectionRef, read_header
+from lockstep.operations.inspect.state import find_state_version
+from lockstep.operations.tables import open_table
+from lockstep.state.changelog import SegmentRef, read_header
 from lockstep.table import commit, ledger, side_tables
-from lockstep.table.delta_log import Head, head_of_batch, head_since
+from lockstep.table.delta_log import Head, find_head_of_batch, find_head_since
 from lockstep.table.layout import StreamFolders
-from lockstep.table.written_by import written_by
+from lockstep.table.written_by import read_written_by
 
 _ORDER = ["batch", "topic_id", "partition"]
 
 
-def unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
+def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
     """State files that nothing can need any more. Safe beside a writer.
 
     1. Bring the ledger forward to the head: a batch that it lacks would look as if nobody needed its state.
@@ -43,8 +43,8 @@ def unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
         TableError: The table or the ledger is not as the head says.
         StateDamaged: A file that is needed is missing or damaged.
     """
-    side_tables.forward_beside_a_writer(folders, head)  # 1
-    live = reachable(folders, head)  # 2
+    side_tables.catch_up_beside_writer(folders, head)  # 1
+    live = find_reachable(folders, head)  # 2
     found = (path for path in sorted(folders.state.glob("*.state")) if path.name not in live)
     return [path for path in found if _is_over(path.name, head, live)]  # 3
 
@@ -61,18 +61,18 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
         NoTable: The stream has never run.
         TableError: The table is not as its head says.
     """
-    output = opened(folders)
+    output = open_table(folders)
     head = output.base().head
-    oldest = head_since(folders.table, time.time() - keep_seconds)
+    oldest = find_head_since(folders.table, time.time() - keep_seconds)
     floor = head.batch if oldest is None else max(oldest.batch, min(1, head.batch))
     if floor <= head.rewind_floor:
         return head
     if plan_only:
         return msgspec.structs.replace(head, rewind_floor=floor)
-    return output.commit(commit.floor(head.generation, floor)).head
+    return output.commit(commit.raise_rewind_floor(head.generation, floor)).head
 
 
-def reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
+def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
     """Names of the state files that a rewind to the floor or to any later batch, or the next batch, may read.
 
     What a batch from the floor on wrote, its own ledger row names. Before that lie only the chains of the sections
@@ -86,16 +86,16 @@ def reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
     return frozenset(named)
 
 
-def _in_force(folders: StreamFolders, head: Head) -> Iterator[SectionRef]:
+def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
     """The section of every partition ever read, as of the head and as of the floor.
 
     Where the log does not go back to the floor any more, the ledger is read from its first batch.
     """
-    at_floor = head_of_batch(folders.table, head.rewind_floor)
+    at_floor = find_head_of_batch(folders.table, head.rewind_floor)
     full_batch = at_floor.full_ledger_batch if at_floor is not None else 0
-    before = ledger.positions_at(folders, head.rewind_floor, full_batch=full_batch)
-    for row in (*ledger.positions(folders, head).values(), *before.values()):
-        if (section := address_of(row).section) is not None:
+    before = ledger.read_positions_at(folders, head.rewind_floor, full_batch=full_batch)
+    for row in (*ledger.read_positions(folders, head).values(), *before.values()):
+        if (section := find_state_version(row).section) is not None:
             yield section
 
 
@@ -105,7 +105,7 @@ def _is_over(name: str, head: Head, live: frozenset[str]) -> bool:
     Names of earlier builds do not say who wrote them: those are over once the epoch that holds the table is seen to
     name its files.
     """
-    by = written_by(name)
+    by = read_written_by(name)
     if by is not None:
         return by.is_over(head)
-    return any(other is not None and other.epoch == head.epoch for other in map(written_by, live))
+    return any(other is not None and other.epoch == head.epoch for other in map(read_written_by, live))

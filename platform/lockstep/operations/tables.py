@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.errors import LockstepError
-from lockstep.kafka.admin import ClusterView, Discovery
-from lockstep.kafka.client import admin_client
+from lockstep.kafka.admin import ClusterAdmin, ClusterView
+from lockstep.kafka.client import make_admin_client
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -31,35 +31,35 @@ class NoTable(LockstepError):
         self.root = root
 
 
-def opened(folders: StreamFolders) -> OutputLog:
+def open_table(folders: StreamFolders) -> OutputLog:
     """The log of a stream's table.
 
     Raises:
         NoTable: The stream has none yet.
     """
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         raise NoTable(folders.stream, folders.root)
     return OutputLog(folders.table)
 
 
-def head_or_none(folders: StreamFolders) -> Head | None:
+def try_read_head(folders: StreamFolders) -> Head | None:
     """The head of a stream's table; None while it has none.
 
     Raises:
         TableError: The table is not as its head says.
     """
-    return opened(folders).base().head if delta_log.exists(folders.table) else None
+    return open_table(folders).base().head if delta_log.has_log(folders.table) else None
 
 
-def discovery_of(kafka: KafkaSettings) -> Discovery:
+def make_cluster_admin(kafka: KafkaSettings) -> ClusterAdmin:
     """Questions to the cluster of the settings."""
-    return Discovery(admin_client(kafka), kafka.timeout_seconds)
+    return ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
 
 
-def view_of(kafka: KafkaSettings, topics: frozenset[str]) -> ClusterView:
+def make_view(kafka: KafkaSettings, topics: frozenset[str]) -> ClusterView:
     """Ids and offsets of some topics.
 
     Raises:
         KafkaError: The cluster did not answer.
     """
-    return discovery_of(kafka).view(topics)
+    return make_cluster_admin(kafka).view(topics)

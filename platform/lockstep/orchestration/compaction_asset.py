@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInterruptedError, MaterializeResult, asset
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
-from lockstep.orchestration.names import compaction_key, table_key
-from lockstep.orchestration.run_lifecycle import failed
+from lockstep.orchestration.names import make_compaction_key, make_table_key
+from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from lockstep.compaction.ledger_files import LedgerCompaction
     from lockstep.compaction.run import CompactionResult
 
+
 KINDS = {"spark", "deltalake"}
 PATIENCE_SECONDS = 10.0
 """A stop does not wait for long: of a bin that is not committed nothing is visible."""
 
 
-def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
     """The asset `<stream>/compaction`. It runs beside a writing stream; neither waits for the other."""
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(
-        key=compaction_key(stream),
-        deps=[table_key(stream)],
+        key=make_compaction_key(stream),
+        deps=[make_table_key(stream)],
         group_name=stream.name,
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
@@ -42,14 +43,14 @@ def compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         owners=owners,
     )
     def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
-        if not delta_log.exists(folders.table):
+        if not delta_log.has_log(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         context.log.info("compacting closed hours of %s", folders.table)
         try:
             ledger = _compact_ledger(folders)
             result = _compact(stream, folders, spark)
         except LockstepError as error:
-            raise failed(error) from error
+            raise report_failure(error) from error
         numbers = {name: getattr(result, name) for name in result.__struct_fields__ if name != "hours"}
         of_ledger = {f"ledger_{name}": getattr(ledger, name) for name in ledger.__struct_fields__}
         return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none", **of_ledger})
@@ -66,13 +67,15 @@ def _compact_ledger(folders: StreamFolders) -> "LedgerCompaction":
 
 def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "CompactionResult":
     def work() -> "CompactionResult":
-        from lockstep.compaction.run import compact_stream, on_spark
+        from lockstep.compaction.run import compact_on_spark, compact_stream
 
         session = spark.session(f"{stream.name} compaction")
-        return compact_stream(folders, rewriter=on_spark(session.sparkContext))
+        return compact_stream(folders, rewriter=compact_on_spark(session.sparkContext))
 
-    stopping = Stopping()
+    stopping = StopSignal()
     try:
-        return run_beside(work, stopping, patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel)
-    except Abandoned as abandoned:
+        return run_off_main_thread(
+            work, stopping, patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel
+        )
+    except StopTimeout as abandoned:
         raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); committed bins stay") from None

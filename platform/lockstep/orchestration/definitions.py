@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.orchestration.compaction_asset import compaction_asset
-from lockstep.orchestration.housekeeping_asset import housekeeping_asset
-from lockstep.orchestration.observed_assets import ledger_asset, topics_asset
-from lockstep.orchestration.table_asset import table_asset
-from lockstep.orchestration.table_check import table_check
+from lockstep.orchestration.compaction_asset import make_compaction_asset
+from lockstep.orchestration.housekeeping_asset import make_housekeeping_asset
+from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
+from lockstep.orchestration.table_asset import make_table_asset
+from lockstep.orchestration.table_check import make_table_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from lockstep.settings import Settings
 
 
-def stream_assets(
+def make_stream_assets(
     stream: AnyStream, settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition | AssetSpec]:
     """The table, its compaction and housekeeping, its topics and its ledger."""
     return [
-        topics_asset(stream, owners),
-        table_asset(stream, settings, owners),
-        ledger_asset(stream, settings, owners),
-        compaction_asset(stream, settings, owners),
-        housekeeping_asset(stream, settings, owners),
+        make_topics_asset(stream, owners),
+        make_table_asset(stream, settings, owners),
+        make_ledger_asset(stream, settings, owners),
+        make_compaction_asset(stream, settings, owners),
+        make_housekeeping_asset(stream, settings, owners),
     ]
 
 
-def stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:
+def make_stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:
     """The check of the table."""
-    return [table_check(stream, settings)]
+    return [make_table_check(stream, settings)]

@@ -7,8 +7,8 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.housekeeping import HousekeepingResult, run_housekeeping
-from lockstep.orchestration.names import housekeeping_key, table_key
-from lockstep.orchestration.run_lifecycle import failed
+from lockstep.orchestration.names import make_housekeeping_key, make_table_key
+from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
@@ -16,13 +16,13 @@ from lockstep.table.layout import StreamFolders
 KINDS = {"deltalake"}
 
 
-def housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
     """The asset `<stream>/housekeeping`: runs beside a writing stream, without Spark."""
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(
-        key=housekeeping_key(stream),
-        deps=[table_key(stream)],
+        key=make_housekeeping_key(stream),
+        deps=[make_table_key(stream)],
         group_name=stream.name,
         description=(
             f"Deletes what {stream.name}, its readers and a rewind of up to {settings.retention_hours:g} hours cannot "
@@ -33,12 +33,12 @@ def housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[s
         owners=owners,
     )
     def housekeeping(context: AssetExecutionContext) -> MaterializeResult[None]:
-        if not delta_log.exists(folders.table):
+        if not delta_log.has_log(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
             done = run_housekeeping(folders, retention_seconds=settings.retention_hours * 3600)
         except LockstepError as error:
-            raise failed(error) from error
+            raise report_failure(error) from error
         context.log.info("rewind floor of %s: batch %s", stream.name, done.rewind_floor)
         return _result(done)
 

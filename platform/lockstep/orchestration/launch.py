@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus
 
-from lockstep.engine.driver.handover import epoch_written_by, run_counts, run_heartbeat
+from lockstep.engine.driver.handover import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
-from lockstep.operations.lifecycle import startable, want_running
+from lockstep.operations.lifecycle import check_startable, set_running
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
@@ -23,11 +23,11 @@ from lockstep.orchestration.names import (
     OUTCOME_TAG,
     SUPERVISOR,
     WISH_TAG,
-    automatic_tags,
-    stream_job,
+    make_automatic_tags,
+    name_stream_job,
 )
 from lockstep.orchestration.supervisor_policy import RunStage
-from lockstep.orchestration.supervisor_sensor import unfinished_runs
+from lockstep.orchestration.supervisor_sensor import list_unfinished_runs
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
+
 
 WORKSPACE = "workspace.yaml"
 LAUNCH_SECONDS_MAX = 600
@@ -104,17 +105,17 @@ def start_stream(
         StartFailed: Its run ended, or does not begin.
         EnvironmentProblem: There is no Dagster here that could hold a run, or it refused.
     """
-    home, job = _home(stream.name, folder), stream_job(stream)
+    home, job = _home(stream.name, folder), name_stream_job(stream)
     folders = StreamFolders(stream.name, settings.table_root)
-    found = startable(folders)  # 1
+    found = check_startable(folders)  # 1
     if found.never_ending:
         return Launched(stream.name, job, "", home, found.epoch)
     cause = f"lockstep start ({who})"
     tags = {CAUSE_TAG: cause, WISH_TAG: str(found.wished_version)}
     if found.desired is not None and not found.lives:
-        tags = automatic_tags(LOCKSTEP_START, cause, want_running(folders, found, cause))  # 2
+        tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))  # 2
     with DagsterInstance.get() as instance:
-        run_id = start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
+        run_id = find_start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
         with run_heartbeat(folders.control, run_id):
             if instance.get_run_by_id(run_id) is None:
                 command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
@@ -136,13 +137,13 @@ def create_dagster_storage(home: Path) -> None:
         pass
 
 
-def start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
+def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
     """A run that the supervisor or another `lockstep start` asked for, and that lives; None when there is none."""
-    for run in unfinished_runs(stream, folders, instance):
+    for run in list_unfinished_runs(stream, folders, instance):
         known = instance.get_run_by_id(run.run_id)
         if known is None or known.tags.get(AUTOMATIC_TAG) not in {SUPERVISOR, LOCKSTEP_START}:
             continue
-        if run.stage is RunStage.QUEUED or run_counts(folders.control, run.run_id):
+        if run.stage is RunStage.QUEUED or is_run_counting(folders.control, run.run_id):
             return run.run_id
     return None
 
@@ -157,7 +158,7 @@ def await_writer(stream: str, folders: StreamFolders, instance: DagsterInstance,
     began = time.monotonic()
     while True:
         run = instance.get_run_by_id(run_id)
-        if (epoch := epoch_written_by(folders.control, run_id)) is not None:
+        if (epoch := find_epoch_written_by(folders.control, run_id)) is not None:
             return epoch
         waited = time.monotonic() - began
         if run is None or run.is_finished:
@@ -181,13 +182,13 @@ def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, 
         StreamHalted: The stream is halted.
         StartFailed: Nobody writes.
     """
-    found = startable(folders)
+    found = check_startable(folders)
     if found.never_ending:
         return found.epoch
-    raise StartFailed(stream, run_id, f"run {run_id} ended: {end_of_run(instance, run_id)}")
+    raise StartFailed(stream, run_id, f"run {run_id} ended: {find_end_of_run(instance, run_id)}")
 
 
-def end_of_run(instance: DagsterInstance, run_id: str) -> str:
+def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
     """How a run ended, with the reason that Dagster has for it."""
     run = instance.get_run_by_id(run_id)
     if run is None:

@@ -9,6 +9,7 @@ from dagster import AssetKey
 if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
 
+
 CAUSE_TAG = "lockstep/cause"
 """Why a run was started; goes into the ledger."""
 AUTOMATIC_TAG = "lockstep/automatic"
@@ -36,62 +37,62 @@ MAINTENANCE = {"lockstep/work": "maintenance"}
 """Tags of runs that come for all streams at one time; deploy/dagster.yaml says how many run at once."""
 
 
-def table_key(stream: AnyStream) -> AssetKey:
+def make_table_key(stream: AnyStream) -> AssetKey:
     """The asset of the stream's table."""
     return AssetKey([stream.name, "table"])
 
 
-def compaction_key(stream: AnyStream) -> AssetKey:
+def make_compaction_key(stream: AnyStream) -> AssetKey:
     """The asset of the stream's compaction."""
     return AssetKey([stream.name, "compaction"])
 
 
-def housekeeping_key(stream: AnyStream) -> AssetKey:
+def make_housekeeping_key(stream: AnyStream) -> AssetKey:
     """The asset of the stream's housekeeping."""
     return AssetKey([stream.name, "housekeeping"])
 
 
-def topics_key(stream: AnyStream) -> AssetKey:
+def make_topics_key(stream: AnyStream) -> AssetKey:
     """The companion that shows the stream's topics."""
     return AssetKey([stream.name, "topics"])
 
 
-def ledger_key(stream: AnyStream) -> AssetKey:
+def make_ledger_key(stream: AnyStream) -> AssetKey:
     """The companion that shows the stream's ledger."""
     return AssetKey([stream.name, "ledger"])
 
 
-def topics_partitions(stream: AnyStream) -> str:
+def make_topics_partitions(stream: AnyStream) -> str:
     """The set of dynamic partitions, one a topic."""
     return f"{stream.name}_topics"
 
 
-def stream_job(stream: AnyStream) -> str:
+def name_stream_job(stream: AnyStream) -> str:
     """The job that runs the stream."""
     return f"{stream.name}_stream"
 
 
-def compaction_job(stream: AnyStream) -> str:
+def name_compaction_job(stream: AnyStream) -> str:
     """The job that compacts closed hours."""
     return f"{stream.name}_compaction"
 
 
-def housekeeping_job(stream: AnyStream) -> str:
+def name_housekeeping_job(stream: AnyStream) -> str:
     """The job that deletes what nothing can need any more."""
     return f"{stream.name}_housekeeping"
 
 
-def checks_job(stream: AnyStream) -> str:
+def name_checks_job(stream: AnyStream) -> str:
     """The job that runs the checks of the table."""
     return f"{stream.name}_checks"
 
 
-def topics_sensor(stream: AnyStream) -> str:
+def name_topics_sensor(stream: AnyStream) -> str:
     """The sensor that looks for new topics."""
     return f"{stream.name}_topics"
 
 
-def automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
+def make_automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
     """Tags of a run that no person launches.
 
     Args:
@@ -102,39 +103,39 @@ def automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
     return {CAUSE_TAG: cause, AUTOMATIC_TAG: asked_by, EPOCH_TAG: str(epoch)}
 
 
-def run_configuration(stream: AnyStream, *, available_now: bool) -> dict[str, object]:
+def make_run_configuration(stream: AnyStream, *, available_now: bool) -> dict[str, object]:
     """The configuration of a run of the stream's job."""
-    return {"ops": {table_key(stream).to_python_identifier(): {"config": {"available_now": available_now}}}}
+    return {"ops": {make_table_key(stream).to_python_identifier(): {"config": {"available_now": available_now}}}}
 
 
-def supervisor_sensor(stream: AnyStream) -> str:
+def name_supervisor_sensor(stream: AnyStream) -> str:
     """The sensor that keeps the stream running."""
     return f"{stream.name}_supervisor"
 
 
-def all_assets(stream: AnyStream) -> tuple[AssetKey, ...]:
+def list_all_assets(stream: AnyStream) -> tuple[AssetKey, ...]:
     """All assets of the stream."""
-    keys = (topics_key, table_key, ledger_key, compaction_key, housekeeping_key)
+    keys = (make_topics_key, make_table_key, make_ledger_key, make_compaction_key, make_housekeeping_key)
     return tuple(key(stream) for key in keys)
 
 
-def all_jobs(stream: AnyStream) -> tuple[str, ...]:
+def list_all_jobs(stream: AnyStream) -> tuple[str, ...]:
     """All jobs of the stream."""
-    return stream_job(stream), compaction_job(stream), housekeeping_job(stream), checks_job(stream)
+    return name_stream_job(stream), name_compaction_job(stream), name_housekeeping_job(stream), name_checks_job(stream)
 
 
-def all_instigators(stream: AnyStream) -> tuple[str, ...]:
+def list_all_instigators(stream: AnyStream) -> tuple[str, ...]:
     """All sensors and schedules of the stream."""
-    jobs = (compaction_job, housekeeping_job, checks_job)
-    schedules = (*(schedule_of(job(stream)) for job in jobs), rotation_schedule(stream))
-    return topics_sensor(stream), supervisor_sensor(stream), *schedules
+    jobs = (name_compaction_job, name_housekeeping_job, name_checks_job)
+    schedules = (*(name_schedule(job(stream)) for job in jobs), name_rotation_schedule(stream))
+    return name_topics_sensor(stream), name_supervisor_sensor(stream), *schedules
 
 
-def rotation_schedule(stream: AnyStream) -> str:
+def name_rotation_schedule(stream: AnyStream) -> str:
     """The schedule that replaces the never-ending run."""
     return f"{stream.name}_rotation"
 
 
-def schedule_of(job: str) -> str:
+def name_schedule(job: str) -> str:
     """The schedule of a job, as Dagster calls it unless told otherwise."""
     return f"{job}_schedule"

@@ -29,15 +29,15 @@ from dagster import (
 from dagster._core.definitions.metadata import RawMetadataValue
 
 from lockstep.declare.stream import AnyStream
-from lockstep.operations.durations import duration
-from lockstep.operations.inspect.topics import TopicLifecycle, TopicsOfStream, TopicStatus, topics_of
+from lockstep.operations.durations import format_duration
+from lockstep.operations.inspect.topics import TopicLifecycle, TopicsOfStream, TopicStatus, read_topics
 from lockstep.orchestration import names
-from lockstep.orchestration.table_asset import ledger_freshness
+from lockstep.orchestration.table_asset import make_ledger_freshness
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, positions
+from lockstep.table.ledger import LedgerRow, read_positions
 
 T = TypeVar("T")
 
@@ -53,11 +53,11 @@ STATE, FIRST_SEEN, BATCH = "state", "first_seen", "batch"
 UNBOUNDED = "for ever"
 
 
-def topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
+def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
     """The asset `<stream>/topics`: what each topic does, together and as a partition of its own."""
     return AssetSpec(
-        key=names.topics_key(stream),
-        partitions_def=DynamicPartitionsDefinition(name=names.topics_partitions(stream)),
+        key=names.make_topics_key(stream),
+        partitions_def=DynamicPartitionsDefinition(name=names.make_topics_partitions(stream)),
         group_name=stream.name,
         description=(
             f"The Kafka topics that match `{stream.topics.pattern}`. The latest observation holds a table of all of "
@@ -71,11 +71,11 @@ def topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
     )
 
 
-def ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -> AssetSpec:
+def make_ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -> AssetSpec:
     """The asset `<stream>/ledger`: what was read, in which batch; written by the stream itself."""
     return AssetSpec(
-        key=names.ledger_key(stream),
-        deps=[names.table_key(stream)],
+        key=names.make_ledger_key(stream),
+        deps=[names.make_table_key(stream)],
         group_name=stream.name,
         description=(
             f"What {stream.name} has read: one row per topic partition and batch, with offsets, counts, holes and "
@@ -86,7 +86,7 @@ def ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -
         metadata={"dagster/uri": StreamFolders(stream.name, settings.table_root).ledger.as_uri()},
         kinds={"deltalake"},
         owners=list(owners),
-        freshness_policy=ledger_freshness(stream.trigger),
+        freshness_policy=make_ledger_freshness(stream.trigger),
     )
 
 
@@ -113,7 +113,7 @@ def observe_topics(
         KafkaError: Kafka does not answer.
         TableError: The table is not as its head says.
     """
-    found, now = topics_of(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
+    found, now = read_topics(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
     before = _last_observations(instance, stream)
     changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
     events = []
@@ -148,7 +148,7 @@ def observe_ledger(
         return []
     head = OutputLog(folders.table).base().head
     newest = max(row.committed_at for row in rows).timestamp()
-    key, batch = names.ledger_key(stream), f"{head.generation}.{head.batch}"
+    key, batch = names.make_ledger_key(stream), f"{head.generation}.{head.batch}"
     metadata: dict[str, RawMetadataValue] = {
         "lag_messages": lag_messages,
         "newest_batch_at": MetadataValue.timestamp(newest),
@@ -170,7 +170,7 @@ def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:
     headroom = [topic.headroom_seconds for topic in found.topics if topic.headroom_seconds is not None]
     counted = {life: sum(topic.state is life for topic in found.topics) for life in TopicLifecycle}
     return AssetObservation(
-        names.topics_key(stream),
+        names.make_topics_key(stream),
         metadata={
             "all_topics": MetadataValue.table([_record(topic) for topic in _shown(found.topics)], TOPIC_COLUMNS),
             "lag_messages": sum(topic.lag_messages or 0 for topic in found.topics),
@@ -208,8 +208,8 @@ def _record(topic: TopicStatus) -> TableRecord:
             "partitions": topic.partitions,
             "messages": topic.messages,
             "lag": topic.lag_messages,
-            "headroom": duration(topic.headroom_seconds),
-            "retention": (duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
+            "headroom": format_duration(topic.headroom_seconds),
+            "retention": (format_duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
             "oldest": _utc(topic.first_message),
             "newest": _utc(topic.last_message),
         }
@@ -230,7 +230,7 @@ def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> Asse
     newest = {} if topic.last_message is None else {"newest_message": _timestamp(topic.last_message)}
     oldest = {} if topic.first_message is None else {"oldest_message": _timestamp(topic.first_message)}
     return AssetObservation(
-        names.topics_key(stream),
+        names.make_topics_key(stream),
         partition=topic.topic,
         metadata={
             STATE: topic.state.value,
@@ -246,7 +246,7 @@ def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> Asse
 
 def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
     """The metadata of each topic's last observation of its own."""
-    key, kind = names.topics_key(stream), DagsterEventType.ASSET_OBSERVATION
+    key, kind = names.make_topics_key(stream), DagsterEventType.ASSET_OBSERVATION
     newest = instance.get_latest_storage_id_by_partition(key, kind)
     found: dict[str, Mapping[str, object]] = {}
     for ids in _portions(sorted(newest.values()), ASKED_AT_ONCE):
@@ -264,16 +264,16 @@ def _metadata(record: EventLogRecord) -> Mapping[str, object]:
 
 def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
     """The batch by which the ledger was materialized last; None without one."""
-    event = instance.get_latest_materialization_event(names.ledger_key(stream))
+    event = instance.get_latest_materialization_event(names.make_ledger_key(stream))
     materialization = event.asset_materialization if event is not None else None
     value = materialization.metadata.get(BATCH) if materialization is not None else None
     return value.value if value is not None else None
 
 
 def _positions(folders: StreamFolders) -> Collection[LedgerRow]:
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         return ()
-    return positions(folders, OutputLog(folders.table).base().head).values()
+    return read_positions(folders, OutputLog(folders.table).base().head).values()
 
 
 def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -296,7 +296,7 @@ AGAIN_SECONDS = 60.0
 """After a new topic they are looked at again after a minute, by which time the stream should read it."""
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class ObservationCursor(msgspec.Struct, frozen=True):
     """When the topics were looked at last.
 
     Attributes:
@@ -317,15 +317,17 @@ class TopicLook(msgspec.Struct, frozen=True):
     """
 
     shows_all: bool
-    after: Sweep
+    after: ObservationCursor
 
 
-def due(wanted: Collection[str], registered: Collection[str], sweep: Sweep, now: float) -> TopicLook | None:
+def find_next_topics(
+    wanted: Collection[str], registered: Collection[str], sweep: ObservationCursor, now: float
+) -> TopicLook | None:
     """The look that is due: at once when a topic is new, else in turns; None when there is none."""
     if not set(wanted) <= set(registered):
-        return TopicLook(shows_all=True, after=Sweep(looked_at=now - SWEEP_SECONDS + AGAIN_SECONDS))
+        return TopicLook(shows_all=True, after=ObservationCursor(looked_at=now - SWEEP_SECONDS + AGAIN_SECONDS))
     if not 0 <= now - sweep.looked_at < SWEEP_SECONDS:
-        return TopicLook(shows_all=True, after=Sweep(looked_at=now))
+        return TopicLook(shows_all=True, after=ObservationCursor(looked_at=now))
     if sweep.behind:
-        return TopicLook(shows_all=False, after=Sweep(looked_at=sweep.looked_at))
+        return TopicLook(shows_all=False, after=ObservationCursor(looked_at=sweep.looked_at))
     return None

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from lockstep.declare.stream import AnyStream
 
+
 ASSET_JOB = "__ASSET_JOB"
 """Dagster's own job for assets that are materialized without a job."""
 OVER = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
@@ -65,12 +66,12 @@ class PruningScope(msgspec.Struct, frozen=True):
         """All that the streams are in Dagster, and the pruning itself."""
         listed = list(streams)
         return PruningScope(
-            jobs=frozenset([*(name for stream in listed for name in names.all_jobs(stream)), names.PRUNING_JOB]),
-            assets=frozenset(key for stream in listed for key in names.all_assets(stream)),
+            jobs=frozenset([*(name for stream in listed for name in names.list_all_jobs(stream)), names.PRUNING_JOB]),
+            assets=frozenset(key for stream in listed for key in names.list_all_assets(stream)),
             instigators=frozenset(
                 [
-                    *(name for stream in listed for name in names.all_instigators(stream)),
-                    names.schedule_of(names.PRUNING_JOB),
+                    *(name for stream in listed for name in names.list_all_instigators(stream)),
+                    names.name_schedule(names.PRUNING_JOB),
                 ]
             ),
         )
@@ -114,7 +115,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
 
 
-def prune(instance: DagsterInstance, scope: PruningScope, limits: PruningLimits, now: float) -> Pruned:
+def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: PruningLimits, now: float) -> Pruned:
     """Delete what is old. It may be killed at any moment: the next one goes on.
 
     1. Ended runs.

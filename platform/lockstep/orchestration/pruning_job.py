@@ -8,24 +8,24 @@ from dagster import JobDefinition, OpExecutionContext, job, op
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune
+from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune_storage
 from lockstep.settings import DagsterSettings
 
 DAY_SECONDS = 86_400.0
 
 
-def limits_of(settings: DagsterSettings) -> PruningLimits:
+def read_limits(settings: DagsterSettings) -> PruningLimits:
     """What stays, as the installation's settings have it."""
     return PruningLimits(seconds=settings.retention_days * DAY_SECONDS, runs_max=settings.runs_max)
 
 
-def pruning_job(streams: Iterable[AnyStream], settings: DagsterSettings) -> JobDefinition:
+def make_pruning_job(streams: Iterable[AnyStream], settings: DagsterSettings) -> JobDefinition:
     """The job `dagster_pruning`."""
-    scope, limits = PruningScope.of(streams), limits_of(settings)
+    scope, limits = PruningScope.of(streams), read_limits(settings)
 
     @op(description="Deletes old runs, events without a run, results of checks and ticks of these streams.")
     def prune_dagster(context: OpExecutionContext) -> None:
-        pruned = prune(context.instance, scope, limits, time.time())
+        pruned = prune_storage(context.instance, scope, limits, time.time())
         context.add_output_metadata(msgspec.structs.asdict(pruned))
         context.log.info("deleted: %s", pruned)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.driver.handover import Phase, Pulse
-from lockstep.orchestration.observed_assets import Sweep
+from lockstep.engine.driver.handover import HeartbeatRecord, Phase
+from lockstep.orchestration.observed_assets import ObservationCursor
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ class Cursor(msgspec.Struct, frozen=True):
     awaited: str = ""
     attempt: int = 0
     asked_at: float = 0.0
-    sweep: Sweep = Sweep()
+    sweep: ObservationCursor = ObservationCursor()
 
     def encode(self) -> str:
         """As sorted JSON."""
         return msgspec.json.encode(self, order="sorted").decode()
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to see.
 
     Attributes:
@@ -79,12 +79,12 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     head: Head | None
     wanted: frozenset[str]
     subscribed: frozenset[str] = frozenset()
-    pulse: Pulse | None = None
+    pulse: HeartbeatRecord | None = None
     on_its_way: str | None = None
     unfinished: frozenset[str] = frozenset()
 
 
-class Restart(msgspec.Struct, frozen=True):
+class RestartRequest(msgspec.Struct, frozen=True):
     """A run to ask for.
 
     Attributes:
@@ -100,12 +100,12 @@ class Restart(msgspec.Struct, frozen=True):
     added: tuple[str, ...]
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RestartDecision(msgspec.Struct, frozen=True):
     """What to do, what to remember, and what to say of it."""
 
     cursor: Cursor
     says: str
-    restart: Restart | None = None
+    restart: RestartRequest | None = None
 
 
 def read_cursor(text: str | None) -> tuple[Cursor, str]:
@@ -121,7 +121,7 @@ def read_cursor(text: str | None) -> tuple[Cursor, str]:
     return cursor, ""
 
 
-def decide(look: Look, cursor: Cursor, now: float) -> Decision:
+def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> RestartDecision:
     """Decide.
 
     1. A stream that has never run, or was stopped, held or halted, is left alone.
@@ -133,16 +133,16 @@ def decide(look: Look, cursor: Cursor, now: float) -> Decision:
     counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
     added = tuple(sorted(look.wanted - look.subscribed))
     if look.head is None or look.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
-        return Decision(seen, f"{counts}; {_left_alone(look.head)}")
+        return RestartDecision(seen, f"{counts}; {_left_alone(look.head)}")
     if not added:
-        return Decision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
+        return RestartDecision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
     waiting = _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at)
     if waiting:
-        return Decision(seen, f"{counts}, {len(added)} new ({_some(added)}); {waiting}")
+        return RestartDecision(seen, f"{counts}, {len(added)} new ({_some(added)}); {waiting}")
     return _restart(look.head, seen, now, added)
 
 
-def _seen(look: Look, cursor: Cursor, now: float) -> Cursor:
+def _seen(look: SensorObservation, cursor: Cursor, now: float) -> Cursor:
     """The cursor with what this look saw of the writer."""
     sign = _sign(look)
     same_epoch = sign.partition(":")[0] == cursor.pulse.partition(":")[0]
@@ -154,7 +154,7 @@ def _seen(look: Look, cursor: Cursor, now: float) -> Cursor:
     )
 
 
-def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> Decision:
+def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> RestartDecision:
     asked = _digest(added)
     attempt = cursor.attempt + 1 if asked == cursor.asked else 0
     run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}"
@@ -166,8 +166,8 @@ def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> 
         attempt=attempt,
         asked_at=now,
     )
-    restart = Restart(run_key, head.epoch, head.desired is Desired.RUNNING, added)
-    return Decision(after, f"{len(added)} new topics: {_some(added)}", restart)
+    restart = RestartRequest(run_key, head.epoch, head.desired is Desired.RUNNING, added)
+    return RestartDecision(after, f"{len(added)} new topics: {_some(added)}", restart)
 
 
 def _left_alone(head: Head | None) -> str:
@@ -176,7 +176,7 @@ def _left_alone(head: Head | None) -> str:
     return f"the stream is {head.desired.value} ({head.reason}) and is left alone"
 
 
-def _waiting(look: Look, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
+def _waiting(look: SensorObservation, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
     """What there is to wait for; empty when there is nothing."""
     if look.on_its_way is not None:
         return f"run {look.on_its_way} is on its way"
@@ -197,7 +197,7 @@ def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
     return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
 
 
-def _writer_is_new(look: Look, cursor: Cursor, now: float) -> str:
+def _writer_is_new(look: SensorObservation, cursor: Cursor, now: float) -> str:
     """Whether a writer was seen too short a time to judge it: it may be gone, or about to subscribe; why."""
     since = now - cursor.writer_at
     if look.pulse is None or look.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
@@ -205,20 +205,20 @@ def _writer_is_new(look: Look, cursor: Cursor, now: float) -> str:
     return "whether its last run lives, and what it subscribes, is seen at the next looks"
 
 
-def _supervised(look: Look, before: Cursor, still_seconds: float) -> str:
+def _supervised(look: SensorObservation, before: Cursor, still_seconds: float) -> str:
     """Whether to leave a writer that is gone to the supervisor; why."""
     if look.head is None or look.head.desired is not Desired.RUNNING or _lives(look, before):
         return ""
     return "no writer counts: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
 
 
-def _lives(look: Look, cursor: Cursor) -> bool:
+def _lives(look: SensorObservation, cursor: Cursor) -> bool:
     """Whether the writer counted on since the last look, some seconds ago."""
     ended = look.pulse is None or look.pulse.phase is Phase.ENDED
     return not ended and _sign(look) != cursor.pulse
 
 
-def _sign(look: Look) -> str:
+def _sign(look: SensorObservation) -> str:
     if look.head is None:
         return ""
     return f"{look.head.epoch}:{look.pulse.counter if look.pulse is not None else ''}"

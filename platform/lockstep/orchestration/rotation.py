@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from dagster import DagsterRunStatus, RunRequest, RunsFilter, SkipReason
 
-from lockstep.engine.driver.handover import Phase, pulse
-from lockstep.operations.durations import duration
-from lockstep.orchestration.names import ROTATION, automatic_tags, run_configuration, stream_job
+from lockstep.engine.driver.handover import Phase, read_heartbeat
+from lockstep.operations.durations import format_duration
+from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration, name_stream_job
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired
@@ -26,34 +26,35 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
+
 YOUNG = timedelta(hours=12)
 """A run that is younger was started by something else meanwhile, and stays until tomorrow."""
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 
 
-def rotate(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:
+def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:
     """Ask for a run that takes over from the one that writes, or say why not.
 
     Raises:
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream.name, settings.table_root)
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         return SkipReason(f"{stream.name} has no table yet")
     head = OutputLog(folders.table).base().head
-    last = pulse(folders.control, head.epoch)
+    last = read_heartbeat(folders.control, head.epoch)
     if head.desired is not Desired.RUNNING or last is None or last.phase is not Phase.WRITING or not last.never_ending:
         return SkipReason(f"no never-ending run of {stream.name} writes ({head.desired.value}: {head.reason})")
-    if instance.get_run_ids(RunsFilter(job_name=stream_job(stream), statuses=NOT_WORKING_YET), limit=1):
+    if instance.get_run_ids(RunsFilter(job_name=name_stream_job(stream), statuses=NOT_WORKING_YET), limit=1):
         return SkipReason("a run is on its way")
     record = instance.get_run_record_by_id(last.run_id) if last.run_id else None
     if record is None:
         return SkipReason("the run that writes is none of this Dagster: there is nothing to rotate")
     age = time.time() - (record.start_time or record.create_timestamp.timestamp())
     if age < YOUNG.total_seconds():
-        return SkipReason(f"run {last.run_id} is {duration(age)} old")
+        return SkipReason(f"run {last.run_id} is {format_duration(age)} old")
     return RunRequest(
         run_key=f"{stream.name}-rotation-{last.run_id}",
-        run_config=run_configuration(stream, available_now=False),
-        tags=automatic_tags(ROTATION, f"{ROTATION} of a run of {duration(age)}", head.epoch),
+        run_config=make_run_configuration(stream, available_now=False),
+        tags=make_automatic_tags(ROTATION, f"{ROTATION} of a run of {format_duration(age)}", head.epoch),
     )

@@ -40,12 +40,12 @@ from dagster import (
     MetadataValue,
 )
 
-from lockstep.engine.driver.handover import Phase, pulse, writer_lives
-from lockstep.engine.driver.loop import Outcome
+from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.metrics import BatchReport, Window
 from lockstep.errors import Fenced
-from lockstep.operations.lifecycle import desired_of, set_by_claim
-from lockstep.orchestration.names import OUTCOME_TAG, stream_job
+from lockstep.operations.lifecycle import read_desired_state, set_by_claim
+from lockstep.orchestration.names import OUTCOME_TAG, name_stream_job
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from dagster._core.definitions.metadata import RawMetadataValue
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.engine.driver.main_thread import Stopping
+    from lockstep.engine.driver.main_thread import StopSignal
     from lockstep.errors import LockstepError
     from lockstep.integrity.resume_options import StreamHalted
 
@@ -68,8 +68,8 @@ NO_RETRY = {"dagster/max_retries": "0"}
 """The tag by which Dagster's own run retries leave a run alone."""
 
 
-def ended(
-    context: AssetExecutionContext, progress: RunProgress, outcome: Outcome, reason: str, *, never_ending: bool
+def end_run(
+    context: AssetExecutionContext, progress: RunProgress, outcome: RunOutcome, reason: str, *, never_ending: bool
 ) -> MaterializeResult[None] | None:
     """End a run that did not end in an error.
 
@@ -80,15 +80,15 @@ def ended(
         DagsterExecutionInterruptedError: It was stopped; Dagster shows it as canceled.
     """
     context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: outcome.value})
-    if outcome is not Outcome.STOPPED and not never_ending:
+    if outcome is not RunOutcome.STOPPED and not never_ending:
         return MaterializeResult(metadata=progress.final(outcome.value))
     progress.log_final(outcome.value)
-    if outcome is not Outcome.STOPPED:
+    if outcome is not RunOutcome.STOPPED:
         return None
     raise DagsterExecutionInterruptedError(f"stopped ({reason}); the next start goes on from the last commit")
 
 
-def halted(context: AssetExecutionContext, error: StreamHalted) -> Failure:
+def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
     """The failure of a run that may not be started again before an operator looked."""
     context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
     findings = [msgspec.to_builtins(finding) for finding in error.findings]
@@ -96,7 +96,7 @@ def halted(context: AssetExecutionContext, error: StreamHalted) -> Failure:
     return Failure(description=str(error), metadata=metadata, allow_retries=False)
 
 
-def failed(error: LockstepError) -> Failure:
+def report_failure(error: LockstepError) -> Failure:
     """The failure of a run that may be started again."""
     return Failure(description=str(error), metadata={"next": error.next_step})
 
@@ -105,27 +105,27 @@ SKIPPED = "skipped"
 """Metadata of a materialization for which no run was needed, and the outcome of such a run."""
 
 
-def up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:
+def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:
     """What a run that ends by itself gives where a never-ending one writes; None where none does.
 
     It may not take over from that run and then end, and it has nothing to add: so it leaves the table alone and
     succeeds, and what comes after the table goes on.
     """
     folders = StreamFolders(stream.name, root)
-    if not never_ending_run_lives(folders):
+    if not is_never_ending_run_alive(folders):
         return None
     note = f"a never-ending run keeps {stream.name} up to date; this run left the table alone"
-    context.log.info("%s (to hand over to a new one, launch the job %s)", note, stream_job(stream))
+    context.log.info("%s (to hand over to a new one, launch the job %s)", note, name_stream_job(stream))
     context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: SKIPPED})
     head = OutputLog(folders.table).base().head
-    last = pulse(folders.control, head.epoch)
+    last = read_heartbeat(folders.control, head.epoch)
     run = last.run_id if last is not None else ""
     known = context.instance.get_run_by_id(run) is not None if run else False
     live: RawMetadataValue = MetadataValue.dagster_run(run) if known else "not a run of this Dagster instance"
     return MaterializeResult(metadata={SKIPPED: note, "live_run": live, "epoch": head.epoch, "batch": head.batch})
 
 
-def refuse_unseen(stream: AnyStream, instance: DagsterInstance, run: DagsterRun) -> None:
+def require_persistent_instance(stream: AnyStream, instance: DagsterInstance, run: DagsterRun) -> None:
     """A run that goes on for ever must be visible somewhere, or nobody can stop it.
 
     Raises:
@@ -141,15 +141,15 @@ def refuse_unseen(stream: AnyStream, instance: DagsterInstance, run: DagsterRun)
         )
 
 
-def never_ending_run_lives(folders: StreamFolders) -> bool:
+def is_never_ending_run_alive(folders: StreamFolders) -> bool:
     """Whether a run that is never to end holds the table and counts; takes a second when one does."""
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         return False
     epoch = OutputLog(folders.table).base().head.epoch
-    last = pulse(folders.control, epoch)
+    last = read_heartbeat(folders.control, epoch)
     if last is None or not last.never_ending or last.phase is not Phase.WRITING:
         return False
-    return writer_lives(folders.control, epoch)
+    return is_writer_alive(folders.control, epoch)
 
 
 LOG = logging.getLogger("lockstep")
@@ -158,14 +158,14 @@ ASK_SECONDS = 5.0
 OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 
 
-class OwnRun:
+class RunStatusPoller:
     """Asks now and then. Never decides who may write: the epoch does."""
 
     def __init__(self, instance: DagsterInstance, run_id: str) -> None:
         self._instance, self._run_id = instance, run_id
         self._asked = time.monotonic()
 
-    def tick(self, stopping: Stopping) -> None:
+    def tick(self, stopping: StopSignal) -> None:
         """Ask for a stop when somebody terminates the run, or Dagster holds it for over (a time-out; deleted)."""
         if time.monotonic() - self._asked < ASK_SECONDS:
             return
@@ -182,10 +182,10 @@ class OwnRun:
 
     def terminated_by_a_person(self) -> bool:
         """Whether somebody asked Dagster to terminate the run; a bare signal is nobody's wish."""
-        return asked_to_terminate(self._instance, self._run_id)
+        return was_terminated_by_user(self._instance, self._run_id)
 
 
-def asked_to_terminate(instance: DagsterInstance, run_id: str) -> bool:
+def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
     """Whether somebody asked Dagster to terminate a run, whatever became of it: its process may have died over it."""
     run = instance.get_run_by_id(run_id)
     if run is None:
@@ -213,19 +213,19 @@ def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
     Raises:
         TableError: The table is not as its head says.
     """
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         return False
     output = OutputLog(folders.table)
     head = output.base().head
-    if desired_of(head) in {Desired.STOPPED, Desired.HELD}:
+    if read_desired_state(head) in {Desired.STOPPED, Desired.HELD}:
         return False
-    last = pulse(folders.control, head.epoch)
-    if last is not None and last.run_id != run_id and writer_lives(folders.control, head.epoch):
+    last = read_heartbeat(folders.control, head.epoch)
+    if last is not None and last.run_id != run_id and is_writer_alive(folders.control, head.epoch):
         return False
-    return stop_epoch(output, head.epoch, reason)
+    return find_stop_epoch(output, head.epoch, reason)
 
 
-def stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
+def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
     """Commit that the stream is to stay stopped, unless another epoch holds the table by now; whether it was committed.
 
     Raises:

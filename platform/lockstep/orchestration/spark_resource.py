@@ -78,7 +78,7 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         return load_settings().spark.model_copy(update=wanted)
 
 
-def spark_resource(settings: Settings) -> SparkResource:
+def make_spark_resource(settings: Settings) -> SparkResource:
     """The resource as this installation's settings have it."""
     return SparkResource(master=settings.spark.master, driver_memory=settings.spark.driver_memory)
 

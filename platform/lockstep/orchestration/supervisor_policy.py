@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.driver.handover import LOOKS, Phase, Pulse
+from lockstep.engine.driver.handover import LOOKS, HeartbeatRecord, Phase
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class SupervisorLook(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     head: Head | None
-    pulse: Pulse | None = None
+    pulse: HeartbeatRecord | None = None
     runs: tuple[SeenRun, ...] = ()
     last_status: str = ""
     terminated: str = ""
@@ -228,13 +228,13 @@ def _start_or_wait(look: SupervisorLook, seen: SupervisorCursor, now: float) -> 
         return SupervisorDecision(cursor=seen, says=f"stopping: {reason}", stop=Stop(head.epoch, reason))
     if head.desired is Desired.BOUNDED:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))
-    left = pause_seconds(seen.attempt) - (now - seen.asked_at)
+    left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
     if seen.attempt and left > 0:  # 5
         return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
     return _start(head, look, seen, now)  # 6
 
 
-def pause_seconds(attempt: int) -> float:
+def compute_pause_seconds(attempt: int) -> float:
     """How long after the last start the next one comes, by the number of starts that have not lived."""
     return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX) if attempt else 0.0
 

@@ -11,21 +11,21 @@ from lockstep.engine.driver.handover import (
     Phase,
     RunPulse,
     forget_run,
-    process_exists,
-    pulse,
+    is_process_alive,
+    read_heartbeat,
+    read_run_heartbeats,
     reserve_start,
-    run_pulses,
 )
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     EPOCH_TAG,
     LOCKSTEP_START,
     SUPERVISOR,
-    automatic_tags,
-    run_configuration,
-    stream_job,
+    make_automatic_tags,
+    make_run_configuration,
+    name_stream_job,
 )
-from lockstep.orchestration.run_lifecycle import OVER, asked_to_terminate, stop_epoch
+from lockstep.orchestration.run_lifecycle import OVER, find_stop_epoch, was_terminated_by_user
 from lockstep.orchestration.supervisor_policy import RunStage, SeenRun, SupervisorLook
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.engine.driver.handover import Pulse
+    from lockstep.engine.driver.handover import HeartbeatRecord
     from lockstep.orchestration.supervisor_policy import SupervisorCursor, SupervisorDecision
     from lockstep.settings import Settings
 
@@ -60,11 +60,11 @@ def look_at_runs(
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream.name, settings.table_root)
-    runs = unfinished_runs(stream, folders, instance)
-    if not delta_log.exists(folders.table):
+    runs = list_unfinished_runs(stream, folders, instance)
+    if not delta_log.has_log(folders.table):
         return SupervisorLook(head=None, runs=runs)
     head = OutputLog(folders.table).base().head
-    last = pulse(folders.control, head.epoch)
+    last = read_heartbeat(folders.control, head.epoch)
     look = SupervisorLook(head=head, pulse=last, runs=runs)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
         return look  # its writer counts: what became of runs before it does not matter
@@ -76,11 +76,11 @@ def look_at_runs(
     )
 
 
-def unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:
+def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:
     """Runs of the stream's job that Dagster holds for alive, and all runs that have left a liveness file."""
-    pulses = run_pulses(folders.control)
+    pulses = read_run_heartbeats(folders.control)
     alive = [status for status, stage in STAGES.items() if stage is not RunStage.OVER]
-    known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=stream_job(stream), statuses=alive))}
+    known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=name_stream_job(stream), statuses=alive))}
     for run_id in pulses.keys() - known.keys():
         if (run := instance.get_run_by_id(run_id)) is not None:
             known[run_id] = run
@@ -106,7 +106,7 @@ def carry_out(
     for run_id in decision.forget:
         forget_run(folders.control, run_id)
     if decision.stop is not None:
-        stop_epoch(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
+        find_stop_epoch(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
     start, cursor = decision.start, decision.cursor.encode()
     if start is None:
         return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor)
@@ -114,9 +114,9 @@ def carry_out(
         return SensorResult(skip_reason=SkipReason("another look has asked for this start"), cursor=cursor)
     request = RunRequest(
         run_key=start.run_key,
-        job_name=stream_job(stream),
-        run_config=run_configuration(stream, available_now=False),
-        tags=automatic_tags(SUPERVISOR, start.cause, start.epoch),
+        job_name=name_stream_job(stream),
+        run_config=make_run_configuration(stream, available_now=False),
+        tags=make_automatic_tags(SUPERVISOR, start.cause, start.epoch),
     )
     return SensorResult(run_requests=[request], cursor=cursor)
 
@@ -125,22 +125,22 @@ def _seen(run_id: str, stages: dict[str, RunStage], found: RunPulse | None) -> S
     stage = stages.get(run_id, RunStage.UNKNOWN)
     if found is None:
         return SeenRun(run_id=run_id, stage=stage)
-    exists = process_exists(found.process)
+    exists = is_process_alive(found.process)
     return SeenRun(run_id=run_id, stage=stage, counter=found.counter, process_exists=exists)
 
 
-def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: Pulse | None) -> str:
+def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: HeartbeatRecord | None) -> str:
     """The run that a person terminated; see `SupervisorLook`."""
     if head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return ""
-    epoch, job = {EPOCH_TAG: str(head.epoch)}, stream_job(stream)
+    epoch, job = {EPOCH_TAG: str(head.epoch)}, name_stream_job(stream)
     asked_for = [
         run.run_id
         for asked_by in (SUPERVISOR, LOCKSTEP_START)
         for run in instance.get_runs(RunsFilter(job_name=job, tags={**epoch, AUTOMATIC_TAG: asked_by}))
     ]
     writers = [last.run_id] if last is not None and last.run_id else []
-    return next((run_id for run_id in [*writers, *asked_for] if asked_to_terminate(instance, run_id)), "")
+    return next((run_id for run_id in [*writers, *asked_for] if was_terminated_by_user(instance, run_id)), "")
 
 
 def _close(instance: DagsterInstance, run_id: str) -> None:

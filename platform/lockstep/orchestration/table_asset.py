@@ -25,23 +25,23 @@ from dagster._core.definitions.metadata import RawMetadataValue
 from pydantic import Field
 
 from lockstep.declare.options import AvailableNow, Every, FileSize, Trigger
-from lockstep.declare.stream import AnyStream, source_form
-from lockstep.engine.driver.loop import Outcome
-from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
-from lockstep.engine.driver.run import import_roots, run_stream
+from lockstep.declare.stream import AnyStream, format_source
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
+from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import StreamHalted
-from lockstep.model.table_schema import table_schema
+from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import run_lifecycle
-from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, WISH_TAG, table_key, topics_key
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, WISH_TAG, make_table_key, make_topics_key
 from lockstep.orchestration.run_lifecycle import (
     REPORT_SECONDS,
-    OwnRun,
     RunProgress,
+    RunStatusPoller,
     record_stop,
-    refuse_unseen,
-    up_to_date,
+    report_up_to_date,
+    require_persistent_instance,
 )
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
@@ -65,26 +65,26 @@ MEANING = {
 """Of the columns that lockstep adds to a user's own."""
 
 
-def table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
+def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
     """Metadata of the table's asset."""
     folders = StreamFolders(stream.name, root)
     return {
-        "dagster/column_schema": column_schema(stream.types.row),
+        "dagster/column_schema": make_column_schema(stream.types.row),
         "dagster/uri": folders.table.as_uri(),  # must be plain text, or the catalog shows none
         "ledger": MetadataValue.path(folders.ledger),
         "topics": stream.topics.pattern,
-        "integrity": integrity(stream),
+        "integrity": describe_integrity(stream),
         "promise": stream.integrity.promise(),
-        "trigger": source_form(stream.trigger, with_defaults=True),
+        "trigger": format_source(stream.trigger, with_defaults=True),
     }
 
 
-def table_description(stream: AnyStream) -> str:
+def make_table_description(stream: AnyStream) -> str:
     """The sentence of the declaration, then what a run does."""
     return (
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
-        f"`{integrity(stream)}`: {stream.integrity.promise()}.\n\n"
+        f"`{describe_integrity(stream)}`: {stream.integrity.promise()}.\n\n"
         "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
         "the version that the last check looked at, or the end of a bounded run.\n\n"
         "A run goes on until it is stopped or handed over. With other assets, or with `available_now` in its "
@@ -92,14 +92,14 @@ def table_description(stream: AnyStream) -> str:
     ).strip()
 
 
-def integrity(stream: AnyStream) -> str:
+def describe_integrity(stream: AnyStream) -> str:
     """The integrity class as it is declared."""
-    return source_form(stream.integrity)
+    return format_source(stream.integrity)
 
 
-def column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
+def make_column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
     """All columns of the table, the proof columns too."""
-    meaning = MEANING | field_descriptions(row_type)
+    meaning = MEANING | read_field_descriptions(row_type)
     return TableSchema(
         columns=[
             TableColumn(
@@ -108,12 +108,12 @@ def column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
                 description=meaning.get(field.name),
                 constraints=TableColumnConstraints(nullable=field.nullable),
             )
-            for field in table_schema(row_type)
+            for field in make_table_schema(row_type)
         ]
     )
 
 
-def field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
+def read_field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
     """What the row type says of its fields.
 
     `Annotated[..., msgspec.Meta(description=...)]` counts first, then the `Attributes:` of the class's docstring.
@@ -147,22 +147,22 @@ TABLE_WARN, TABLE_FAIL = timedelta(hours=2, minutes=10), timedelta(hours=4)
 """The table is checked each hour: one check may fail, or wait behind others."""
 
 
-def ledger_freshness(trigger: Trigger) -> FreshnessPolicy | None:
+def make_ledger_freshness(trigger: Trigger) -> FreshnessPolicy | None:
     """Of the ledger: a batch was committed lately, or nothing waits to be read."""
     return _windows(trigger, LEDGER_WARN, LEDGER_FAIL)
 
 
-def table_freshness(trigger: Trigger) -> FreshnessPolicy | None:
+def make_table_freshness(trigger: Trigger) -> FreshnessPolicy | None:
     """Of the table: a version of it was checked lately, and the ledger was fresh then."""
     return _windows(trigger, TABLE_WARN, TABLE_FAIL)
 
 
-def ledger_is_fresh(trigger: Trigger, materialized_at: float, now: float) -> bool:
+def is_ledger_fresh(trigger: Trigger, materialized_at: float, now: float) -> bool:
     """Whether the ledger's policy would pass; times in seconds since 1970 (UTC)."""
-    return now - materialized_at < (LEDGER_WARN + longest_wait(trigger)).total_seconds()
+    return now - materialized_at < (LEDGER_WARN + find_longest_wait(trigger)).total_seconds()
 
 
-def longest_wait(trigger: Trigger) -> timedelta:
+def find_longest_wait(trigger: Trigger) -> timedelta:
     """The longest time in which no batch begins although messages wait."""
     if isinstance(trigger, FileSize):
         return trigger.at_most
@@ -173,7 +173,7 @@ def _windows(trigger: Trigger, warn: timedelta, fail: timedelta) -> FreshnessPol
     """None for a stream that never goes on by itself: it is as fresh as its last run."""
     if isinstance(trigger, AvailableNow):
         return None
-    longest = longest_wait(trigger)
+    longest = find_longest_wait(trigger)
     return FreshnessPolicy.time_window(fail_window=fail + longest, warn_window=warn + longest)
 
 
@@ -190,7 +190,7 @@ class TableConfig(Config):
     )
 
 
-def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
     """The asset `<stream>/table`.
 
     No retry policy: Terminate would become a retry. No pool either: it would hold up a successor
@@ -198,24 +198,24 @@ def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) ->
     """
 
     @asset(
-        key=table_key(stream),
-        deps=[topics_key(stream)],
+        key=make_table_key(stream),
+        deps=[make_topics_key(stream)],
         group_name=stream.name,
-        description=table_description(stream),
-        metadata=table_metadata(stream, settings.table_root),
+        description=make_table_description(stream),
+        metadata=make_table_metadata(stream, settings.table_root),
         kinds=KINDS,
         owners=owners,
-        freshness_policy=table_freshness(stream.trigger),
+        freshness_policy=make_table_freshness(stream.trigger),
         output_required=False,  # a run that is handed over has nothing new to materialize
     )
     def table(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
     ) -> Iterator[MaterializeResult[None]]:
-        trigger = chosen_trigger(stream, context, available_now=config.available_now)
+        trigger = choose_effective_trigger(stream, context, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
-            result = up_to_date(stream, settings.table_root, context)
+            result = report_up_to_date(stream, settings.table_root, context)
         else:
-            refuse_unseen(stream, context.instance, context.run)
+            require_persistent_instance(stream, context.instance, context.run)
             result = None
         result = result or _TableRun(context, stream, settings, config).materialize(spark, trigger)
         if result is not None:
@@ -224,13 +224,13 @@ def table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) ->
     return table
 
 
-def chosen_trigger(stream: AnyStream, context: AssetExecutionContext, *, available_now: bool) -> Trigger:
+def choose_effective_trigger(stream: AnyStream, context: AssetExecutionContext, *, available_now: bool) -> Trigger:
     """The stream's own trigger, unless the run is to end: other assets of it wait for that end."""
-    alone = context.job_def.asset_layer.selected_asset_keys == {table_key(stream)}
+    alone = context.job_def.asset_layer.selected_asset_keys == {make_table_key(stream)}
     return stream.trigger if alone and not available_now else AvailableNow()
 
 
-def launch_of(run: DagsterRun) -> Launch:
+def find_launch(run: DagsterRun) -> Launch:
     """Who launched a run. A re-execution copies the tags of the run before, but is a person's."""
     by_a_person = run.parent_run_id is not None and RETRY_NUMBER_TAG not in run.tags
     if by_a_person:
@@ -252,9 +252,9 @@ class _TableRun:
         self, context: AssetExecutionContext, stream: AnyStream, settings: Settings, config: TableConfig
     ) -> None:
         self._context, self._stream, self._settings = context, stream, settings
-        self._stopping = Stopping()
-        self._own_run = OwnRun(context.instance, context.run_id)
-        self._progress = RunProgress(context, table_key(stream), config.report_seconds)
+        self._stopping = StopSignal()
+        self._own_run = RunStatusPoller(context.instance, context.run_id)
+        self._progress = RunProgress(context, make_table_key(stream), config.report_seconds)
 
     def materialize(self, spark: SparkResource, trigger: Trigger) -> MaterializeResult[None] | None:
         """Run, and end as the engine says; None when the table is not to be materialized.
@@ -267,14 +267,14 @@ class _TableRun:
             outcome = self._run(spark, trigger)
         except StreamHalted as error:
             self._record_termination()
-            raise run_lifecycle.halted(self._context, error) from error
+            raise run_lifecycle.report_halt(self._context, error) from error
         except LockstepError as error:
             self._record_termination()
-            raise run_lifecycle.failed(error) from error
-        if outcome is Outcome.STOPPED:
+            raise run_lifecycle.report_failure(error) from error
+        if outcome is RunOutcome.STOPPED:
             self._record_termination()
         never_ending = not isinstance(trigger, AvailableNow)
-        return run_lifecycle.ended(
+        return run_lifecycle.end_run(
             self._context, self._progress, outcome, self._stopping.reason, never_ending=never_ending
         )
 
@@ -284,31 +284,33 @@ class _TableRun:
             folders = StreamFolders(self._stream.name, self._settings.table_root)
             record_stop(folders, self._context.run_id, "terminated in Dagster")
 
-    def _run(self, spark: SparkResource, trigger: Trigger) -> Outcome:
-        def work() -> Outcome:
+    def _run(self, spark: SparkResource, trigger: Trigger) -> RunOutcome:
+        def work() -> RunOutcome:
             return run_stream(
                 self._stream,
                 self._settings,
-                spark=lambda: spark.context(self._stream.name, import_roots(self._stream)),
+                spark=lambda: spark.context(self._stream.name, find_import_roots(self._stream)),
                 stop=self._stopping.wanted,
                 trigger=trigger,
                 report=self._progress.add,
-                launch=launch_of(self._context.run),
+                launch=find_launch(self._context.run),
             )
 
         patience = self._stream.limits.stop_timeout_seconds
         try:
-            return run_beside(work, self._stopping, patience_seconds=patience, tick=self._tick, abandon=spark.cancel)
-        except Abandoned:
+            return run_off_main_thread(
+                work, self._stopping, patience_seconds=patience, tick=self._tick, abandon=spark.cancel
+            )
+        except StopTimeout:
             self._context.log.warning("the batch did not end within %s s and was abandoned", patience)
-            return Outcome.STOPPED
+            return RunOutcome.STOPPED
         except StreamHalted:
             raise
         except Exception:  # the outermost edge of a stop: however the batch broke off, nothing of it is visible
             if not self._stopping.wanted.is_set():
                 raise
             self._context.log.warning("the batch was broken off by the stop", exc_info=True)
-            return Outcome.STOPPED
+            return RunOutcome.STOPPED
 
     def _tick(self) -> None:
         self._progress.tick()

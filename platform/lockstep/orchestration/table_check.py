@@ -21,16 +21,16 @@ from dagster import (
 )
 
 from lockstep.declare.stream import AnyStream
-from lockstep.declare.transform import overrides
-from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.declare.transform import is_overridden
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
 from lockstep.folds.table import TableFold
 from lockstep.integrity.base import SessionStart
-from lockstep.orchestration.names import CHECK, ledger_key, table_key
+from lockstep.orchestration.names import CHECK, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import SWEEP_SECONDS
-from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, failed
+from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
-from lockstep.orchestration.table_asset import ledger_is_fresh
+from lockstep.orchestration.table_asset import is_ledger_fresh
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lockstep.quality.check import Checked
     from lockstep.quality.rules import RuleResult
 
+
 PATIENCE_SECONDS = 5.0
 """A check changes nothing: a stop hardly waits for it."""
 VERSION = "table_version"
@@ -49,12 +50,12 @@ WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
 """Figures of the table and of the ledger that are older say nothing of now."""
 
 
-def table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
+def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
     """The check `complete_and_in_order` of `<stream>/table`; it may run beside a writing stream."""
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset_check(
-        asset=table_key(stream),
+        asset=make_table_key(stream),
         name=CHECK,
         blocking=True,
         description=(
@@ -63,21 +64,21 @@ def table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
         ),
     )
     def check(context: AssetCheckExecutionContext, spark: SparkResource) -> AssetCheckResult:
-        if not delta_log.exists(folders.table):
+        if not delta_log.has_log(folders.table):
             return _nothing_yet(f"{stream.name} has no table yet")
         context.log.info("checking %s", folders.table)
         try:
             checked = _check(stream, folders, spark)
         except LockstepError as error:
-            raise failed(error) from error
-        if materialization := checked_version(stream, checked, context, time.time()):
+            raise report_failure(error) from error
+        if materialization := find_checked_version(stream, checked, context, time.time()):
             context.op_execution_context.log_event(materialization)
         return _result(checked, folders)
 
     return check
 
 
-def checked_version(
+def find_checked_version(
     stream: AnyStream, checked: "Checked", context: AssetCheckExecutionContext, now: float
 ) -> AssetMaterialization | None:
     """The materialization of the version that was checked; None when nothing says that the table is up to date.
@@ -87,18 +88,18 @@ def checked_version(
     version that was not materialized before, or the ledger's own materialization says that nothing waits to be read.
     """
     instance, run = context.instance, context.run.run_id
-    event = instance.get_latest_materialization_event(table_key(stream))
+    event = instance.get_latest_materialization_event(make_table_key(stream))
     if event is not None and event.run_id == run:
         return None  # by the bounded run that this check goes with
     before = event.asset_materialization.metadata.get(VERSION) if event and event.asset_materialization else None
     is_new = before is None or before.value != checked.versions.table
-    ledger = instance.get_latest_materialization_event(ledger_key(stream))
-    if not checked.rows or not (is_new or (ledger and ledger_is_fresh(stream.trigger, ledger.timestamp, now))):
+    ledger = instance.get_latest_materialization_event(make_ledger_key(stream))
+    if not checked.rows or not (is_new or (ledger and is_ledger_fresh(stream.trigger, ledger.timestamp, now))):
         return None
-    window = _last_figures(instance, table_key(stream), now - WINDOW_SECONDS_MAX)
-    figures = window | _last_figures(instance, ledger_key(stream), now - LEDGER_SECONDS_MAX)
+    window = _last_figures(instance, make_table_key(stream), now - WINDOW_SECONDS_MAX)
+    figures = window | _last_figures(instance, make_ledger_key(stream), now - LEDGER_SECONDS_MAX)
     return AssetMaterialization(
-        table_key(stream),
+        make_table_key(stream),
         metadata={
             **{name: figures[name] for name in LEADING if name in figures},
             "completeness_percent": checked.completeness_percent,
@@ -121,7 +122,7 @@ def _last_figures(instance: DagsterInstance, key: AssetKey, since: float) -> "di
 
 def may_begin_unseen(stream: AnyStream) -> bool:
     """Whether numbers may fall though no message between is without rows: a session ended, and its next one began."""
-    ends_with_rows = overrides(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
+    ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
     return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
 
 
@@ -135,23 +136,25 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "
         return check_stream(session, folders, snapshots_emit=snapshots_emit, in_order=in_order)
 
     try:
-        return run_beside(work, Stopping(), patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel)
-    except Abandoned as abandoned:
+        return run_off_main_thread(
+            work, StopSignal(), patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel
+        )
+    except StopTimeout as abandoned:
         raise DagsterExecutionInterruptedError(f"stopped ({abandoned})") from None
 
 
 def _result(checked: "Checked", folders: StreamFolders) -> AssetCheckResult:
-    from lockstep.quality.check import result_file
-    from lockstep.quality.rules import Outcome
+    from lockstep.quality.check import make_result_path
+    from lockstep.quality.rules import RuleOutcome
 
     metadata: dict[str, RawMetadataValue] = {
         "rules": MetadataValue.table([_record(result) for result in checked.results]),
         "rows": checked.rows,
         VERSION: checked.versions.table,
-        "result": MetadataValue.path(result_file(folders)),
+        "result": MetadataValue.path(make_result_path(folders)),
         **{f"worst_{result.rule}": _worst(result) for result in checked.results if result.worst},
     }
-    if all(result.outcome is Outcome.NOTHING for result in checked.results):
+    if all(result.outcome is RuleOutcome.NOTHING for result in checked.results):
         return _nothing_yet("no row is committed yet", metadata)
     return AssetCheckResult(passed=checked.passed, description=_says(checked), metadata=metadata)
 

@@ -22,23 +22,23 @@ from dagster import (
     SkipReason,
 )
 
-from lockstep.engine.driver.handover import pulse
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client
+from lockstep.engine.driver.handover import read_heartbeat
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
     TOPICS_TAG,
-    automatic_tags,
-    run_configuration,
-    stream_job,
-    topics_partitions,
+    make_automatic_tags,
+    make_run_configuration,
+    make_topics_partitions,
+    name_stream_job,
 )
-from lockstep.orchestration.observed_assets import Sweep, due, observe_ledger, observe_topics
-from lockstep.orchestration.restart_policy import Cursor, Decision, Look, Restart
+from lockstep.orchestration.observed_assets import ObservationCursor, find_next_topics, observe_ledger, observe_topics
+from lockstep.orchestration.restart_policy import Cursor, RestartDecision, RestartRequest, SensorObservation
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import positions
+from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -63,10 +63,10 @@ class Observed:
 
     events: list[AssetObservation | AssetMaterialization]
     partitions: list[AddDynamicPartitionsRequest]
-    sweep: Sweep
+    sweep: ObservationCursor
 
 
-def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Look:
+def read_inputs(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> SensorObservation:
     """Look at Kafka, the table and Dagster's runs.
 
     Raises:
@@ -74,27 +74,27 @@ def look(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> Lo
         TableError: The table is not as its head says.
     """
     kafka = settings.kafka
-    discovery = Discovery(admin_client(kafka), min(kafka.timeout_seconds, KAFKA_SECONDS_MAX))
+    discovery = ClusterAdmin(make_admin_client(kafka), min(kafka.timeout_seconds, KAFKA_SECONDS_MAX))
     wanted = stream.topics.select(discovery.topic_names())
     folders = StreamFolders(stream.name, settings.table_root)
-    if not delta_log.exists(folders.table):
-        return Look(head=None, wanted=wanted)
+    if not delta_log.has_log(folders.table):
+        return SensorObservation(head=None, wanted=wanted)
     head = OutputLog(folders.table).base().head
-    return Look(
+    return SensorObservation(
         head=head,
         wanted=wanted,
-        subscribed=frozenset(row.topic for row in positions(folders, head).values() if not row.retired),
-        pulse=pulse(folders.control, head.epoch),
-        on_its_way=_on_its_way(instance, stream_job(stream)),
-        unfinished=_unfinished(instance, stream_job(stream)),
+        subscribed=frozenset(row.topic for row in read_positions(folders, head).values() if not row.retired),
+        pulse=read_heartbeat(folders.control, head.epoch),
+        on_its_way=_on_its_way(instance, name_stream_job(stream)),
+        unfinished=_unfinished(instance, name_stream_job(stream)),
     )
 
 
-def sensor_result(stream: AnyStream, decision: Decision, seen: Observed) -> SensorResult:
+def make_sensor_result(stream: AnyStream, decision: RestartDecision, seen: Observed) -> SensorResult:
     """The decision in Dagster's words, and what was seen of the companions."""
     wanted = decision.restart
     return SensorResult(
-        run_requests=[run_request(stream, wanted)] if wanted is not None else [],
+        run_requests=[make_run_request(stream, wanted)] if wanted is not None else [],
         skip_reason=SkipReason(decision.says) if wanted is None else None,
         cursor=msgspec.structs.replace(decision.cursor, sweep=seen.sweep).encode(),
         asset_events=seen.events,
@@ -102,7 +102,7 @@ def sensor_result(stream: AnyStream, decision: Decision, seen: Observed) -> Sens
     )
 
 
-def observe(
+def observe_assets(
     stream: AnyStream, settings: Settings, instance: DagsterInstance, wanted: frozenset[str], cursor: Cursor
 ) -> Observed:
     """Look at topics and ledger when it is time to.
@@ -111,8 +111,8 @@ def observe(
         KafkaError: Kafka does not answer.
         TableError: The table is not as its head says.
     """
-    registered = instance.get_dynamic_partitions(topics_partitions(stream))
-    turn = due(wanted, registered, cursor.sweep, time.time())
+    registered = instance.get_dynamic_partitions(make_topics_partitions(stream))
+    turn = find_next_topics(wanted, registered, cursor.sweep, time.time())
     if turn is None:
         return Observed([], [], cursor.sweep)
     seen = observe_topics(stream, settings, instance, shows_all=turn.shows_all)
@@ -121,20 +121,20 @@ def observe(
         lag = sum(topic.lag_messages or 0 for topic in seen.found.topics)
         events += observe_ledger(stream, settings, instance, lag_messages=lag)
     new = sorted({*wanted, *(topic.topic for topic in seen.found.topics)} - set(registered))
-    requests = [AddDynamicPartitionsRequest(topics_partitions(stream), new)] if new else []
+    requests = [AddDynamicPartitionsRequest(make_topics_partitions(stream), new)] if new else []
     return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
 
 
-def run_request(stream: AnyStream, restart: Restart) -> RunRequest:
+def make_run_request(stream: AnyStream, restart: RestartRequest) -> RunRequest:
     """A run of the stream's job, with the plan in its tags."""
     shown = ", ".join(restart.added[:TAG_TOPICS_MAX])
     left = len(restart.added) - TAG_TOPICS_MAX
     topics = f"{shown} and {left} more" if left > 0 else shown
     return RunRequest(
         run_key=restart.run_key,
-        job_name=stream_job(stream),
-        run_config=run_configuration(stream, available_now=not restart.never_ending),
-        tags={TOPICS_TAG: topics, **automatic_tags(TOPICS_SENSOR, f"new topics: {topics}", restart.epoch)},
+        job_name=name_stream_job(stream),
+        run_config=make_run_configuration(stream, available_now=not restart.never_ending),
+        tags={TOPICS_TAG: topics, **make_automatic_tags(TOPICS_SENSOR, f"new topics: {topics}", restart.epoch)},
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.model.table_schema import proof_schema
+from lockstep.model.table_schema import make_provenance_schema
 from lockstep.quality.rules import FileSummary, PartitionSummary
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -163,7 +163,7 @@ _ROW_SUMS: Final = (
 )
 
 
-def summarize(spark: SparkSession, folders: StreamFolders, versions: Versions) -> tuple[PartitionSummary, ...]:
+def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersions) -> tuple[PartitionSummary, ...]:
     """Measure all partitions that have rows or ledger ranges, in order of topic and partition.
 
     Takes three Spark jobs (the files of each table, the aggregate), besides what Delta takes to
@@ -191,7 +191,7 @@ def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
     looking, and reads a null as zero or fails. The log's counts come from the Parquet footers.
     """
     actions = pa.table(DeltaTable(table, version=version).get_add_actions(flatten=True))
-    required = [f"null_count.{field.name}" for field in proof_schema() if not field.nullable]
+    required = [f"null_count.{field.name}" for field in make_provenance_schema() if not field.nullable]
     return tuple(_file_summary(action, required) for action in actions.to_pylist())
 
 
@@ -248,7 +248,7 @@ def _forget(session: SparkSession, table: Path) -> None:
     log.invalidateCache(session._jsparkSession, jvm.org.apache.hadoop.fs.Path(str(table)))  # noqa: SLF001  # as above
 
 
-class Versions(msgspec.Struct, frozen=True):
+class TableVersions(msgspec.Struct, frozen=True):
     """One moment of a stream: what both tables held after one batch.
 
     Attributes:
@@ -262,7 +262,7 @@ class Versions(msgspec.Struct, frozen=True):
     batch: int
 
 
-def matching_versions(folders: StreamFolders) -> Versions:
+def find_matching_versions(folders: StreamFolders) -> TableVersions:
     """The newest moment that both tables hold.
 
     The ledger follows the table, by one batch at most. Where that one is missing, the moment is
@@ -276,9 +276,9 @@ def matching_versions(folders: StreamFolders) -> Versions:
     held = ledger.transaction_version(delta_log.BATCH) or 0
     head = base.head
     if held >= head.batch:
-        return Versions(table=base.version, ledger=ledger.version(), batch=head.batch)
+        return TableVersions(table=base.version, ledger=ledger.version(), batch=head.batch)
     if held == head.batch - 1:
-        return Versions(table=head.batch_version - 1, ledger=ledger.version(), batch=held)
+        return TableVersions(table=head.batch_version - 1, ledger=ledger.version(), batch=held)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",

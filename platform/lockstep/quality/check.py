@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lockstep.engine.driver.metrics import completeness_percent
-from lockstep.quality.aggregate import Versions, matching_versions, summarize, summarize_files
-from lockstep.quality.rules import PROOF_NOT_NULL, Outcome, PartitionSummary, RuleResult, partition_rules
-from lockstep.quality.suite import Judged, judge, not_judged
+from lockstep.engine.driver.metrics import compute_completeness_percent
+from lockstep.quality.aggregate import TableVersions, find_matching_versions, summarize, summarize_files
+from lockstep.quality.rules import PROOF_NOT_NULL, PartitionSummary, RuleOutcome, RuleResult, judge_partitions
+from lockstep.quality.suite import Judged, judge_summary, list_not_judged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from lockstep.table.layout import StreamFolders
 
+
 RESULT_FILE: Final = "last_check.json"
 
-RULES: Final = (*(rule.id for rule in partition_rules(snapshots_emit=True)), PROOF_NOT_NULL.id)
+RULES: Final = (*(rule.id for rule in judge_partitions(snapshots_emit=True)), PROOF_NOT_NULL.id)
 """Ids of all rules, in the order of the results."""
 
 
@@ -36,7 +37,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     stream: str
-    versions: Versions
+    versions: TableVersions
     partitions: tuple[PartitionSummary, ...]
     results: tuple[RuleResult, ...]
 
@@ -52,13 +53,13 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         lost = sum(
             place.gap_offsets + place.unexplained_offsets + place.unexplained_messages for place in self.partitions
         )
-        return completeness_percent(max(0, offsets - lost), offsets) if offsets else None
+        return compute_completeness_percent(max(0, offsets - lost), offsets) if offsets else None
 
     @property
     def passed(self) -> bool:
         """Whether something was checked, and nothing that could be checked was broken."""
         outcomes = {result.outcome for result in self.results}
-        return Outcome.PASSED in outcomes and outcomes <= {Outcome.PASSED, Outcome.NOTHING}
+        return RuleOutcome.PASSED in outcomes and outcomes <= {RuleOutcome.PASSED, RuleOutcome.NOTHING}
 
 
 def check_stream(
@@ -82,17 +83,17 @@ def check_stream(
     Raises:
         TableError: The tables do not belong together, or somebody else wrote them.
     """
-    versions = matching_versions(folders)  # 1
+    versions = find_matching_versions(folders)  # 1
     files = summarize_files(folders.table, versions.table)  # 2
-    rules = partition_rules(snapshots_emit=snapshots_emit, in_order=in_order)
+    rules = judge_partitions(snapshots_emit=snapshots_emit, in_order=in_order)
     broken = sum(file.nulls for file in files)
     partitions = () if broken else summarize(spark, folders, versions)  # 3
     judged = (  # 4
-        not_judged(rules, f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}")
+        list_not_judged(rules, f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}")
         if broken
-        else judge(rules, partitions)
+        else judge_summary(rules, partitions)
     )
-    proof = judge((PROOF_NOT_NULL,), files)
+    proof = judge_summary((PROOF_NOT_NULL,), files)
     checked = Checked(
         stream=folders.stream,
         versions=versions,
@@ -103,7 +104,7 @@ def check_stream(
     return checked
 
 
-def result_file(folders: StreamFolders) -> Path:
+def make_result_path(folders: StreamFolders) -> Path:
     """The file that holds the last result and what Great Expectations said, as JSON."""
     return folders.root / folders.stream / "quality" / RESULT_FILE
 
@@ -115,7 +116,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 def _keep(folders: StreamFolders, checked: Checked, judged: tuple[Judged, ...]) -> None:
     """Replace the last result as a whole: a reader never sees half of one."""
-    path = result_file(folders)
+    path = make_result_path(folders)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = _Kept(checked, tuple(part.raw for part in judged if part.raw is not None))
     draft = path.with_name(f".{uuid.uuid4().hex}.json")

@@ -146,7 +146,7 @@ class Rule(Generic[P]):
     shown: tuple[str, ...]
 
 
-class Outcome(Enum):
+class RuleOutcome(Enum):
     """What became of a rule."""
 
     PASSED = "passed"
@@ -172,7 +172,7 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     sentence: str
-    outcome: Outcome
+    outcome: RuleOutcome
     observed: int | None
     threshold: int = 0
     unexpected: int = 0
@@ -183,12 +183,12 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Whether there was something to check and it held."""
-        return self.outcome is Outcome.PASSED
+        return self.outcome is RuleOutcome.PASSED
 
     @property
     def crashed(self) -> bool:
         """Whether the check itself failed, so that nobody knows."""
-        return self.outcome is Outcome.CRASHED
+        return self.outcome is RuleOutcome.CRASHED
 
 
 def _incomplete(place: PartitionSummary) -> int:
@@ -233,7 +233,7 @@ _NO_DUPLICATES: Final = Rule[PartitionSummary](
 )
 
 
-def partition_rules(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Rule[PartitionSummary], ...]:
+def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Rule[PartitionSummary], ...]:
     """The rules about partitions.
 
     Args:

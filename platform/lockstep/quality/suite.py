@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lockstep.quality.rules import Cell, Outcome, P, Rule, RuleResult
+from lockstep.quality.rules import Cell, P, Rule, RuleOutcome, RuleResult
 
 WORST_MAX: Final = 20
 """Places shown of a broken rule: enough to see a pattern, few enough to read."""
@@ -32,7 +32,7 @@ class Judged(msgspec.Struct, frozen=True):
     raw: msgspec.Raw | None = None
 
 
-def judge(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
+def judge_summary(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
     """Judge the rules at all places.
 
     Args:
@@ -43,13 +43,13 @@ def judge(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
     with_evidence = [rule for rule in rules if any(breaks[rule.id]) or any(map(rule.evidence, places))]
     found, raw = validate({rule.id: rule.id for rule in with_evidence}, breaks) if with_evidence else ({}, None)
     results = (
-        result_of(rule, breaks[rule.id], places, found.get(rule.id)) if rule in with_evidence else _nothing(rule)
+        read_result(rule, breaks[rule.id], places, found.get(rule.id)) if rule in with_evidence else _nothing(rule)
         for rule in rules
     )
     return Judged(tuple(results), raw)
 
 
-def not_judged(rules: Sequence[Rule[P]], reason: str) -> Judged:
+def list_not_judged(rules: Sequence[Rule[P]], reason: str) -> Judged:
     """All rules as crashed: what they would be judged by cannot be measured."""
     return Judged(tuple(_crashed(rule, reason) for rule in rules))
 
@@ -89,7 +89,9 @@ def validate(
     return by_rule, msgspec.Raw(msgspec.json.encode(found))
 
 
-def result_of(rule: Rule[P], breaks: Sequence[int], places: Sequence[P], found: Mapping[str, Any] | None) -> RuleResult:
+def read_result(
+    rule: Rule[P], breaks: Sequence[int], places: Sequence[P], found: Mapping[str, Any] | None
+) -> RuleResult:
     """What Great Expectations found of one rule, as ours; a crash is never a verdict."""
     if found is None:
         return _crashed(rule, "Great Expectations gave no result of this rule")
@@ -99,7 +101,7 @@ def result_of(rule: Rule[P], breaks: Sequence[int], places: Sequence[P], found: 
     return RuleResult(
         rule=rule.id,
         sentence=rule.sentence,
-        outcome=Outcome.PASSED if found["success"] is True else Outcome.FAILED,
+        outcome=RuleOutcome.PASSED if found["success"] is True else RuleOutcome.FAILED,
         observed=sum(breaks),
         unexpected=int(found["result"]["unexpected_count"]),
         checked=int(found["result"]["element_count"]),
@@ -124,8 +126,10 @@ def _worst(rule: Rule[P], breaks: Sequence[int], places: Sequence[P]) -> tuple[d
 
 
 def _crashed(rule: Rule[P], reason: str) -> RuleResult:
-    return RuleResult(rule=rule.id, sentence=rule.sentence, outcome=Outcome.CRASHED, observed=None, reason=reason)
+    return RuleResult(rule=rule.id, sentence=rule.sentence, outcome=RuleOutcome.CRASHED, observed=None, reason=reason)
 
 
 def _nothing(rule: Rule[P]) -> RuleResult:
-    return RuleResult(rule=rule.id, sentence=rule.sentence, outcome=Outcome.NOTHING, observed=0, reason=rule.missing)
+    return RuleResult(
+        rule=rule.id, sentence=rule.sentence, outcome=RuleOutcome.NOTHING, observed=0, reason=rule.missing
+    )

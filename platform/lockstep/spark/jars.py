@@ -43,7 +43,7 @@ PROGRESS_SECONDS = 2
 FAILURE_MARKS = ("Exception", "FAILED", "not found", "ERROR", "error")
 
 
-def fetch(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
+def fetch_jars(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
     """Fetch jars into `folder`/jars and return that folder; nothing is checked here.
 
     Args:
@@ -67,7 +67,7 @@ def fetch(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
     return folder / "jars"
 
 
-def ivy_jar() -> Path:
+def fetch_ivy_jar() -> Path:
     """The Ivy inside the installed pyspark, found without importing pyspark."""
     spec = importlib.util.find_spec("pyspark")
     home = Path(spec.origin).parent if spec and spec.origin else Path()
@@ -79,7 +79,7 @@ def ivy_jar() -> Path:
 
 def _command(folder: Path) -> list[str]:
     return [
-        *(str(require_java()), f"-Divy.default.ivy.user.dir={folder}", "-cp", str(ivy_jar())),
+        *(str(require_java()), f"-Divy.default.ivy.user.dir={folder}", "-cp", str(fetch_ivy_jar())),
         *("org.apache.ivy.Main", "-settings", str(folder / "settings.xml"), "-ivy", str(folder / "ivy.xml")),
         *("-cache", str(folder / "cache"), "-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"),
     ]
@@ -167,7 +167,7 @@ class Jar:
         return f"{self.organisation}:{self.artifact}:{self.version}"
 
 
-def resolve(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
+def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
     """The checked jars of a group, from the cache or the network.
 
     1. Look into the cache. 2. Fetch into a folder of our own. 3. Check. 4. Publish it by one rename; if
@@ -181,14 +181,14 @@ def resolve(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
         EnvironmentProblem: No network, no Java, or a jar whose hash is not the lock's.
     """
     jars = read_lock(lock, group)
-    folder = cache_folder(jars)
+    folder = find_cache_folder(jars)
     if not folder.exists():  # 1
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{group}-", dir=folder.parent) as draft:
-            fetched = fetch([jar.coordinates for jar in jars], Path(draft), what=f"{group} jars")  # 2
-            check(jars, fetched)  # 3
+            fetched = fetch_jars([jar.coordinates for jar in jars], Path(draft), what=f"{group} jars")  # 2
+            check_jars_lock(jars, fetched)  # 3
             _publish(fetched, folder)  # 4
-    return check(jars, folder)  # 5
+    return check_jars_lock(jars, folder)  # 5
 
 
 def read_lock(lock: Path, group: str) -> tuple[Jar, ...]:
@@ -209,7 +209,7 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
     return tuple(_jar(group, coordinates, sha256) for group, coordinates, sha256 in lines)
 
 
-def cache_folder(jars: tuple[Jar, ...]) -> Path:
+def find_cache_folder(jars: tuple[Jar, ...]) -> Path:
     """Where these jars lie in the user's cache; any change of the list gives another folder."""
     listed = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
     digest = hashlib.sha256(listed.encode()).hexdigest()[:16]
@@ -217,14 +217,14 @@ def cache_folder(jars: tuple[Jar, ...]) -> Path:
     return cache / "lockstep" / "jars" / f"{jars[0].group}-{digest}"
 
 
-def check(jars: tuple[Jar, ...], folder: Path) -> tuple[Path, ...]:
+def check_jars_lock(jars: tuple[Jar, ...], folder: Path) -> tuple[Path, ...]:
     """The paths of the jars in `folder`, each with the hash that the lock demands.
 
     Raises:
         EnvironmentProblem: Names the first jar that is missing or another, with both hashes.
     """
     for jar in jars:
-        found = sha256_of(folder / jar.file_name)
+        found = compute_sha256(folder / jar.file_name)
         if found != jar.sha256:
             raise EnvironmentProblem(
                 f"jar {jar.coordinates} is not the locked one: expected SHA-256 {jar.sha256}, found {found}",
@@ -233,7 +233,7 @@ def check(jars: tuple[Jar, ...], folder: Path) -> tuple[Path, ...]:
     return tuple(folder / jar.file_name for jar in jars)
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """The file's SHA-256 in hexadecimal, or `no file`."""
     if not path.is_file():
         return "no file"
@@ -241,14 +241,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def relock(lock: Path = LOCK) -> None:
+def renew_lock(lock: Path = LOCK) -> None:
     """Fetch every listed jar unchecked and write the hashes found; a person reviews the difference."""
     text = lock.read_text()
     head = [line for line in text.splitlines() if line.startswith("#")]
     jars = parse_lock(text)
     with tempfile.TemporaryDirectory() as draft:
-        folder = fetch([jar.coordinates for jar in jars], Path(draft), what="jars")
-        hashed = [replace(jar, sha256=sha256_of(folder / jar.file_name)) for jar in jars]
+        folder = fetch_jars([jar.coordinates for jar in jars], Path(draft), what="jars")
+        hashed = [replace(jar, sha256=compute_sha256(folder / jar.file_name)) for jar in jars]
     lines = [f"{jar.group} {jar.coordinates} {jar.sha256}" for jar in hashed]
     lock.write_text("\n".join([*head, *lines]) + "\n")
 
@@ -270,10 +270,10 @@ def _publish(fetched: Path, folder: Path) -> None:
 def main() -> None:
     """Fetch all groups, or write the lock anew."""
     if sys.argv[1:] == ["--lock"]:
-        relock()
+        renew_lock()
         return
     for group in ("delta", "kafka"):
-        sys.stdout.write(f"{cache_folder(read_lock(LOCK, group))}: {len(resolve(group))} jars\n")
+        sys.stdout.write(f"{find_cache_folder(read_lock(LOCK, group))}: {len(resolve_jars(group))} jars\n")
 
 
 if __name__ == "__main__":

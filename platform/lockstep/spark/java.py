@@ -45,22 +45,22 @@ def find_java(environment: Mapping[str, str]) -> Path | None:
     return Path(found) if found and os.access(found, os.X_OK) else None
 
 
-def java_release(banner: str) -> int | None:
+def read_java_release(banner: str) -> int | None:
     """The feature release in what `java -version` prints: 17 for "17.0.15", 8 for "1.8.0_402"."""
     match = re.search(r'version "(?:1\.)?(\d+)', banner)
     return int(match.group(1)) if match else None
 
 
-def java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
+def find_java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
     """What is wrong with the Java of `environment`, or None if Spark and Kafka run on it."""
     java = find_java(environment)
     if java is None:
         where = f"JAVA_HOME ({environment['JAVA_HOME']})" if environment.get("JAVA_HOME") else "PATH"
         return JavaProblem(f"no Java found in {where}", INSTALL)
-    release = java_release(_banner(java, "--add-modules", VECTOR_MODULE))
+    release = read_java_release(_banner(java, "--add-modules", VECTOR_MODULE))
     if release in SUPPORTED_RELEASES:
         return None
-    release = java_release(_banner(java))
+    release = read_java_release(_banner(java))
     if release in SUPPORTED_RELEASES:
         return JavaProblem(f"{java} is a cut-down Java without the module {VECTOR_MODULE}", INSTALL)
     return JavaProblem(f"{java} is Java {release or 'of an unknown release'}, not 17 or 21", INSTALL)
@@ -74,7 +74,7 @@ def require_java() -> Path:
     """
     from lockstep.errors import EnvironmentProblem
 
-    problem = java_problem(os.environ)
+    problem = find_java_problem(os.environ)
     java = find_java(os.environ)
     if problem is not None or java is None:
         problem = problem or JavaProblem("Java vanished while it was checked", INSTALL)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import lockstep
 from lockstep.errors import EnvironmentProblem
 from lockstep.settings import SparkSettings
-from lockstep.spark.jars import resolve
+from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
+def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
     """The properties of every session of lockstep.
 
     Args:
@@ -67,7 +67,7 @@ def spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] 
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": f'{JAVA_OPTIONS} "-Dlog4j2.configurationFile={LOG_SETTINGS}"',
-        "spark.jars": ",".join(str(jar) for jar in resolve("delta")),
+        "spark.jars": ",".join(str(jar) for jar in resolve_jars("delta")),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
@@ -124,7 +124,7 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
 
     require_java()
     _name_python(settings.options.get("spark.pyspark.python"))
-    wanted = spark_properties(settings, import_roots=import_roots)
+    wanted = make_spark_properties(settings, import_roots=import_roots)
     running = SparkContext._active_spark_context  # noqa: SLF001  # what getOrCreate itself looks at
     if running is not None:
         _refuse_other(running, wanted)

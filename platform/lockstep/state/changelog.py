@@ -27,10 +27,10 @@ import msgspec
 import zstandard
 
 from lockstep.errors import StateError
-from lockstep.model.state_types import Shape
+from lockstep.model.state_types import StateTypeSchema
 
 
-class SectionRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where one partition's section lies in a durable state file.
 
     Attributes:
@@ -47,7 +47,7 @@ class SectionRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return f"{self.file} bytes {self.start} to {self.start + self.length}"
 
 
-class StateAddress(msgspec.Struct, frozen=True, gc=False):
+class StateVersion(msgspec.Struct, frozen=True, gc=False):
     """Exactly one state of one partition: what a plan sends to a task.
 
     Attributes:
@@ -64,19 +64,19 @@ class StateAddress(msgspec.Struct, frozen=True, gc=False):
     topic_id: str
     partition: int
     next_offset: int
-    section: SectionRef | None
+    section: SegmentRef | None
 
     def __str__(self) -> str:
         partition = f"{self.topic_id}/{self.partition}"
         return f"state of {partition} before offset {self.next_offset} (generation {self.generation})"
 
 
-def empty_state(generation: int, topic_id: str, partition: int, next_offset: int) -> StateAddress:
+def make_empty_state(generation: int, topic_id: str, partition: int, next_offset: int) -> StateVersion:
     """The address of a partition that has no state yet."""
-    return StateAddress(generation, topic_id, partition, next_offset, None)
+    return StateVersion(generation, topic_id, partition, next_offset, None)
 
 
-def moved(address: StateAddress, next_offset: int, section: SectionRef | None) -> StateAddress:
+def advance(address: StateVersion, next_offset: int, section: SegmentRef | None) -> StateVersion:
     """The address after a range: a later offset, and the section that the range wrote or kept."""
     return msgspec.structs.replace(address, next_offset=next_offset, section=section)
 
@@ -116,7 +116,7 @@ class StateDamaged(StateError):
         self.found = found
 
 
-class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a section says of itself.
 
     Attributes:
@@ -138,14 +138,14 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     topic_id: str
     partition: int
     next_offset: int
-    chain: tuple[SectionRef, ...]
+    chain: tuple[SegmentRef, ...]
     shape_hash: str
-    shape: Shape
+    shape: StateTypeSchema
     base_bytes: int
     delta_bytes: int
     entries: int
-    plain: Shape | None = None
-    older: tuple[Shape, ...] = ()
+    plain: StateTypeSchema | None = None
+    older: tuple[StateTypeSchema, ...] = ()
     file: str = ""
 
     @property
@@ -154,10 +154,10 @@ class SectionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return not self.chain
 
 
-_HEADERS = msgspec.msgpack.Decoder(SectionHeader)
+_HEADERS = msgspec.msgpack.Decoder(SegmentHeader)
 
 
-class Packed(msgspec.Struct, frozen=True):
+class CompressedBlocks(msgspec.Struct, frozen=True):
     """Entries ready to be written.
 
     Attributes:
@@ -171,7 +171,7 @@ class Packed(msgspec.Struct, frozen=True):
     size: int
 
 
-class Section(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, frozen=True):
     """A section that was read and found whole.
 
     Attributes:
@@ -180,7 +180,7 @@ class Section(msgspec.Struct, frozen=True):
         body: Its compressed blocks.
     """
 
-    header: SectionHeader
+    header: SegmentHeader
     place: str
     body: memoryview
 
@@ -194,28 +194,28 @@ class Section(msgspec.Struct, frozen=True):
             yield _unpacked(decompressor, frame, self.place)
 
 
-def change_bytes(change: Change) -> int:
+def count_change_bytes(change: Change) -> int:
     """Size of a change before compression."""
     return len(change[0]) + (len(change[1]) if change[1] is not None else 0)
 
 
-def pack(entries: Iterable[Change], compressor: zstandard.ZstdCompressor) -> Packed:
+def compress_blocks(entries: Iterable[Change], compressor: zstandard.ZstdCompressor) -> CompressedBlocks:
     """Pack entries into compressed blocks of about `BLOCK_BYTES`."""
     blocks: list[bytes] = []
     count = size = 0
-    for block in in_blocks(entries):
+    for block in iterate_blocks(entries):
         blocks.append(_block(block, compressor))
-        count, size = count + len(block), size + sum(map(change_bytes, block))
-    return Packed(tuple(blocks), count, size)
+        count, size = count + len(block), size + sum(map(count_change_bytes, block))
+    return CompressedBlocks(tuple(blocks), count, size)
 
 
-def in_blocks(entries: Iterable[Change]) -> Iterator[list[Change]]:
+def iterate_blocks(entries: Iterable[Change]) -> Iterator[list[Change]]:
     """The entries in lists of about `BLOCK_BYTES`."""
     waiting: list[Change] = []
     waiting_bytes = 0
     for entry in entries:
         waiting.append(entry)
-        waiting_bytes += change_bytes(entry)
+        waiting_bytes += count_change_bytes(entry)
         if waiting_bytes >= BLOCK_BYTES:
             yield waiting
             waiting, waiting_bytes = [], 0
@@ -223,7 +223,7 @@ def in_blocks(entries: Iterable[Change]) -> Iterator[list[Change]]:
         yield waiting
 
 
-def encode_section(header: SectionHeader, packed: Packed, compressor: zstandard.ZstdCompressor) -> bytes:
+def encode_segment(header: SegmentHeader, packed: CompressedBlocks, compressor: zstandard.ZstdCompressor) -> bytes:
     """The bytes of a section."""
     head = compressor.compress(_ENCODER.encode(header))
     rest = b"".join((head, *packed.blocks))
@@ -231,7 +231,7 @@ def encode_section(header: SectionHeader, packed: Packed, compressor: zstandard.
     return _PREAMBLE.pack(MAGIC, VERSION, len(head), checksum) + rest
 
 
-def decode_section(data: bytes, place: str) -> Section:
+def decode_segment(data: bytes, place: str) -> Segment:
     """Read a section, checking every byte of it.
 
     Raises:
@@ -242,10 +242,10 @@ def decode_section(data: bytes, place: str) -> Section:
     actual = zlib.crc32(body, zlib.crc32(_PREAMBLE.pack(MAGIC, VERSION, head_length, 0)))
     if actual != checksum:
         raise StateDamaged(place, f"checksum {checksum:08x}", f"{actual:08x}")
-    return Section(_header(body[:head_length], place), place, body[head_length:])
+    return Segment(_header(body[:head_length], place), place, body[head_length:])
 
 
-def decode_header(preamble_and_header: bytes, place: str) -> SectionHeader:
+def decode_header(preamble_and_header: bytes, place: str) -> SegmentHeader:
     """The header of a section whose entries are not looked at; `data` begins where the section does.
 
     Raises:
@@ -255,12 +255,12 @@ def decode_header(preamble_and_header: bytes, place: str) -> SectionHeader:
     return _header(memoryview(preamble_and_header)[_PREAMBLE.size :][:head_length], place)
 
 
-def header_bytes(preamble: bytes, place: str) -> int:
+def count_header_bytes(preamble: bytes, place: str) -> int:
     """Bytes of a section's preamble and header, from its first `PREAMBLE_BYTES`. Raises StateDamaged."""
     return PREAMBLE_BYTES + _checked_preamble(preamble, place)[0]
 
 
-def check_header(header: SectionHeader, place: str, address: StateAddress) -> None:
+def check_header(header: SegmentHeader, place: str, address: StateVersion) -> None:
     """Check that a section may stand behind an address.
 
     A rewind begins a new generation on sections of an earlier one, and offsets may have moved on
@@ -291,7 +291,7 @@ def _checked_preamble(data: bytes, place: str) -> tuple[int, int]:
     return head_length, checksum
 
 
-def _header(frame: memoryview, place: str) -> SectionHeader:
+def _header(frame: memoryview, place: str) -> SegmentHeader:
     try:
         return _HEADERS.decode(zstandard.ZstdDecompressor().decompress(frame))
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
@@ -337,15 +337,15 @@ class StateFileWriter:
         """Prepare a file in `folder`; `label` names the batch that writes it."""
         return cls(folder, label)
 
-    def pack(self, entries: Iterable[Change]) -> Packed:
+    def pack(self, entries: Iterable[Change]) -> CompressedBlocks:
         """Compress entries for `add`."""
-        return pack(entries, self._compressor)
+        return compress_blocks(entries, self._compressor)
 
-    def add(self, header: SectionHeader, packed: Packed) -> SectionRef:
+    def add(self, header: SegmentHeader, packed: CompressedBlocks) -> SegmentRef:
         """Append the section of one partition and say where it lies."""
         file = self._file or self._create()
-        section = encode_section(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
-        ref = SectionRef(self.name, file.tell(), len(section))
+        section = encode_segment(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
+        ref = SegmentRef(self.name, file.tell(), len(section))
         file.write(section)
         return ref
 
@@ -389,7 +389,7 @@ class StateFileWriter:
         return self._file
 
 
-def read_section(folder: Path, ref: SectionRef, address: StateAddress) -> Section:
+def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segment:
     """Read one section of the chain behind an address.
 
     Raises:
@@ -404,14 +404,14 @@ def read_section(folder: Path, ref: SectionRef, address: StateAddress) -> Sectio
         raise StateDamaged(place, f"the file of the {address}", "no such file") from None
     if len(data) != ref.length:
         raise StateDamaged(place, f"{ref.length} bytes", f"{len(data)}: the file is cut short")
-    section = decode_section(data, place)
+    section = decode_segment(data, place)
     check_header(section.header, place, address)
     if section.header.file not in {ref.file, ""}:  # releases before 0.2 did not say
         raise StateDamaged(place, f"what was written as {ref.file}", section.header.file)
     return section
 
 
-def read_header(folder: Path, ref: SectionRef) -> SectionHeader:
+def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     """What one section says of itself; its entries are not read.
 
     Raises:
@@ -421,12 +421,12 @@ def read_header(folder: Path, ref: SectionRef) -> SectionHeader:
     try:
         with (folder / ref.file).open("rb", buffering=0) as file:
             preamble = os.pread(file.fileno(), PREAMBLE_BYTES, ref.start)
-            return decode_header(os.pread(file.fileno(), header_bytes(preamble, place), ref.start), place)
+            return decode_header(os.pread(file.fileno(), count_header_bytes(preamble, place), ref.start), place)
     except FileNotFoundError:
         raise StateDamaged(place, "a durable state file", "no such file") from None
 
 
-def _place(folder: Path, ref: SectionRef) -> str:
+def _place(folder: Path, ref: SegmentRef) -> str:
     return f"{folder / ref.file} (bytes {ref.start} to {ref.start + ref.length})"
 
 
@@ -445,7 +445,7 @@ carries the whole chain (some 30 bytes each, compressed), so longer chains cost 
 ones copy a large, slowly changing state too often."""
 
 
-class Recovery(Enum):
+class RestoreKind(Enum):
     """How a hot copy came to the state that was asked for."""
 
     CURRENT = "current"
@@ -456,7 +456,7 @@ class Recovery(Enum):
     """It was made anew from the state base and its deltas, or is empty as the state is."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class RestorePlan(msgspec.Struct, frozen=True):
     """What has to be read to bring a hot copy to a state.
 
     Attributes:
@@ -464,11 +464,11 @@ class Reading(msgspec.Struct, frozen=True):
         sections: The sections to apply, in order.
     """
 
-    recovery: Recovery
-    sections: tuple[SectionRef, ...]
+    recovery: RestoreKind
+    sections: tuple[SegmentRef, ...]
 
 
-def reading(held: SectionRef | None, head: SectionRef, chain: tuple[SectionRef, ...]) -> Reading:
+def restore_plan(held: SegmentRef | None, head: SegmentRef, chain: tuple[SegmentRef, ...]) -> RestorePlan:
     """What to read when a copy holds the state of one section and that of `head` is wanted.
 
     Args:
@@ -478,12 +478,12 @@ def reading(held: SectionRef | None, head: SectionRef, chain: tuple[SectionRef, 
     """
     whole = (*chain, head)
     if held not in whole:
-        return Reading(Recovery.REBUILT, whole)
+        return RestorePlan(RestoreKind.REBUILT, whole)
     missing = whole[whole.index(held) + 1 :]
-    return Reading(Recovery.ROLLED_FORWARD if missing else Recovery.CURRENT, missing)
+    return RestorePlan(RestoreKind.ROLLED_FORWARD if missing else RestoreKind.CURRENT, missing)
 
 
-def base_is_due(header: SectionHeader, size: int) -> bool:
+def is_base_due(header: SegmentHeader, size: int) -> bool:
     """Whether the next section is a full copy: deltas would outgrow the base, or the chain its limit.
 
     Args:
@@ -492,10 +492,10 @@ def base_is_due(header: SectionHeader, size: int) -> bool:
     """
     if header.delta_bytes + size >= header.base_bytes:
         return True
-    return len(header.chain) + 1 >= chain_limit(header.topic_id, header.partition)
+    return len(header.chain) + 1 >= compute_chain_limit(header.topic_id, header.partition)
 
 
-def appended(header: SectionHeader, head: SectionHeader, head_ref: SectionRef) -> SectionHeader:
+def append_to_chain(header: SegmentHeader, head: SegmentHeader, head_ref: SegmentRef) -> SegmentHeader:
     """The header of a delta: `header` put behind the section `head` that lies at `head_ref`."""
     return msgspec.structs.replace(
         header,
@@ -505,7 +505,7 @@ def appended(header: SectionHeader, head: SectionHeader, head_ref: SectionRef) -
     )
 
 
-def chain_limit(topic_id: str, partition: int) -> int:
+def compute_chain_limit(topic_id: str, partition: int) -> int:
     """Sections after which this partition writes a base: spread, so that not all do in one batch."""
     spread = CHAIN_MAX // 2
     return CHAIN_MAX - zlib.crc32(f"{topic_id}/{partition}".encode()) % spread

@@ -8,11 +8,24 @@ from typing import Any, Generic, TypeVar, cast, get_origin
 import msgspec
 
 from lockstep.errors import StateError
-from lockstep.model.compatibility import Difference, differences
-from lockstep.model.map_state import Rows
-from lockstep.model.state_types import Shape, as_builtins, rows_types, shape_hash, shape_of
-from lockstep.state.changelog import SectionHeader, StateDamaged
-from lockstep.state.values import Rebased, RowsField, Versions, mark_of, parted, versions_of
+from lockstep.model.compatibility import Incompatibility, find_incompatibilities
+from lockstep.model.map_state import MapState
+from lockstep.model.state_types import (
+    StateTypeSchema,
+    find_map_types,
+    hash_of_type_schema,
+    make_type_schema,
+    to_untyped,
+)
+from lockstep.state.changelog import SegmentHeader, StateDamaged
+from lockstep.state.values import (
+    BaseRewriter,
+    MapField,
+    StateTypeVersions,
+    make_type_tag,
+    read_versions,
+    split_type_tag,
+)
 
 S = TypeVar("S")
 SHOWN = 500
@@ -29,7 +42,7 @@ class StateTypeChanged(StateError):
         differences: What differs, field by field.
     """
 
-    def __init__(self, where: str, found: tuple[Difference, ...]) -> None:
+    def __init__(self, where: str, found: tuple[Incompatibility, ...]) -> None:
         shown = "\n".join(f"  {difference}" for difference in found)
         super().__init__(
             f"{where} was written by another state type:\n{shown}",
@@ -93,11 +106,11 @@ class StateSchema(Generic[S]):
         Raises:
             DeclarationError: The type cannot be saved and recovered.
         """
-        self.shape = shape_of(state_type)
-        self.hash = shape_hash(self.shape)
+        self.shape = make_type_schema(state_type)
+        self.hash = hash_of_type_schema(self.shape)
         self.migrate = migrate
-        self._differences: dict[str, tuple[Difference, ...]] = {self.hash: ()}
-        self.tables: tuple[RowsField[Any, Any], ...] = tuple(map(RowsField, rows_types(state_type)))
+        self._differences: dict[str, tuple[Incompatibility, ...]] = {self.hash: ()}
+        self.tables: tuple[MapField[Any, Any], ...] = tuple(map(MapField, find_map_types(state_type)))
         # Without tables nothing is asked of a hook: what a fold left of a foreign type is an error of its own.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
         # None: the snapshot that opens the session is on its way, in several messages.
@@ -156,11 +169,11 @@ class StateSchema(Generic[S]):
         self.put_tables(again, state)
         return again
 
-    def reads(self, stored_hash: str, stored: Shape) -> bool:
+    def reads(self, stored_hash: str, stored: StateTypeSchema) -> bool:
         """Whether state that was stored as another shape is read as this type, without a migration."""
         return not self.differing(stored_hash, stored)
 
-    def accept(self, shapes: Mapping[str, Shape], where: str) -> None:
+    def accept(self, shapes: Mapping[str, StateTypeSchema], where: str) -> None:
         """Accept state that was stored as other shapes, if this type can read it or has a `migrate`.
 
         Args:
@@ -174,23 +187,23 @@ class StateSchema(Generic[S]):
             if self.migrate is None and (found := self.differing(stored_hash, stored)):
                 raise StateTypeChanged(where, found)
 
-    def differing(self, stored_hash: str, stored: Shape) -> tuple[Difference, ...]:
+    def differing(self, stored_hash: str, stored: StateTypeSchema) -> tuple[Incompatibility, ...]:
         """Why state that was stored as another shape cannot be read as this type; empty when it can."""
         if stored_hash not in self._differences:
-            self._differences[stored_hash] = differences(stored, self.shape)
+            self._differences[stored_hash] = find_incompatibilities(stored, self.shape)
         return self._differences[stored_hash]
 
 
 def _as_nothing(value: object) -> bool:
     """A table has its own entries: in the state's it is only said to be there, which nil would not do."""
-    if not isinstance(value, Rows):
+    if not isinstance(value, MapState):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
     return True
 
 
 def _as_table(declared: object, value: object) -> object:
     """An empty table, to be bound to the stored rows."""
-    return Rows[Any, Any]() if (get_origin(declared) or declared) is Rows else value
+    return MapState[Any, Any]() if (get_origin(declared) or declared) is MapState else value
 
 
 _PARTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -198,7 +211,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _NIL = b"\xc0"
 
 
-OldRows = Callable[[str, Shape], dict[object, object]]
+OldRows = Callable[[str, StateTypeSchema], dict[object, object]]
 """The stored rows of a table of some session, without types: by the table's name and shape."""
 
 
@@ -208,7 +221,7 @@ class Migrated(msgspec.Struct, frozen=True):
     state: object
 
 
-class Today(msgspec.Struct, frozen=True):
+class CurrentValue(msgspec.Struct, frozen=True):
     """A stored value as today's type decodes it.
 
     Attributes:
@@ -220,14 +233,14 @@ class Today(msgspec.Struct, frozen=True):
     migrated: Migrated | None = None
 
 
-class Translation(Generic[S]):
+class StateMigrator(Generic[S]):
     """The values of one partition, seen with today's type of state.
 
     Attributes:
         mark: What stands before a value that is written now; empty where today's type reads what has no mark.
     """
 
-    def __init__(self, schema: StateSchema[S], header: SectionHeader | None) -> None:
+    def __init__(self, schema: StateSchema[S], header: SegmentHeader | None) -> None:
         """Look at what is stored.
 
         Args:
@@ -235,14 +248,14 @@ class Translation(Generic[S]):
             header: Of the newest section; None while there is none.
         """
         self._schema = schema
-        self._stored = versions_of(header) if header else Versions(schema.hash, {schema.hash: schema.shape})
+        self._stored = read_versions(header) if header else StateTypeVersions(schema.hash, {schema.hash: schema.shape})
         reads = {hashed: schema.reads(hashed, shape) for hashed, shape in self._stored.shapes.items()}
         self._foreign = {hashed for hashed, is_read in reads.items() if not is_read}
         self._plain = self._stored.plain if self._stored.plain in self._foreign else schema.hash
-        self.mark = b"" if self._plain == schema.hash else mark_of(schema.hash)
+        self.mark = b"" if self._plain == schema.hash else make_type_tag(schema.hash)
         self._is_plain = not self._foreign and not self._stored.is_mixed
 
-    def today(self, session: str, stored: bytes, rows: OldRows) -> Today:
+    def today(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
         """A stored value as today's type decodes it: without a mark, migrated where that is needed.
 
         Args:
@@ -254,18 +267,18 @@ class Translation(Generic[S]):
             MigrationFailed: The transform's `migrate` raised, or gave what the type cannot hold.
         """
         if self._is_plain:
-            return Today(stored)
-        marked, value = parted(stored)
+            return CurrentValue(stored)
+        marked, value = split_type_tag(stored)
         hashed = marked or self._plain
         return (
             self._migrated(session, self._shape(session, hashed), value, rows)
             if hashed in self._foreign
-            else Today(value)
+            else CurrentValue(value)
         )
 
-    def rebased(self) -> Rebased:
+    def rebased(self) -> BaseRewriter:
         """What carries stored values into a state base."""
-        return Rebased(self._stored, self._plain, self._schema.hash)
+        return BaseRewriter(self._stored, self._plain, self._schema.hash)
 
     @property
     def has_tables(self) -> bool:
@@ -273,26 +286,26 @@ class Translation(Generic[S]):
         return bool(self._schema.tables) or any(map(_has_tables, self._stored.shapes.values()))
 
     @property
-    def plain(self) -> Shape | None:
+    def plain(self) -> StateTypeSchema | None:
         """Shape of values without a mark, for the header of a delta; None where it is today's."""
         return self._stored.shapes[self._plain] if self.mark else None
 
     @property
-    def older(self) -> tuple[Shape, ...]:
+    def older(self) -> tuple[StateTypeSchema, ...]:
         """Shapes of marked values, other than today's, for the header of a delta."""
         known = {self._schema.hash, self._stored.plain}
         return tuple(shape for hashed, shape in self._stored.shapes.items() if hashed not in known)
 
-    def _shape(self, session: str, hashed: str) -> Shape:
+    def _shape(self, session: str, hashed: str) -> StateTypeSchema:
         if hashed not in self._stored.shapes:
             raise StateDamaged(f"session {session!r}", f"a shape of {sorted(self._stored.shapes)}", hashed)
         return self._stored.shapes[hashed]
 
-    def _migrated(self, session: str, shape: Shape, value: bytes, rows: OldRows) -> Today:
+    def _migrated(self, session: str, shape: StateTypeSchema, value: bytes, rows: OldRows) -> CurrentValue:
         gate, state, *others = _PARTS.decode(value)
         if state == _NIL:
-            return Today(value, Migrated(None))  # its snapshot is on its way
-        old = _with_rows(as_builtins(msgspec.msgpack.decode(state), shape), shape, rows)
+            return CurrentValue(value, Migrated(None))  # its snapshot is on its way
+        old = _with_rows(to_untyped(msgspec.msgpack.decode(state), shape), shape, rows)
         migrate = self._schema.migrate
         if migrate is None:
             raise AssertionError(f"state of a refused type is read: {shape}")
@@ -301,10 +314,10 @@ class Translation(Generic[S]):
         except Exception as error:  # the user's code ends here
             raise MigrationFailed(session, f"{type(error).__name__}: {error}", old) from error
         encoded = self._schema.encode_migrated(session, new, old)
-        return Today(_ENCODER.encode([gate, msgspec.Raw(encoded), *others]), Migrated(new))
+        return CurrentValue(_ENCODER.encode([gate, msgspec.Raw(encoded), *others]), Migrated(new))
 
 
-def _with_rows(old: object, shape: Shape, rows: OldRows) -> object:
+def _with_rows(old: object, shape: StateTypeSchema, rows: OldRows) -> object:
     """Builtins of a state with the rows of its tables, which lie in entries of their own."""
     if shape.kind == "rows":
         return rows("", shape)
@@ -312,5 +325,5 @@ def _with_rows(old: object, shape: Shape, rows: OldRows) -> object:
     return {**old, **tables} if tables and isinstance(old, dict) else old
 
 
-def _has_tables(shape: Shape) -> bool:
+def _has_tables(shape: StateTypeSchema) -> bool:
     return shape.kind == "rows" or any(field.shape.kind == "rows" for field in shape.fields)

@@ -49,15 +49,15 @@ class _Meta(msgspec.Struct, frozen=True):
     transaction: int
 
 
-class HotDamaged(Exception):
+class LocalStoreCorrupt(Exception):
     """The hot copy cannot be used; it is thrown away and rebuilt. Never leaves this package."""
 
 
-class KeyCollision(HotDamaged):
+class KeyCollision(LocalStoreCorrupt):
     """Two sessions with one hash. Rebuilding would not help: reported as it is."""
 
 
-def hot_key(session: bytes) -> bytes:
+def make_store_key(session: bytes) -> bytes:
     """The lmdb key of a session: itself, or its hash when it is too long for lmdb."""
     if len(session) < KEY_BYTES_MAX:
         return _PLAIN + session
@@ -69,13 +69,13 @@ def is_hashed(key: bytes) -> bool:
     return key.startswith(HASHED)
 
 
-def seal(key: bytes, session: bytes, value: bytes) -> bytes:
+def encode_entry(key: bytes, session: bytes, value: bytes) -> bytes:
     """The lmdb value: a checksum over all of the entry, the session where its key is a hash, the value."""
     named = _LENGTH.pack(len(session)) + session if is_hashed(key) else b""
     return _CRC.pack(zlib.crc32(value, zlib.crc32(named, zlib.crc32(key)))) + named + value
 
 
-def unseal(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
+def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     """The session and the value of an lmdb entry.
 
     Raises:
@@ -83,7 +83,7 @@ def unseal(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     """
     rest = sealed[_CRC.size :]
     if sealed[: _CRC.size] != _CRC.pack(zlib.crc32(rest, zlib.crc32(key))):
-        raise HotDamaged("an entry does not match its checksum")
+        raise LocalStoreCorrupt("an entry does not match its checksum")
     if not is_hashed(key):
         return key[len(_PLAIN) :], rest
     (length,) = _LENGTH.unpack_from(rest)
@@ -91,7 +91,7 @@ def unseal(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     return rest[_LENGTH.size : end], rest[end:]
 
 
-def fits(path: Path) -> bool:
+def is_key_short_enough(path: Path) -> bool:
     """Whether a hot copy's file is there with its pages.
 
     lmdb maps the file and would die of SIGBUS on a page behind its end, which no handler can
@@ -128,7 +128,7 @@ kill, after which the copy is good; at the second the copy itself is suspect. Sp
 of a task thus reach a rebuilt copy."""
 
 
-class CopyLock:
+class StoreLock:
     """An exclusive lock on one hot copy, released when closed or when the process dies."""
 
     def __init__(self, handle: int, deaths: int) -> None:
@@ -136,7 +136,7 @@ class CopyLock:
         self.deaths = deaths
 
     @classmethod
-    def take(cls, path: Path) -> CopyLock | None:
+    def take(cls, path: Path) -> StoreLock | None:
         """Take the lock without waiting; None when somebody else holds it."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -165,10 +165,10 @@ MAP_BYTES = 64 << 30
 never has to grow under a reader; a process has 128 TiB, which bounds open copies to about 2,000."""
 
 
-class HotCopy:
+class LocalStore:
     """The state of one partition as of its stamp. Closed by whoever opened it.
 
-    All methods raise `HotDamaged` when lmdb or a checksum finds the file wrong, or the disk full.
+    All methods raise `LocalStoreCorrupt` when lmdb or a checksum finds the file wrong, or the disk full.
 
     Attributes:
         is_private: Whether the copy is this use's own, and gone when it is closed.
@@ -178,8 +178,8 @@ class HotCopy:
     def __init__(
         self,
         path: Path | None,
-        lock: CopyLock | None,
-        on_close: Callable[[HotCopy], None],
+        lock: StoreLock | None,
+        on_close: Callable[[LocalStore], None],
         scratch: Path | None = None,
     ) -> None:
         """Open the copy at `path` under its lock, or a private one without either, on the disk of `scratch`."""
@@ -195,8 +195,8 @@ class HotCopy:
         """What `apply` stamped last; None for a copy that has none or a damaged one."""
         sealed = self._get(STAMP_KEY)
         try:
-            return None if sealed is None else unseal(STAMP_KEY, sealed)[1]
-        except HotDamaged:
+            return None if sealed is None else decode_entry(STAMP_KEY, sealed)[1]
+        except LocalStoreCorrupt:
             return None
 
     def is_empty(self) -> bool:
@@ -206,31 +206,31 @@ class HotCopy:
 
     def get(self, session: bytes) -> bytes | None:
         """The value of a session; None when it has none."""
-        key = hot_key(session)
+        key = make_store_key(session)
         sealed = self._get(key)
         if sealed is None:
             self._check_missing(key)
             return None
-        found, value = unseal(key, sealed)
+        found, value = decode_entry(key, sealed)
         if found != session:
             raise _collision(session, found)
         return value
 
     def items(self, without: Iterable[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
         """All sessions and values but those of some sessions, in the order of their lmdb keys."""
-        skipped = {STAMP_KEY, *map(hot_key, without)}
+        skipped = {STAMP_KEY, *map(make_store_key, without)}
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
             for key in cursor.iternext(keys=True, values=False):
                 if key not in skipped:
-                    yield unseal(bytes(key), bytes(cursor.value()))
+                    yield decode_entry(bytes(key), bytes(cursor.value()))
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Entries of short names that begin with some bytes and come after others, in order, at most so many."""
         found: list[tuple[bytes, bytes]] = []
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
-            more = cursor.set_range(hot_key(after))
-            while more and len(found) < most and bytes(cursor.key()).startswith(hot_key(prefix)):
-                key, value = unseal(bytes(cursor.key()), bytes(cursor.value()))
+            more = cursor.set_range(make_store_key(after))
+            while more and len(found) < most and bytes(cursor.key()).startswith(make_store_key(prefix)):
+                key, value = decode_entry(bytes(cursor.key()), bytes(cursor.value()))
                 if key > after:
                     found.append((key, value))
                 more = cursor.next()
@@ -251,11 +251,11 @@ class HotCopy:
             _put_all(transaction, [(session, value) for session, value in changes if value is not None])
             for session, value in changes:
                 if value is None:
-                    transaction.delete(hot_key(session))
+                    transaction.delete(make_store_key(session))
             if stamp is None:
                 transaction.delete(STAMP_KEY)
             else:
-                transaction.put(STAMP_KEY, seal(STAMP_KEY, b"", stamp))
+                transaction.put(STAMP_KEY, encode_entry(STAMP_KEY, b"", stamp))
 
     def reset(self) -> None:
         """Throw everything away and begin with an empty file."""
@@ -282,7 +282,7 @@ class HotCopy:
             return _private_environment(self._scratch)
         try:
             return _environment(self._path)
-        except HotDamaged:
+        except LocalStoreCorrupt:
             self._path.unlink(missing_ok=True)
             return _environment(self._path)
 
@@ -335,11 +335,11 @@ def _private_environment(scratch: Path | None) -> lmdb.Environment:
 
 def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Entries of short names. What ends the scan is looked at too: a damaged key must not hide those behind it."""
-    wanted = hot_key(prefix)
+    wanted = make_store_key(prefix)
     if is_hashed(wanted) or not cursor.set_range(wanted):
         return
     for key, sealed in cursor.iternext():
-        found = unseal(bytes(key), bytes(sealed))
+        found = decode_entry(bytes(key), bytes(sealed))
         if not bytes(key).startswith(wanted):
             return
         yield found
@@ -352,30 +352,30 @@ def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[by
     for key, sealed in cursor.iternext():
         if not is_hashed(bytes(key)):
             return
-        found = unseal(bytes(key), bytes(sealed))
+        found = decode_entry(bytes(key), bytes(sealed))
         if found[0].startswith(prefix):
             yield found
 
 
 def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:
     if not is_right:
-        raise HotDamaged("the keys are out of order")
-    unseal(bytes(cursor.key()), bytes(cursor.value()))
+        raise LocalStoreCorrupt("the keys are out of order")
+    decode_entry(bytes(cursor.key()), bytes(cursor.value()))
 
 
 def _put_all(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:
-    keyed = sorted((hot_key(session), session, value) for session, value in entries)
+    keyed = sorted((make_store_key(session), session, value) for session, value in entries)
     for key, session, _ in keyed:
         if is_hashed(key):
             _refuse_collision(transaction, key, session)
     with transaction.cursor() as cursor:
-        cursor.putmulti([(key, seal(key, session, value)) for key, session, value in keyed])
+        cursor.putmulti([(key, encode_entry(key, session, value)) for key, session, value in keyed])
 
 
 def _refuse_collision(transaction: lmdb.Transaction, key: bytes, session: bytes) -> None:
     present = transaction.get(key)
     if present is not None:
-        found, _ = unseal(key, bytes(present))
+        found, _ = decode_entry(key, bytes(present))
         if found != session:
             raise _collision(session, found)
 
@@ -390,4 +390,4 @@ def _damage() -> Iterator[None]:
     try:
         yield
     except (lmdb.Error, OSError) as error:
-        raise HotDamaged(str(error)) from error
+        raise LocalStoreCorrupt(str(error)) from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
-from lockstep.state.local_store import CopyLock, HotCopy, HotDamaged, fits
+from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreLock, is_key_short_enough
 
 BYTES_MAX = 96_000_000
 """Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as much: about
@@ -28,7 +28,7 @@ ENTRY_BYTES = 250
 """Objects, keys and dict slots around an entry, whatever it holds: 1 million empty sessions take a quarter of a GB."""
 
 
-class Spilling(Protocol):
+class Spillable(Protocol):
     """A partition's state that can let go of what it has decoded."""
 
     def spill(self) -> None:
@@ -36,14 +36,14 @@ class Spilling(Protocol):
         ...
 
 
-class Budget:
+class MemoryBudget:
     """Counts what the states of a task have decoded."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max, self._held = bytes_max, 0
-        self._by: dict[Spilling, int] = {}
+        self._by: dict[Spillable, int] = {}
 
-    def note(self, state: Spilling, size: int) -> None:
+    def note(self, state: Spillable, size: int) -> None:
         """Note that a state has decoded an entry of so many bytes, or begun one."""
         self._held += size + ENTRY_BYTES
         self._by[state] = self._by.get(state, 0) + size + ENTRY_BYTES
@@ -55,7 +55,7 @@ class Budget:
             largest.spill()
             self.release(largest)
 
-    def release(self, state: Spilling) -> None:
+    def release(self, state: Spillable) -> None:
         """Note that a state holds nothing any more."""
         self._held -= self._by.pop(state, 0)
 
@@ -73,7 +73,7 @@ _BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class HotFolder:
+class LocalStorePool:
     """Opens hot copies of one stream on this machine, a bounded number at a time.
 
     Attributes:
@@ -87,7 +87,7 @@ class HotFolder:
         *,
         boot: str | None = None,
         copies_max: int | None = None,
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """Look at the place; nothing is made before a copy is opened.
 
@@ -98,16 +98,16 @@ class HotFolder:
             copies_max: Copies open at once; by default what file handles and address space allow.
             budget: What the states that are opened here may hold in memory, together.
         """
-        self.budget = budget or Budget()
-        boot = boot or boot_id()
+        self.budget = budget or MemoryBudget()
+        boot = boot or read_boot_id()
         stream = hashlib.blake2b(os.fsencode(durable.absolute()), digest_size=16).hexdigest()
         self._root = root
         self._boot = root / f"boot-{boot}" if boot else None
         self._folder = self._boot / f"v{STORE_VERSION}" / stream if self._boot else None
-        self._copies_max = copies_max or most_copies(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._open: dict[HotCopy, None] = {}
+        self._copies_max = copies_max or compute_copies_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._open: dict[LocalStore, None] = {}
 
-    def open(self, topic_id: str, partition: int) -> HotCopy:
+    def open(self, topic_id: str, partition: int) -> LocalStore:
         """Open a partition's copy, or a private empty one when somebody else is using it.
 
         Closes the copy opened first when too many are open: its user opens it again when needed.
@@ -120,11 +120,11 @@ class HotFolder:
         try:
             copy = self._opened(topic_id, partition)
         except OSError as error:
-            raise HotDamaged(str(error)) from error
+            raise LocalStoreCorrupt(str(error)) from error
         self._open[copy] = None
         return copy
 
-    def private(self) -> HotCopy:
+    def private(self) -> LocalStore:
         """An empty copy of its user's own, beside those of partitions; gone when it is closed.
 
         Raises:
@@ -133,43 +133,43 @@ class HotFolder:
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise HotDamaged(str(error)) from error
-        return HotCopy(None, None, lambda _: None, self._root)
+            raise LocalStoreCorrupt(str(error)) from error
+        return LocalStore(None, None, lambda _: None, self._root)
 
-    def _opened(self, topic_id: str, partition: int) -> HotCopy:
+    def _opened(self, topic_id: str, partition: int) -> LocalStore:
         if self._folder is None:
-            return HotCopy(None, None, self._closed)
+            return LocalStore(None, None, self._closed)
         name = f"{quote(topic_id, safe='')}-{partition}"
         lock = self._locked(self._folder / f"{name}.lock")
         if lock is None:
-            return HotCopy(None, None, self._closed)
+            return LocalStore(None, None, self._closed)
         try:
             path = self._folder / f"{name}.lmdb"
-            if lock.copy_is_suspect or not fits(path):
+            if lock.copy_is_suspect or not is_key_short_enough(path):
                 path.unlink(missing_ok=True)
-            return HotCopy(path, lock, self._closed)
-        except (HotDamaged, OSError):
+            return LocalStore(path, lock, self._closed)
+        except (LocalStoreCorrupt, OSError):
             lock.release()
             raise
 
-    def _locked(self, path: Path) -> CopyLock | None:
+    def _locked(self, path: Path) -> StoreLock | None:
         try:
-            return CopyLock.take(path)
+            return StoreLock.take(path)
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._remove_other_boots()
-            return CopyLock.take(path)
+            return StoreLock.take(path)
 
     def _remove_other_boots(self) -> None:
         for folder in self._root.iterdir():
             if folder != self._boot and _BOOT_FOLDER.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _closed(self, copy: HotCopy) -> None:
+    def _closed(self, copy: LocalStore) -> None:
         self._open.pop(copy, None)
 
 
-def boot_id() -> str | None:
+def read_boot_id() -> str | None:
     """The kernel's id of this boot; None on systems without one, where no copy outlives its use."""
     try:
         return _BOOT_ID.read_text().strip() or None
@@ -177,7 +177,7 @@ def boot_id() -> str | None:
         return None
 
 
-def most_copies(handles: int) -> int:
+def compute_copies_max(handles: int) -> int:
     """How many copies a process may have open, given its limit of file handles."""
     if handles == resource.RLIM_INFINITY:
         return COPIES_MAX

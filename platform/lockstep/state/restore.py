@@ -11,35 +11,35 @@ import msgspec
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.state.changelog import (
     Change,
-    Reading,
-    Recovery,
-    Section,
-    SectionHeader,
-    SectionRef,
-    StateAddress,
+    RestoreKind,
+    RestorePlan,
+    Segment,
+    SegmentHeader,
+    SegmentRef,
     StateDamaged,
+    StateVersion,
     check_header,
-    in_blocks,
-    read_section,
-    reading,
+    iterate_blocks,
+    read_segment,
+    restore_plan,
 )
 from lockstep.state.codec import S, StateSchema
-from lockstep.state.local_store import HotCopy, HotDamaged
-from lockstep.state.local_store_pool import HotFolder
-from lockstep.state.values import versions_of
+from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
+from lockstep.state.local_store_pool import LocalStorePool
+from lockstep.state.values import read_versions
 
 
-class Stamp(msgspec.Struct, frozen=True, array_like=True):
+class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
     """What a hot copy says of itself: the section whose state it holds, with its header.
 
     The header is kept so that the next delta can be written without reading a file.
     """
 
-    section: SectionRef
-    header: SectionHeader
+    section: SegmentRef
+    header: SegmentHeader
 
 
-class Recovered(msgspec.Struct, frozen=True):
+class Restored(msgspec.Struct, frozen=True):
     """How a hot copy came to its state.
 
     Attributes:
@@ -48,21 +48,21 @@ class Recovered(msgspec.Struct, frozen=True):
         sections: Sections read from durable files.
     """
 
-    header: SectionHeader | None
-    recovery: Recovery
+    header: SegmentHeader | None
+    recovery: RestoreKind
     sections: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_STAMPS = msgspec.msgpack.Decoder(Stamp)
+_STAMPS = msgspec.msgpack.Decoder(StoreVersion)
 
 
-def encode_stamp(stamp: Stamp) -> bytes:
+def encode_stamp(stamp: StoreVersion) -> bytes:
     """The bytes of a stamp."""
     return _ENCODER.encode(stamp)
 
 
-def recover(copy: HotCopy, address: StateAddress, folder: Path, schema: StateSchema[S]) -> Recovered:
+def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema: StateSchema[S]) -> Restored:
     """Make `copy` hold the state of `address`.
 
     Args:
@@ -81,21 +81,21 @@ def recover(copy: HotCopy, address: StateAddress, folder: Path, schema: StateSch
         return _emptied(copy)
     if stamp is not None and stamp.section == address.section:
         check_header(stamp.header, str(stamp.section), address)
-        schema.accept(versions_of(stamp.header).shapes, str(stamp.section))
-        return Recovered(stamp.header, Recovery.CURRENT)
-    head = read_section(folder, address.section, address)
-    schema.accept(versions_of(head.header).shapes, head.place)  # the rules of difference.py cover what lies before it
-    plan = reading(stamp.section if stamp else None, address.section, head.header.chain)
-    if plan.recovery is Recovery.REBUILT:
+        schema.accept(read_versions(stamp.header).shapes, str(stamp.section))
+        return Restored(stamp.header, RestoreKind.CURRENT)
+    head = read_segment(folder, address.section, address)
+    schema.accept(read_versions(head.header).shapes, head.place)  # the rules of difference.py cover what lies before it
+    plan = restore_plan(stamp.section if stamp else None, address.section, head.header.chain)
+    if plan.recovery is RestoreKind.REBUILT:
         copy.reset()
     for ref in plan.sections:
-        section = head if ref == address.section else read_section(folder, ref, address)
+        section = head if ref == address.section else read_segment(folder, ref, address)
         _check_place_in_chain(section, ref, (*head.header.chain, address.section))
-        apply_stamped(copy, section.blocks(), encode_stamp(Stamp(ref, section.header)))
-    return Recovered(head.header, plan.recovery, _sections_read(plan))
+        apply_stamped(copy, section.blocks(), encode_stamp(StoreVersion(ref, section.header)))
+    return Restored(head.header, plan.recovery, _sections_read(plan))
 
 
-def _stamp(copy: HotCopy) -> Stamp | None:
+def _stamp(copy: LocalStore) -> StoreVersion | None:
     """The copy's stamp; None when it has none that can be read."""
     stamped = copy.stamp()
     try:
@@ -104,20 +104,20 @@ def _stamp(copy: HotCopy) -> Stamp | None:
         return None
 
 
-def _emptied(copy: HotCopy) -> Recovered:
+def _emptied(copy: LocalStore) -> Restored:
     if copy.is_empty():
-        return Recovered(None, Recovery.CURRENT)
+        return Restored(None, RestoreKind.CURRENT)
     copy.reset()
-    return Recovered(None, Recovery.REBUILT)
+    return Restored(None, RestoreKind.REBUILT)
 
 
-def _check_place_in_chain(section: Section, ref: SectionRef, whole: tuple[SectionRef, ...]) -> None:
+def _check_place_in_chain(section: Segment, ref: SegmentRef, whole: tuple[SegmentRef, ...]) -> None:
     expected = whole[: whole.index(ref)]
     if section.header.chain != expected:
         raise StateDamaged(section.place, f"the chain {expected} before it", section.header.chain)
 
 
-def apply_stamped(copy: HotCopy, blocks: Iterable[list[Change]], stamp: bytes) -> None:
+def apply_stamped(copy: LocalStore, blocks: Iterable[list[Change]], stamp: bytes) -> None:
     """Apply changes block by block, stamped in the last transaction: a copy cut short has no stamp."""
     waiting = None
     for block in blocks:
@@ -127,7 +127,7 @@ def apply_stamped(copy: HotCopy, blocks: Iterable[list[Change]], stamp: bytes) -
     copy.apply(waiting or [], stamp)
 
 
-def _sections_read(plan: Reading) -> int:
+def _sections_read(plan: RestorePlan) -> int:
     return max(1, len(plan.sections))
 
 
@@ -144,7 +144,7 @@ class LocalStateUnusable(EnvironmentProblem):
         reason: What lmdb or the system says.
     """
 
-    def __init__(self, address: StateAddress, reason: str) -> None:
+    def __init__(self, address: StateVersion, reason: str) -> None:
         super().__init__(
             f"no local copy of the {address} can be made: {reason}",
             next_step="free space on the local disk or set another `local_root`; nothing committed is lost",
@@ -153,22 +153,22 @@ class LocalStateUnusable(EnvironmentProblem):
         self.reason = reason
 
 
-class HealingCopy(Generic[S]):
+class SelfHealingStore(Generic[S]):
     """Uses a hot copy and makes it anew, once, when a use finds it damaged.
 
     Attributes:
         recovered: How the copy last came to the address's state; None before its first use.
     """
 
-    def __init__(self, address: StateAddress, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> None:
-        self.recovered: Recovered | None = None
+    def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
+        self.recovered: Restored | None = None
         self._address = address
         self._durable = durable
         self._hot = hot
         self._schema = schema
-        self._copy: HotCopy | None = None
+        self._copy: LocalStore | None = None
 
-    def use(self, action: Callable[[HotCopy], T]) -> T:
+    def use(self, action: Callable[[LocalStore], T]) -> T:
         """Do something with a copy that holds the address's state.
 
         Raises:
@@ -177,21 +177,21 @@ class HealingCopy(Generic[S]):
         """
         try:
             return action(self._current())
-        except HotDamaged:
+        except LocalStoreCorrupt:
             self._throw_away()
         try:
             return action(self._current())
-        except HotDamaged as error:
+        except LocalStoreCorrupt as error:
             self._throw_away()
             raise LocalStateUnusable(self._address, str(error)) from error
 
-    def advance(self, changes: Iterable[Change], stamp: Stamp) -> None:
+    def advance(self, changes: Iterable[Change], stamp: StoreVersion) -> None:
         """Apply what the durable file holds already; a copy that cannot take it is thrown away."""
         try:
             copy = self._current()
             if not copy.is_private:
-                apply_stamped(copy, in_blocks(changes), encode_stamp(stamp))
-        except HotDamaged:
+                apply_stamped(copy, iterate_blocks(changes), encode_stamp(stamp))
+        except LocalStoreCorrupt:
             self._throw_away()
 
     def close(self) -> None:
@@ -200,12 +200,12 @@ class HealingCopy(Generic[S]):
             self._copy.close()
             self._copy = None
 
-    def _current(self) -> HotCopy:
+    def _current(self) -> LocalStore:
         # Another user may have moved on a copy that was closed for want of handles: recover again.
         if self._copy is None or not self._copy.is_open:
             self._copy = self._hot.open(self._address.topic_id, self._address.partition)
             try:
-                self.recovered = recover(self._copy, self._address, self._durable, self._schema)
+                self.recovered = restore_store(self._copy, self._address, self._durable, self._schema)
             except LockstepError:
                 self.close()  # it does not hold the state, and must not be taken for it
                 raise
@@ -216,7 +216,7 @@ class HealingCopy(Generic[S]):
         if copy is not None and copy.is_open:
             try:
                 copy.reset()
-            except HotDamaged:
+            except LocalStoreCorrupt:
                 pass  # not even emptied: the next use finds no stamp, or the damage again
             finally:
                 copy.close()

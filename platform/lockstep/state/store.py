@@ -12,40 +12,40 @@ import msgspec
 
 from lockstep.state.changelog import (
     Change,
-    Packed,
-    SectionHeader,
-    StateAddress,
+    CompressedBlocks,
+    SegmentHeader,
     StateFileWriter,
-    appended,
-    base_is_due,
-    change_bytes,
-    moved,
+    StateVersion,
+    advance,
+    append_to_chain,
+    count_change_bytes,
+    is_base_due,
 )
-from lockstep.state.codec import S, StateNotOfItsType, StateSchema, Translation
-from lockstep.state.local_store import HotCopy, HotDamaged
-from lockstep.state.local_store_pool import HotFolder
-from lockstep.state.restore import HealingCopy, LocalStateUnusable, Recovered, Stamp
-from lockstep.state.timers import Reserved
-from lockstep.state.values import Rebased, RowStore
+from lockstep.state.codec import S, StateMigrator, StateNotOfItsType, StateSchema
+from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
+from lockstep.state.local_store_pool import LocalStorePool
+from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
+from lockstep.state.timers import SystemEntries
+from lockstep.state.values import BaseRewriter, MapStateStore
 
 _PUT, _REMOVED = b"+", b"-"
 
 
-class Untouched:
+class NotSpilled:
     """Stands for an entry that the scratch file says nothing of."""
 
 
-UNTOUCHED: Final = Untouched()
+UNTOUCHED: Final = NotSpilled()
 
 
-class Scratch:
+class SpillStore:
     """Changed entries, the newest of each key, in the order of keys. Nobody else sees them; they survive nothing.
 
     Attributes:
         size: Bytes of all changes before compression.
     """
 
-    def __init__(self, copy: HotCopy) -> None:
+    def __init__(self, copy: LocalStore) -> None:
         """Use a private copy that is empty."""
         self._copy = copy
         self.size = 0
@@ -54,12 +54,12 @@ class Scratch:
         """Note changes, instead of earlier ones of the same keys."""
         for key, _ in changes:
             before = self.get(key)
-            if not isinstance(before, Untouched):
-                self.size -= change_bytes((key, before))
-        self.size += sum(map(change_bytes, changes))
+            if not isinstance(before, NotSpilled):
+                self.size -= count_change_bytes((key, before))
+        self.size += sum(map(count_change_bytes, changes))
         self._copy.apply([(key, _REMOVED if value is None else _PUT + value) for key, value in changes], None)
 
-    def get(self, key: bytes) -> bytes | Untouched | None:
+    def get(self, key: bytes) -> bytes | NotSpilled | None:
         """The newest value of a key; None when it was removed."""
         held = self._copy.get(key)
         return UNTOUCHED if held is None else _value(held)
@@ -88,16 +88,16 @@ def _value(held: bytes) -> bytes | None:
 T = TypeVar("T")
 
 
-class Stored(Generic[S]):
+class EntryReader(Generic[S]):
     """The entries behind one address, with the spilled changes of one range.
 
     Attributes:
         scratch: The spilled changes; None as long as there are none.
     """
 
-    def __init__(self, address: StateAddress, copy: HealingCopy[S], hot: HotFolder) -> None:
+    def __init__(self, address: StateVersion, copy: SelfHealingStore[S], hot: LocalStorePool) -> None:
         self._address, self._copy, self._hot = address, copy, hot
-        self.scratch: Scratch | None = None
+        self.scratch: SpillStore | None = None
 
     def get(self, key: bytes) -> bytes | None:
         """The value of an entry; None without one.
@@ -107,7 +107,7 @@ class Stored(Generic[S]):
             LocalStateUnusable: The local disk cannot hold the state.
         """
         spilled = UNTOUCHED if self.scratch is None else self._local(lambda scratch: scratch.get(key))
-        if not isinstance(spilled, Untouched):
+        if not isinstance(spilled, NotSpilled):
             return spilled
         return None if self._address.section is None else self._copy.use(lambda copy: copy.get(key))
 
@@ -129,9 +129,9 @@ class Stored(Generic[S]):
         """Put changes over what is stored. Raises LocalStateUnusable."""
         self._local(lambda scratch: scratch.put(changes))
 
-    def unchanged(self, copy: HotCopy, changes: Sequence[Change] | Scratch) -> Iterator[Change]:
+    def unchanged(self, copy: LocalStore, changes: Sequence[Change] | SpillStore) -> Iterator[Change]:
         """The entries of the hot copy that are not changed."""
-        if isinstance(changes, Scratch):
+        if isinstance(changes, SpillStore):
             return ((key, value) for key, value in copy.items() if key not in changes)
         return iter(copy.items(without=[key for key, _ in changes]))
 
@@ -141,20 +141,20 @@ class Stored(Generic[S]):
             self.scratch.close()
             self.scratch = None
 
-    def _local(self, action: Callable[[Scratch], T]) -> T:
+    def _local(self, action: Callable[[SpillStore], T]) -> T:
         try:
             if self.scratch is None:
-                self.scratch = Scratch(self._hot.private())
+                self.scratch = SpillStore(self._hot.private())
             return action(self.scratch)
-        except HotDamaged as error:
+        except LocalStoreCorrupt as error:
             raise LocalStateUnusable(self._address, str(error)) from error
 
 
-Changes = Sequence[Change] | Scratch
+Changes = Sequence[Change] | SpillStore
 """What a range changed: in memory, or spilled."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class PendingSegment(msgspec.Struct, frozen=True):
     """What went into the durable file and waits to go into the hot copy.
 
     Attributes:
@@ -166,17 +166,21 @@ class Written(msgspec.Struct, frozen=True):
 
     writer: StateFileWriter
     changes: Changes
-    stamp: Stamp
+    stamp: StoreVersion
     is_rebased: bool
 
 
-class SectionWriting(Generic[S]):
+class SegmentWriter(Generic[S]):
     """Writes the section that follows the one of an address."""
 
-    def __init__(self, address: StateAddress, schema: StateSchema[S], copy: HealingCopy[S], stored: Stored[S]) -> None:
+    def __init__(
+        self, address: StateVersion, schema: StateSchema[S], copy: SelfHealingStore[S], stored: EntryReader[S]
+    ) -> None:
         self._address, self._schema, self._copy, self._stored = address, schema, copy, stored
 
-    def write(self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SectionHeader | None) -> Written:
+    def write(
+        self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SegmentHeader | None
+    ) -> PendingSegment:
         """Add the next section to the file of a task and batch.
 
         Args:
@@ -185,21 +189,21 @@ class SectionWriting(Generic[S]):
             next_offset: Where the range ended.
             head: Header of the section of the address.
         """
-        typed = Translation(self._schema, head)
+        typed = StateMigrator(self._schema, head)
         rebased = typed.rebased()
-        size = changes.size if isinstance(changes, Scratch) else sum(map(change_bytes, changes))
-        if head is None or self._address.section is None or base_is_due(head, size):
+        size = changes.size if isinstance(changes, SpillStore) else sum(map(count_change_bytes, changes))
+        if head is None or self._address.section is None or is_base_due(head, size):
             packed = self._whole(changes, writer, rebased)
             header = msgspec.structs.replace(self._header(packed, next_offset), older=rebased.older)
         else:
             packed = writer.pack(changes)
             mixed = msgspec.structs.replace(self._header(packed, next_offset), plain=typed.plain, older=typed.older)
-            header = appended(mixed, head, self._address.section)
-        return Written(writer, changes, Stamp(writer.add(header, packed), header), rebased.is_other)
+            header = append_to_chain(mixed, head, self._address.section)
+        return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), rebased.is_other)
 
-    def _header(self, packed: Packed, next_offset: int) -> SectionHeader:
+    def _header(self, packed: CompressedBlocks, next_offset: int) -> SegmentHeader:
         address = self._address
-        return SectionHeader(
+        return SegmentHeader(
             generation=address.generation,
             topic_id=address.topic_id,
             partition=address.partition,
@@ -212,7 +216,7 @@ class SectionWriting(Generic[S]):
             entries=packed.entries,
         )
 
-    def _whole(self, changes: Changes, writer: StateFileWriter, rebased: Rebased) -> Packed:
+    def _whole(self, changes: Changes, writer: StateFileWriter, rebased: BaseRewriter) -> CompressedBlocks:
         """The full new state: what is stored and was not changed, then what was."""
 
         def kept() -> Iterator[Change]:
@@ -225,7 +229,7 @@ class SectionWriting(Generic[S]):
         )
 
 
-class Entry(msgspec.Struct, Generic[S]):
+class SessionEntry(msgspec.Struct, Generic[S]):
     """One session's state in memory. The fold changes `gate` and `state` in place or replaces them.
 
     Attributes:
@@ -254,21 +258,23 @@ class PartitionState(Generic[S]):
         reserved: Entries beside those of sessions: what is held back, and what is due.
     """
 
-    def __init__(self, address: StateAddress, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> None:
+    def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
         self.address = address
-        self.entries: dict[str, Entry[S]] = {}
+        self.entries: dict[str, SessionEntry[S]] = {}
         self._removed: set[str] = set()
         self._migrated: set[str] = set()
         self._schema, self._budget = schema, hot.budget
-        self._copy = HealingCopy(address, durable, hot, schema)
-        self._entries = Stored(address, self._copy, hot)
-        self._rows = RowStore(schema.tables, self._entries)
-        self.reserved = Reserved(self._entries.get, self._entries.reserved)
-        self._written: Written | None = None
-        self._translation: Translation[S] | None = None
+        self._copy = SelfHealingStore(address, durable, hot, schema)
+        self._entries = EntryReader(address, self._copy, hot)
+        self._rows = MapStateStore(schema.tables, self._entries)
+        self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
+        self._written: PendingSegment | None = None
+        self._translation: StateMigrator[S] | None = None
 
     @classmethod
-    def open(cls, address: StateAddress, *, durable: Path, hot: HotFolder, schema: StateSchema[S]) -> PartitionState[S]:
+    def open(
+        cls, address: StateVersion, *, durable: Path, hot: LocalStorePool, schema: StateSchema[S]
+    ) -> PartitionState[S]:
         """The state of `address`. Nothing is read before a session is asked for.
 
         Args:
@@ -280,11 +286,11 @@ class PartitionState(Generic[S]):
         return cls(address, durable, hot, schema)
 
     @property
-    def recovered(self) -> Recovered | None:
+    def recovered(self) -> Restored | None:
         """How the hot copy came to the state; None as long as it was not needed."""
         return self._copy.recovered
 
-    def load(self, session: str) -> Entry[S] | None:
+    def load(self, session: str) -> SessionEntry[S] | None:
         """Decode a session's stored state into `entries`; None when it has none.
 
         Raises:
@@ -304,7 +310,7 @@ class PartitionState(Generic[S]):
             self._schema.put_tables(state, today.migrated.state)
         elif self._schema.tables:
             self._rows.bind(key, state)
-        entry = self.entries[session] = Entry(gate, state, stored)
+        entry = self.entries[session] = SessionEntry(gate, state, stored)
         return entry
 
     def remove(self, session: str) -> None:
@@ -349,7 +355,7 @@ class PartitionState(Generic[S]):
                 changes += self._rows.removals(_key(session))
         return changes
 
-    def write(self, writer: StateFileWriter, next_offset: int) -> StateAddress:
+    def write(self, writer: StateFileWriter, next_offset: int) -> StateVersion:
         """Add what changed to the batch's state file and give the address of the new state.
 
         Args:
@@ -361,10 +367,10 @@ class PartitionState(Generic[S]):
             self._entries.spill(in_memory)
             changes = self._entries.scratch
         elif not in_memory:
-            return moved(self.address, next_offset, self.address.section)
-        writing = SectionWriting(self.address, self._schema, self._copy, self._entries)
+            return advance(self.address, next_offset, self.address.section)
+        writing = SegmentWriter(self.address, self._schema, self._copy, self._entries)
         self._written = writing.write(changes, writer, next_offset, self._head())
-        return moved(self.address, next_offset, self._written.stamp.section)
+        return advance(self.address, next_offset, self._written.stamp.section)
 
     def keep(self) -> None:
         """Bring the hot copy to what was written; only once the durable file is on disk."""
@@ -398,24 +404,24 @@ class PartitionState(Generic[S]):
         self._migrated.clear()
         self._budget.release(self)
 
-    def _row_changes(self, session: str, entry: Entry[S], mark: bytes) -> Iterator[Change]:
+    def _row_changes(self, session: str, entry: SessionEntry[S], mark: bytes) -> Iterator[Change]:
         try:
             yield from self._rows.changes(_key(session), entry.state, mark, is_migrated=session in self._migrated)
         except (TypeError, ValueError, OverflowError) as error:
             step = "mend the fold; nothing of this batch was committed, the next start folds it again"
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
-    def _translated(self) -> Translation[S]:
+    def _translated(self) -> StateMigrator[S]:
         """How the values of this partition are read and written."""
         if self._translation is None:
-            self._translation = Translation(self._schema, self._head())
+            self._translation = StateMigrator(self._schema, self._head())
         return self._translation
 
-    def _head(self) -> SectionHeader | None:
+    def _head(self) -> SegmentHeader | None:
         """The header of the section that the address names."""
         if self.address.section is None:
             return None
-        self._copy.use(HotCopy.stamp)
+        self._copy.use(LocalStore.stamp)
         return self._copy.recovered.header if self._copy.recovered else None
 
 

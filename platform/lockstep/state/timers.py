@@ -37,7 +37,7 @@ Scan = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
 """Stored entries whose keys begin with some bytes and come after others, in order, at most so many."""
 
 
-class Reserved:
+class SystemEntries:
     """The reserved entries of one partition while one range is folded."""
 
     def __init__(self, stored: Callable[[bytes], bytes | None], scan: Scan) -> None:
@@ -98,7 +98,7 @@ _OFFSET: Final = 2**63
 """Added to a deadline, so that negative ones come first in the order of bytes."""
 
 
-class Agenda:
+class TimerQueue:
     """Sessions by the watermark at which something is due for them.
 
     A session may stand in it more than once; whoever takes an entry looks at what really is due.
@@ -107,7 +107,7 @@ class Agenda:
         next_us: The first deadline, in microseconds since 1970 (UTC); `NEVER` without any.
     """
 
-    def __init__(self, reserved: Reserved) -> None:
+    def __init__(self, reserved: SystemEntries) -> None:
         self._reserved = reserved
         self._stored = self._read()
         self._first_stored = next(self._stored, None)
@@ -155,7 +155,7 @@ def _timer_key(deadline_us: int, session: str) -> bytes:
     return AGENDA + (deadline_us + _OFFSET).to_bytes(8, "big") + digest
 
 
-class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
+class BufferedMessage(msgspec.Struct, frozen=True, array_like=True):
     """A message as it came (`KafkaMessage`), with its offset."""
 
     at: int
@@ -191,25 +191,25 @@ class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_MESSAGES = msgspec.msgpack.Decoder(HeldMessage)
+_MESSAGES = msgspec.msgpack.Decoder(BufferedMessage)
 
 
-class Held:
+class MessageBuffer:
     """The messages of one partition that are held back."""
 
-    def __init__(self, reserved: Reserved) -> None:
+    def __init__(self, reserved: SystemEntries) -> None:
         self._reserved = reserved
 
     def put(self, session: str, record: Record) -> None:
         """Keep a message."""
         source: KafkaMessage = record.source
         headers = cast("list[tuple[str, bytes | None]] | None", source.headers())
-        message = HeldMessage(
+        message = BufferedMessage(
             record.offset, source.key(), source.value(), headers, source.timestamp(), source.leader_epoch()
         )
         self._reserved.add(_buffer_key(session, record.offset), _ENCODER.encode(message))
 
-    def take(self, session: str, offset: int) -> HeldMessage:
+    def take(self, session: str, offset: int) -> BufferedMessage:
         """Take a message out.
 
         Raises:

@@ -17,9 +17,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from lockstep.model.map_state import ABSENT, Absent, Rows, bind, changed_rows, stored_of
-from lockstep.model.state_types import RowsType, Shape, as_builtins, shape_hash
-from lockstep.state.changelog import Change, SectionHeader
+from lockstep.model.map_state import ABSENT, Absent, MapState, bind, find_changed_rows, to_stored
+from lockstep.model.state_types import RowsType, StateTypeSchema, hash_of_type_schema, to_untyped
+from lockstep.state.changelog import Change, SegmentHeader
 
 MARK = 0xC1
 """The only byte that msgpack never uses."""
@@ -29,7 +29,7 @@ RESERVED_FROM, ROWS = 0xF8, 0xF9
 the others is lockstep's own and is of no state type."""
 
 
-class Versions(msgspec.Struct, frozen=True):
+class StateTypeVersions(msgspec.Struct, frozen=True):
     """The shapes of the values of one partition.
 
     Attributes:
@@ -38,7 +38,7 @@ class Versions(msgspec.Struct, frozen=True):
     """
 
     plain: str
-    shapes: dict[str, Shape]
+    shapes: dict[str, StateTypeSchema]
 
     @property
     def is_mixed(self) -> bool:
@@ -46,13 +46,13 @@ class Versions(msgspec.Struct, frozen=True):
         return len(self.shapes) > 1
 
 
-def versions_of(header: SectionHeader) -> Versions:
+def read_versions(header: SegmentHeader) -> StateTypeVersions:
     """What a header says of the values in its chain."""
-    named = {header.shape_hash: header.shape} | {shape_hash(shape): shape for shape in header.older}
+    named = {header.shape_hash: header.shape} | {hash_of_type_schema(shape): shape for shape in header.older}
     if header.plain is None:
-        return Versions(header.shape_hash, named)
-    plain = shape_hash(header.plain)
-    return Versions(plain, named | {plain: header.plain})
+        return StateTypeVersions(header.shape_hash, named)
+    plain = hash_of_type_schema(header.plain)
+    return StateTypeVersions(plain, named | {plain: header.plain})
 
 
 def is_session(key: bytes) -> bool:
@@ -65,26 +65,26 @@ def is_typed(key: bytes) -> bool:
     return is_session(key) or key[0] == ROWS
 
 
-def mark_of(hashed: str) -> bytes:
+def make_type_tag(hashed: str) -> bytes:
     """What stands before a marked value."""
     return bytes([MARK]) + bytes.fromhex(hashed)
 
 
-def parted(value: bytes) -> tuple[str | None, bytes]:
+def split_type_tag(value: bytes) -> tuple[str | None, bytes]:
     """The hash of a value's mark, if it has one, and the value."""
     if value[0] != MARK:
         return None, value
     return value[1:MARK_BYTES].hex(), value[MARK_BYTES:]
 
 
-class Rebased:
+class BaseRewriter:
     """Carries values into a state base: those of today's type without a mark, all others with theirs.
 
     Attributes:
         is_other: Whether a value got other bytes than it had, once all entries have been taken.
     """
 
-    def __init__(self, stored: Versions, plain: str, today: str) -> None:
+    def __init__(self, stored: StateTypeVersions, plain: str, today: str) -> None:
         """Begin.
 
         Args:
@@ -97,7 +97,7 @@ class Rebased:
         self.is_other = False
 
     @property
-    def older(self) -> tuple[Shape, ...]:
+    def older(self) -> tuple[StateTypeSchema, ...]:
         """Shapes other than today's that were carried."""
         return tuple(self._stored.shapes[hashed] for hashed in sorted(self._carried))
 
@@ -112,12 +112,12 @@ class Rebased:
             yield key, carried
 
     def _value(self, stored: bytes) -> bytes:
-        marked, value = parted(stored)
+        marked, value = split_type_tag(stored)
         hashed = marked or self._plain
         if hashed == self._today:
             return value
         self._carried.add(hashed)
-        return mark_of(hashed) + value
+        return make_type_tag(hashed) + value
 
 
 K = TypeVar("K")
@@ -139,7 +139,7 @@ class Entries(Protocol):
         ...
 
 
-class RowsField(Generic[K, V]):
+class MapField(Generic[K, V]):
     """One table of a state type, ready to encode and decode. Made once per process and stream."""
 
     def __init__(self, declared: RowsType) -> None:
@@ -156,25 +156,25 @@ class RowsField(Generic[K, V]):
     def fill(self, state: object, made: object) -> None:
         """Fill the empty table of a state with the rows of another state's, encoded and decoded: all of them new."""
         table, other = self.of(state), self.of(made)
-        if isinstance(table, Rows) and isinstance(other, Rows):
+        if isinstance(table, MapState) and isinstance(other, MapState):
             table.update({self.key_of(self.encode(key)): self.row_of(self.encode(row)) for key, row in other.items()})
 
     def prefix(self, session: bytes) -> bytes:
         """What the keys of a session's rows begin with."""
-        return session_prefix(session) + self._end
+        return make_session_prefix(session) + self._end
 
 
 class _Stored(Generic[K, V]):
     """The stored rows of one table of one session."""
 
-    def __init__(self, field: RowsField[K, V], session: bytes, entries: Entries) -> None:
+    def __init__(self, field: MapField[K, V], session: bytes, entries: Entries) -> None:
         self._field, self._entries = field, entries
         self.prefix = field.prefix(session)
 
     def get(self, key: K) -> V | Absent:
         """One row, decoded."""
         value = self._entries.get(self.prefix + self._field.encode(key))
-        return ABSENT if value is None else self._field.row_of(parted(value)[1])
+        return ABSENT if value is None else self._field.row_of(split_type_tag(value)[1])
 
     def all_keys(self) -> Iterator[tuple[bytes, K]]:
         """All keys, encoded and decoded."""
@@ -183,26 +183,26 @@ class _Stored(Generic[K, V]):
             yield key[begin:], self._field.key_of(key[begin:])
 
 
-class RowStore:
+class MapStateStore:
     """Binds the tables of states to what is stored, and finds what changed in them."""
 
-    def __init__(self, fields: tuple[RowsField[Any, Any], ...], entries: Entries) -> None:
+    def __init__(self, fields: tuple[MapField[Any, Any], ...], entries: Entries) -> None:
         self._fields, self._entries = fields, entries
 
     def bind(self, session: bytes, state: object) -> None:
         """Let the tables of a state that was just decoded stand for the stored rows."""
         for field in self._fields:
             table = field.of(state)
-            if isinstance(table, Rows):
+            if isinstance(table, MapState):
                 bind(table, _Stored(field, session, self._entries))
 
-    def old_rows(self, session: bytes, name: str, shape: Shape) -> dict[object, object]:
+    def old_rows(self, session: bytes, name: str, shape: StateTypeSchema) -> dict[object, object]:
         """The rows of a table of an older state type, without types."""
         key_shape, row_shape = shape.items
-        prefix = session_prefix(session) + name.encode() + _END
+        prefix = make_session_prefix(session) + name.encode() + _END
         return {
-            _hashable(as_builtins(msgspec.msgpack.decode(key[len(prefix) :]), key_shape)): as_builtins(
-                msgspec.msgpack.decode(parted(value)[1]), row_shape
+            _hashable(to_untyped(msgspec.msgpack.decode(key[len(prefix) :]), key_shape)): to_untyped(
+                msgspec.msgpack.decode(split_type_tag(value)[1]), row_shape
             )
             for key, value in self._entries.scan(prefix)
         }
@@ -214,26 +214,26 @@ class RowStore:
             TypeError: A table was replaced by something else than Rows.
         """
         whole: dict[bytes, bytes] = {}
-        replaced: list[RowsField[Any, Any]] = []
+        replaced: list[MapField[Any, Any]] = []
         for field in self._fields if state is not None else ():
             table, prefix = field.of(state), field.prefix(session)
-            if not isinstance(table, Rows):
+            if not isinstance(table, MapState):
                 raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
-            stored = stored_of(table)
+            stored = to_stored(table)
             if not is_migrated and isinstance(stored, _Stored) and self._is_own(stored, prefix):
                 yield from _changed(field, prefix, table, mark)
             else:
                 replaced.append(field)
                 whole |= {prefix + field.encode(key): mark + field.encode(row) for key, row in table.items()}
         is_whole = is_migrated or state is None
-        prefixes = [session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
+        prefixes = [make_session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
         for prefix in prefixes:
             yield from self._difference(prefix, whole)
         yield from whole.items()
 
     def removals(self, session: bytes) -> Iterator[Change]:
         """The removal of all rows of a session."""
-        return ((key, None) for key, _ in self._entries.scan(session_prefix(session)))
+        return ((key, None) for key, _ in self._entries.scan(make_session_prefix(session)))
 
     def _is_own(self, stored: _Stored[Any, Any], prefix: bytes) -> bool:
         return stored.prefix == prefix and stored._entries is self._entries  # noqa: SLF001  # both of this module
@@ -247,13 +247,13 @@ class RowStore:
                 del whole[key]
 
 
-def session_prefix(session: bytes) -> bytes:
+def make_session_prefix(session: bytes) -> bytes:
     """What the keys of all rows of a session begin with."""
     return bytes([ROWS]) + session + _END
 
 
-def _changed(field: RowsField[Any, Any], prefix: bytes, table: Rows[Any, Any], mark: bytes) -> Iterator[Change]:
-    for key, row in changed_rows(table):
+def _changed(field: MapField[Any, Any], prefix: bytes, table: MapState[Any, Any], mark: bytes) -> Iterator[Change]:
+    for key, row in find_changed_rows(table):
         yield prefix + field.encode(key), None if row is ABSENT else mark + field.encode(row)
 
 

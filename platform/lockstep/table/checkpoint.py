@@ -19,12 +19,12 @@ COST_RATIO = 4
 checkpoint, so n entries have been read n times. Measured: 0.1 CPU s a MB written, 0.4 ms an entry and commit."""
 
 
-def checkpoint(table: Path) -> None:
+def write_checkpoint(table: Path) -> None:
     """Write a log checkpoint with a handle of its own."""
     DeltaTable(table).create_checkpoint()
 
 
-def checkpoint_if_due(table: Path, version: int) -> bool:
+def write_checkpoint_if_due(table: Path, version: int) -> bool:
     """Write a log checkpoint where it costs less than the entries since the last one; True when it was written.
 
     Args:
@@ -33,7 +33,7 @@ def checkpoint_if_due(table: Path, version: int) -> bool:
     """
     if version % ENTRIES_MIN or not is_due(table, version):
         return False
-    checkpoint(table)
+    write_checkpoint(table)
     return True
 
 
@@ -45,7 +45,7 @@ def is_due(table: Path, version: int) -> bool:
         return True
     if len(since) < ENTRIES_MIN:
         return False
-    return len(since) * sum(_size(delta_log.entry_path(table, at)) for at in since) >= COST_RATIO * size
+    return len(since) * sum(_size(delta_log.make_entry_path(table, at)) for at in since) >= COST_RATIO * size
 
 
 class _LastCheckpoint(msgspec.Struct):

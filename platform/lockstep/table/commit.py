@@ -23,10 +23,10 @@ from lockstep.errors import CommitUnknown, Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Desired, Head, Resumption, SideBatch, SideFile
-from lockstep.table.foreign_commits import TableReplaced, foreign_commit, refresh
+from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit, refresh
 from lockstep.table.parquet import DataFile
-from lockstep.table.schema_evolution import NO_HOOKS, Growth, growth
-from lockstep.table.written_by import written_by
+from lockstep.table.schema_evolution import NO_HOOKS, Growth, find_schema_changes
+from lockstep.table.written_by import read_written_by
 
 MOST_ATTEMPTS = 200
 """Losing this often in a row to harmless commits means that somebody commits in a loop."""
@@ -85,7 +85,7 @@ class Proposal(msgspec.Struct, frozen=True):
     needs: Mapping[Path, int] = {}
 
 
-class Landed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True):
     """A commit that is in the log."""
 
     version: int
@@ -106,8 +106,8 @@ class OutputLog:
         return str(self._handle.metadata().id)
 
     def growth(self, wanted: pa.Schema, defaulted: frozenset[str]) -> Growth:
-        """What the table lacks of a schema, as of the last look. Raises TableError as `growth` does."""
-        return growth(self._handle, wanted, defaulted=defaulted)
+        """What the table lacks of a schema, as of the last look. Raises TableError as `find_schema_changes` does."""
+        return find_schema_changes(self._handle, wanted, defaulted=defaulted)
 
     def base(self) -> Base:
         """The newest version and its head.
@@ -123,13 +123,13 @@ class OutputLog:
             raise TableReplaced(self.folder, f"version {self._landed} was committed here, the newest is {version}")
         ours = self._handle.transaction_version(delta_log.VERSION) or 0
         for foreign in range(ours + 1, version + 1):
-            raise foreign_commit(self.folder, foreign)
+            raise find_foreign_commit(self.folder, foreign)
         entry = delta_log.read_entry(self.folder, ours)
         if entry is None or entry.head is None:
             raise _unreadable(self.folder, ours)
         return Base(version=version, head=entry.head)
 
-    def commit(self, proposal: Proposal) -> Landed:
+    def commit(self, proposal: Proposal) -> Committed:
         """Commit a proposal at exactly the version after its base, or not at all.
 
         1. Refresh and read the head on this base, at every attempt.
@@ -153,7 +153,7 @@ class OutputLog:
             if self._write(base, head, proposal, token):
                 self._landed = base.version + 1
                 self._sync(self._landed)
-                return Landed(version=base.version + 1, head=head)
+                return Committed(version=base.version + 1, head=head)
         raise TableError(
             f"{self.folder}: lost {MOST_ATTEMPTS} races in a row",
             next_step="look for a process that commits in a loop: `lockstep status`",
@@ -170,8 +170,8 @@ class OutputLog:
         return True
 
     def _sync(self, version: int) -> None:
-        delta_log.sync(delta_log.entry_path(self.folder, version))
-        delta_log.sync(self.folder / "_delta_log")
+        delta_log.sync_path(delta_log.make_entry_path(self.folder, version))
+        delta_log.sync_path(self.folder / "_delta_log")
 
 
 def _append(proposal: Proposal, handle: DeltaTable, properties: CommitProperties) -> None:
@@ -215,7 +215,7 @@ def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
             raise _bad_file(table, file, "is missing") from None
         if status.st_size != file.size:
             raise _bad_file(table, file, f"has {status.st_size} bytes, not {file.size}")
-        if written_by(file.path) is None and time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
+        if read_written_by(file.path) is None and time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
             raise _bad_file(table, file, "is older than half the retention, a vacuum may delete it")
 
 
@@ -232,7 +232,7 @@ def _bad_file(table: Path, file: DataFile, problem: str) -> TableError:
 
 
 def _unreadable(table: Path, version: int) -> TableError:
-    path = delta_log.entry_path(table, version)
+    path = delta_log.make_entry_path(table, version)
     return TableError(
         f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log"
     )
@@ -252,11 +252,11 @@ class Writer(msgspec.Struct, frozen=True):
     generation: int
 
 
-class Replan(TableError):
+class HourClosed(TableError):
     """The batch was planned for an hour that has been closed meanwhile: plan it again."""
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A batch ready to commit.
 
     Attributes:
@@ -286,7 +286,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     resumption: Resumption | None = None
 
 
-def claim(
+def commit_claim(
     named_epoch: int,
     table_id: str,
     check: Callable[[Head], None],
@@ -317,7 +317,9 @@ def claim(
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
 
 
-def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None, reason: str = "resumed") -> Proposal:
+def commit_batch(
+    writer: Writer, planned: BatchCommit, *, kind: CommitKind | None = None, reason: str = "resumed"
+) -> Proposal:
     """A batch of the writer that holds the table. One with findings is a halt; the one after a halt resumes."""
 
     def next_head(base: Base) -> Head:
@@ -329,7 +331,7 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None, rea
                 next_step="start the stream again: it goes on from the ledger",
             )
         if planned.commit_hour <= head.closed_hour or planned.commit_hour < head.hour:
-            raise Replan(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
+            raise HourClosed(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
         full = planned.full_ledger_at is not None
         return msgspec.structs.replace(
             _halted_or_resumed(head, planned.findings, reason),
@@ -351,7 +353,7 @@ def batch(writer: Writer, planned: Batch, *, kind: CommitKind | None = None, rea
     return Proposal(kind=kind, next_head=next_head, adds=planned.files, batch=planned.number, needs=planned.needs)
 
 
-def close(hour: str) -> Proposal:
+def commit_closed_hour(hour: str) -> Proposal:
     """Close an hour, so that nothing can be committed into it any more."""
 
     def next_head(base: Base) -> Head:
@@ -360,7 +362,7 @@ def close(hour: str) -> Proposal:
     return Proposal(kind=CommitKind.CLOSE, next_head=next_head)
 
 
-def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
+def set_desired_state(writer: Writer, desired: Desired, reason: str) -> Proposal:
     """Record what is wanted of the stream from now on; by the writer of this epoch."""
 
     def next_head(base: Base) -> Head:
@@ -370,7 +372,7 @@ def desire(writer: Writer, desired: Desired, reason: str) -> Proposal:
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
 
 
-def floor(generation: int, batch: int) -> Proposal:
+def raise_rewind_floor(generation: int, batch: int) -> Proposal:
     """Raise the oldest batch that a rewind may go back to; by anybody, as long as the generation is the same."""
 
     def next_head(base: Base) -> Head:
@@ -384,16 +386,16 @@ def floor(generation: int, batch: int) -> Proposal:
     return Proposal(kind=CommitKind.FLOOR, next_head=next_head)
 
 
-def schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
+def commit_schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
     """A change of the table's columns, by the writer of this epoch; nothing else changes."""
 
     def check(head: Head) -> None:
         _same_writer(head, writer)
 
-    return Proposal(kind=CommitKind.SCHEMA, next_head=unchanged(check), alter=alter)
+    return Proposal(kind=CommitKind.SCHEMA, next_head=keep_head(check), alter=alter)
 
 
-def unchanged(check: Callable[[Head], None]) -> Callable[[Base], Head]:
+def keep_head(check: Callable[[Head], None]) -> Callable[[Base], Head]:
     """The head of commits that change files only, after a check on the base."""
 
     def next_head(base: Base) -> Head:

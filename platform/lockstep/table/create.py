@@ -15,7 +15,7 @@ from lockstep.table import commit, delta_log, ledger, quarantine
 from lockstep.table.commit import CommitKind, OutputLog, Writer
 from lockstep.table.delta_log import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema_evolution import NO_HOOKS, Growth, grow_side
+from lockstep.table.schema_evolution import NO_HOOKS, Growth, evolve_side_table
 
 PROPERTIES = {
     "delta.appendOnly": "true",
@@ -78,7 +78,7 @@ def check_identity(head: Head, folders: StreamFolders, table_id: str, cluster_id
 
 
 def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, metadata: dict[str, str]) -> None:
-    if delta_log.exists(folder):
+    if delta_log.has_log(folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -91,13 +91,13 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
         )
     except DeltaError:
-        if not delta_log.exists(folder):  # else another run created it in the same moment
+        if not delta_log.has_log(folder):  # else another run created it in the same moment
             raise
-    delta_log.sync(delta_log.entry_path(folder, 0))
-    delta_log.sync(folder / "_delta_log")
+    delta_log.sync_path(delta_log.make_entry_path(folder, 0))
+    delta_log.sync_path(folder / "_delta_log")
 
 
-def grow_tables(
+def evolve_tables(
     output: OutputLog, folders: StreamFolders, writer: Writer, schema: pa.Schema, defaulted: frozenset[str]
 ) -> str:
     """Bring the columns of all tables to those of today; the writer does, before its first batch.
@@ -112,13 +112,13 @@ def grow_tables(
     output.base()
     found = output.growth(schema, defaulted)
     if found.added:
-        output.commit(commit.schema(writer, lambda table, how: _add(table, found, how)))
+        output.commit(commit.commit_schema(writer, lambda table, how: _add(table, found, how)))
     for name in found.loosened:
-        output.commit(commit.schema(writer, partial(_loosen, name)))
-    grow_side(folders.ledger, ledger.SCHEMA)
-    grow_side(folders.quarantine, quarantine.SCHEMA)
-    if delta_log.exists(folders.late):
-        grow_side(folders.late, quarantine.SCHEMA)
+        output.commit(commit.commit_schema(writer, partial(_loosen, name)))
+    evolve_side_table(folders.ledger, ledger.SCHEMA)
+    evolve_side_table(folders.quarantine, quarantine.SCHEMA)
+    if delta_log.has_log(folders.late):
+        evolve_side_table(folders.late, quarantine.SCHEMA)
     return str(found)
 
 

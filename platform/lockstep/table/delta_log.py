@@ -187,7 +187,7 @@ _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """What lockstep needs of one log entry.
 
     Attributes:
@@ -215,28 +215,28 @@ class _Line(msgspec.Struct):
     commitInfo: dict[str, object] | None = None  # noqa: N815  # Delta's own name
 
 
-def entry_path(table: Path, version: int) -> Path:
+def make_entry_path(table: Path, version: int) -> Path:
     """The file of one version's entry."""
     return table / "_delta_log" / f"{version:020d}.json"
 
 
-def exists(table: Path) -> bool:
+def has_log(table: Path) -> bool:
     """Whether there is a table in the folder."""
-    return entry_path(table, 0).exists() or bool(checkpoints(table))
+    return make_entry_path(table, 0).exists() or bool(list_checkpoints(table))
 
 
-def read_entry(table: Path, version: int) -> Entry | None:
+def read_entry(table: Path, version: int) -> LogEntry | None:
     """The entry of a version; None when there is none, or it is empty or cut."""
     try:
-        text = entry_path(table, version).read_bytes()
+        text = make_entry_path(table, version).read_bytes()
         lines = msgspec.json.Decoder(_Line).decode_lines(text)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
     if info is None:
-        return None if not lines else Entry(version, None, None, None, "unknown", "unknown")
+        return None if not lines else LogEntry(version, None, None, None, "unknown", "unknown")
     head = info.get(HEAD)
-    return Entry(
+    return LogEntry(
         version=version,
         kind=_text(info.get(KIND)),
         token=_text(info.get(TOKEN)),
@@ -247,12 +247,12 @@ def read_entry(table: Path, version: int) -> Entry | None:
     )
 
 
-def entry_versions(table: Path) -> list[int]:
+def list_versions(table: Path) -> list[int]:
     """The versions of which there is an entry, oldest first; none where there is no log."""
     return sorted(int(name[:-5]) for name in _names(table) if _ENTRY.fullmatch(name))
 
 
-def checkpoints(table: Path) -> dict[int, list[Path]]:
+def list_checkpoints(table: Path) -> dict[int, list[Path]]:
     """The files of each log checkpoint by its version, oldest first."""
     found: dict[int, list[Path]] = {}
     for name in sorted(filter(_CHECKPOINT.match, _names(table))):
@@ -267,7 +267,7 @@ def _names(table: Path) -> list[str]:
         return []
 
 
-def sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Make a file or a folder's list of names survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -289,7 +289,7 @@ ENTRIES_MAX = 20_000
 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at 1 s five."""
 
 
-def head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> Head | None:
+def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> Head | None:
     """The head at the first entry that is not older than a time, and one of the newest `entries_max`.
 
     Args:
@@ -300,8 +300,8 @@ def head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> 
     Returns:
         None where no entry is so young.
     """
-    versions = entry_versions(table)
-    first = bisect_left(versions, since, key=lambda version: entry_path(table, version).stat().st_mtime)
+    versions = list_versions(table)
+    first = bisect_left(versions, since, key=lambda version: make_entry_path(table, version).stat().st_mtime)
     first = max(first, len(versions) - entries_max)
     for version in versions[first:]:
         entry = read_entry(table, version)
@@ -310,9 +310,9 @@ def head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> 
     return None
 
 
-def head_of_batch(table: Path, batch: int) -> Head | None:
+def find_head_of_batch(table: Path, batch: int) -> Head | None:
     """The head right after a batch was committed; None where the log does not go back so far."""
-    versions = entry_versions(table)
+    versions = list_versions(table)
     position = bisect_left(versions, batch, key=lambda version: _batch(table, version))
     if position == len(versions):
         return None

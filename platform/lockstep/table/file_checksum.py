@@ -13,18 +13,18 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import TableError
-from lockstep.table.delta_log import sync
+from lockstep.table.delta_log import sync_path
 from lockstep.table.parquet import DataFile
 
 _SEALED = re.compile(r"-[0-9a-f]{32}-([0-9a-f]{8})\.parquet$")
 
 
-def sealed(table: Path, file: DataFile) -> DataFile:
+def with_checksum(table: Path, file: DataFile) -> DataFile:
     """The finished file under its sealed name."""
     path = table / file.path
     name = f"{path.stem}-{zlib.crc32(path.read_bytes()):08x}.parquet"
     path.rename(path.with_name(name))
-    sync(path.parent)
+    sync_path(path.parent)
     return msgspec.structs.replace(file, path=str(Path(file.path).with_name(name)))
 
 

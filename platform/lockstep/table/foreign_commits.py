@@ -50,7 +50,7 @@ class TableReplaced(TableError):
         self.table = table
 
 
-def foreign_commit(table: Path, version: int) -> ForeignCommit:
+def find_foreign_commit(table: Path, version: int) -> ForeignCommit:
     """The error that names a version of somebody else's."""
     entry = delta_log.read_entry(table, version)
     what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "nobody knows whom")
@@ -71,7 +71,7 @@ def refresh(handle: DeltaTable, table: Path) -> None:
         raise TableReplaced(table, "there is no log")
 
 
-def foreign_versions(table: Path, newest: int) -> list[int]:
+def find_foreign_versions(table: Path, newest: int) -> list[int]:
     """The versions of somebody else on top of a log, newest first; those that cannot be read are not judged."""
     found: list[int] = []
     for version in range(newest, 0, -1):
@@ -88,5 +88,5 @@ def refuse_foreign(table: Path, newest: int) -> None:
     Raises:
         ForeignCommit: Names the first of them.
     """
-    if found := foreign_versions(table, newest):
-        raise foreign_commit(table, found[-1])
+    if found := find_foreign_versions(table, newest):
+        raise find_foreign_commit(table, found[-1])

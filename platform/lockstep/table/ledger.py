@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 
 from lockstep.integrity.suspension import SuspendedSession
 from lockstep.model.finding import Hole
-from lockstep.model.table_schema import row_schema
+from lockstep.model.table_schema import make_row_schema
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head, SideFile
-from lockstep.table.file_checksum import sealed, verify
+from lockstep.table.file_checksum import verify, with_checksum
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import write_file
-from lockstep.table.schema_evolution import without_nulls
+from lockstep.table.schema_evolution import with_defaults
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     retired: bool = False
 
 
-SCHEMA = row_schema(LedgerRow)
+SCHEMA = make_row_schema(LedgerRow)
 
 _FILE_NAME = re.compile(r"-(\d{4}-\d\d-\d\dT\d\d)-g(\d+)-b(\d+)-(\d+)-[0-9a-f]{32}")
 
@@ -123,7 +123,7 @@ def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     listed = list(rows)
     table = pa.Table.from_pylist([msgspec.structs.asdict(row) | _lists(row) for row in listed], schema=SCHEMA)
     name = LedgerFileName.of_batch(listed[0]).prefix("ledger") if listed else "ledger"
-    file = sealed(ledger, write_file(ledger, table, prefix=name, counted_only=True))
+    file = with_checksum(ledger, write_file(ledger, table, prefix=name, counted_only=True))
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 
@@ -167,7 +167,7 @@ def read_ledger(ledger: Path, *, first_batch: int = 0, last_batch: int | None = 
     Raises:
         TableError: A file that is needed is missing, or any byte of it is wrong.
     """
-    return without_nulls(read_columns(ledger, first_batch=first_batch, last_batch=last_batch), LedgerRow)
+    return with_defaults(read_columns(ledger, first_batch=first_batch, last_batch=last_batch), LedgerRow)
 
 
 def read_columns(
@@ -181,11 +181,11 @@ def read_columns(
         first_batch: First batch.
         last_batch: Last batch; the newest when left out.
     """
-    paths = live_paths(ledger, first_batch=first_batch, last_batch=last_batch)
+    paths = find_live_paths(ledger, first_batch=first_batch, last_batch=last_batch)
     return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
 
 
-def positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
+def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition as of a head, by (topic id, partition).
 
     Reads the newest full set of positions and the ledger files after it, as the commits of the output table name
@@ -198,12 +198,12 @@ def positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], Ledge
         return {}
     files = _since_full_set(folders.table, head)
     if files is None:  # entries are gone that hold it; the ledger has all of them
-        return positions_at(folders, head.batch, full_batch=head.full_ledger_batch)
+        return read_positions_at(folders, head.batch, full_batch=head.full_ledger_batch)
     rows = _read_files(folders.ledger, [file.path for file in files], None)
-    return {(row.topic_id, row.partition): row for row in without_nulls(rows, LedgerRow)}
+    return {(row.topic_id, row.partition): row for row in with_defaults(rows, LedgerRow)}
 
 
-def positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:
+def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition as of an earlier batch.
 
     Args:
@@ -229,7 +229,7 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
     return None
 
 
-def live_paths(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> list[str]:
+def find_live_paths(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> list[str]:
     """The live files of the ledger that may hold some batches, by their names; none is opened."""
     live = pa.table(DeltaTable(ledger).get_add_actions()).column("path").to_pylist()
     return [path for path in map(str, live) if _may_hold(path, first_batch, last_batch)]
@@ -261,7 +261,7 @@ def _read_files(
     return pa.concat_tables(parts, promote_options="default").select(schema.names).sort_by(order)
 
 
-def now() -> datetime:
+def read_clock() -> datetime:
     """The time, for columns that people read; no decision is taken by it."""
     return datetime.fromtimestamp(time.time(), UTC)
 

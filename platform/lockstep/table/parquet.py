@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from lockstep.table.delta_log import sync
+from lockstep.table.delta_log import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,14 +70,14 @@ class WrittenColumns:
     write_statistics: list[str]
 
 
-def written_columns(schema: pa.Schema) -> WrittenColumns:
+def find_written_columns(schema: pa.Schema) -> WrittenColumns:
     """What a file of this schema must be written with."""
     leaves = [leaf for leaf in _leaves(schema) if not _watched(leaf.kind)]
     strings = [".".join(leaf.path) for leaf in leaves if pa.types.is_string(leaf.kind)]
     return WrittenColumns(use_dictionary=strings, write_statistics=[".".join(leaf.path) for leaf in leaves])
 
 
-class SeenValues:
+class ColumnStatistics:
     """Watches what is written for what Parquet's metadata cannot tell: floats, and nulls of lists and maps.
 
     Add what is written, row group by row group: the cost is per call and column, not per row.
@@ -135,7 +135,7 @@ class _Leaf:
         return pc.struct_field(column, list(self.path[1:])) if len(self.path) > 1 else column
 
 
-def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: SeenValues | None = None) -> str:
+def compute_file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: ColumnStatistics | None = None) -> str:
     """Delta's statistics of one file as JSON: numRecords, minValues, maxValues, nullCount.
 
     Args:
@@ -154,7 +154,7 @@ def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: SeenValu
     return msgspec.json.encode({"numRecords": metadata.num_rows, **found}).decode()
 
 
-def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: SeenValues | None) -> Bounds:
+def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: ColumnStatistics | None) -> Bounds:
     if _watched(leaf.kind):
         return seen.bounds(leaf.path) if seen is not None else Bounds(nulls=None)
     statistics = [one for one in chunks.get(".".join(leaf.path), []) if one is not None]
@@ -327,7 +327,7 @@ class DataFileWriter:
         self._full.parent.mkdir(parents=True, exist_ok=True)
         self._sink = self._full.open("xb")
         # Floats carry no Parquet statistics: a NaN would hide rows. Watched values give Delta's own instead.
-        self._seen, columns = SeenValues(schema), written_columns(schema)
+        self._seen, columns = ColumnStatistics(schema), find_written_columns(schema)
         self._counted_only = counted_only
         self._parquet = pq.ParquetWriter(
             self._sink,
@@ -352,7 +352,7 @@ class DataFileWriter:
         self._sink.flush()
         os.fsync(self._sink.fileno())
         self._sink.close()
-        sync(self._full.parent)
+        sync_path(self._full.parent)
         metadata = pq.read_metadata(self._full)
         return DataFile(
             path=self._path,
@@ -365,7 +365,7 @@ class DataFileWriter:
     def _statistics(self, metadata: pq.FileMetaData) -> str:
         if self._counted_only:
             return msgspec.json.encode({"numRecords": metadata.num_rows}).decode()
-        return file_statistics(metadata, self._schema, self._seen)
+        return compute_file_statistics(metadata, self._schema, self._seen)
 
     def abandon(self) -> None:
         """Remove the file: nothing refers to it."""
@@ -394,19 +394,19 @@ def write_file(
         return writer.finish()
 
 
-def named_files(table: Path, version: int | None = None) -> list[tuple[Path, int]]:
+def list_named_files(table: Path, version: int | None = None) -> list[tuple[Path, int]]:
     """The files that a version names, the newest unless told otherwise, with their sizes."""
     actions = DeltaTable(table, version=version).get_add_actions(flatten=True).select(["path", "size_bytes"])
     named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return [(table / path, size) for path, size in named]
 
 
-def wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
+def find_wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
     """Those that are missing or of another size."""
     return [str(path) for path, size in files if not path.exists() or path.stat().st_size != size]
 
 
-def some(items: list[str]) -> str:
+def format_some(items: list[str]) -> str:
     """The first of them, and how many more there are."""
     more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
     return ", ".join(items[:NAMED_MAX]) + more

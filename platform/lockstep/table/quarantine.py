@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from lockstep.model.table_schema import row_schema
+from lockstep.model.table_schema import make_row_schema
 from lockstep.table.delta_log import SideFile
 from lockstep.table.parquet import write_file
 
@@ -70,7 +70,7 @@ class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
     headers: list[Header]
 
 
-SCHEMA = row_schema(QuarantineRow)
+SCHEMA = make_row_schema(QuarantineRow)
 
 
 def write_quarantine(folder: Path, rows: Sequence[QuarantineRow]) -> SideFile:
@@ -80,6 +80,6 @@ def write_quarantine(folder: Path, rows: Sequence[QuarantineRow]) -> SideFile:
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 
-def dataset_of(folder: Path) -> ds.Dataset:
+def open_dataset(folder: Path) -> ds.Dataset:
     """The live files of a table in a folder, as of now."""
     return DeltaTable(folder).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))

@@ -30,8 +30,8 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from lockstep.errors import LockstepError
-from lockstep.model.columns import Kind
-from lockstep.model.table_schema import TIMESTAMP, file_schema, row_columns
+from lockstep.model.columns import ColumnKind
+from lockstep.model.table_schema import TIMESTAMP, make_file_schema, make_row_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ Convert = Callable[[Any], object]
 """From a value of the user's row to what Arrow takes; raises ValueError that says what is wrong."""
 
 
-def converter(column: ColumnType) -> Convert:
+def make_converter(column: ColumnType) -> Convert:
     """The strict conversion of one value of this column, None included."""
     convert = _NESTED[column.kind](column) if column.kind in _NESTED else _SCALARS[column.kind]
     return _nullable(convert) if column.nullable else _required(convert)
@@ -111,7 +111,7 @@ def _enum(column: ColumnType) -> Convert:
 
 
 def _struct(column: ColumnType) -> Convert:
-    fields = [(child.name, attrgetter(child.name), converter(child.type)) for child in column.children]
+    fields = [(child.name, attrgetter(child.name), make_converter(child.type)) for child in column.children]
     check = _of(column.python or msgspec.Struct, getattr(column.python, "__name__", "Struct"))
 
     def convert(value: Any) -> object:
@@ -122,7 +122,7 @@ def _struct(column: ColumnType) -> Convert:
 
 
 def _list(column: ColumnType) -> Convert:
-    each = converter(column.children[0].type)
+    each = make_converter(column.children[0].type)
     check = _of((list, tuple), "list or tuple")
 
     def convert(values: Any) -> object:
@@ -133,7 +133,7 @@ def _list(column: ColumnType) -> Convert:
 
 
 def _map(column: ColumnType) -> Convert:
-    each = converter(column.children[0].type)
+    each = make_converter(column.children[0].type)
     check, check_key = _of(dict, "dict"), _of(str, "str")
 
     def convert(values: Any) -> object:
@@ -152,21 +152,21 @@ def _inside(where: str, convert: Convert, value: object) -> object:
         raise ValueError(where + (text if text[:1] in ".[" else f": {text}")) from None
 
 
-_SCALARS: Final[dict[Kind, Convert]] = {
-    Kind.STRING: _of(str, "str"),
-    Kind.BINARY: _of((bytes, bytearray, memoryview), "bytes"),
-    Kind.BOOLEAN: _of(bool, "bool"),
-    Kind.INTEGER: _integer,
-    Kind.FLOAT: _float,
-    Kind.DECIMAL: _of(Decimal, "Decimal"),
-    Kind.TIMESTAMP: _timestamp,
-    Kind.DATE: _date,
+_SCALARS: Final[dict[ColumnKind, Convert]] = {
+    ColumnKind.STRING: _of(str, "str"),
+    ColumnKind.BINARY: _of((bytes, bytearray, memoryview), "bytes"),
+    ColumnKind.BOOLEAN: _of(bool, "bool"),
+    ColumnKind.INTEGER: _integer,
+    ColumnKind.FLOAT: _float,
+    ColumnKind.DECIMAL: _of(Decimal, "Decimal"),
+    ColumnKind.TIMESTAMP: _timestamp,
+    ColumnKind.DATE: _date,
 }
-_NESTED: Final[dict[Kind, Callable[[ColumnType], Convert]]] = {
-    Kind.ENUM: _enum,
-    Kind.STRUCT: _struct,
-    Kind.LIST: _list,
-    Kind.MAP: _map,
+_NESTED: Final[dict[ColumnKind, Callable[[ColumnType], Convert]]] = {
+    ColumnKind.ENUM: _enum,
+    ColumnKind.STRUCT: _struct,
+    ColumnKind.LIST: _list,
+    ColumnKind.MAP: _map,
 }
 
 if TYPE_CHECKING:
@@ -175,15 +175,15 @@ if TYPE_CHECKING:
 _WRONG: Final = (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError)
 """What conversions raise for a value that does not fit."""
 
-_PLAIN: Final[dict[Kind, Any]] = {
-    Kind.STRING: str,
-    Kind.BINARY: bytes,
-    Kind.BOOLEAN: bool,
-    Kind.INTEGER: int,
-    Kind.FLOAT: float,
-    Kind.DECIMAL: Decimal,
-    Kind.TIMESTAMP: Annotated[datetime, msgspec.Meta(tz=True)],
-    Kind.DATE: date,
+_PLAIN: Final[dict[ColumnKind, Any]] = {
+    ColumnKind.STRING: str,
+    ColumnKind.BINARY: bytes,
+    ColumnKind.BOOLEAN: bool,
+    ColumnKind.INTEGER: int,
+    ColumnKind.FLOAT: float,
+    ColumnKind.DECIMAL: Decimal,
+    ColumnKind.TIMESTAMP: Annotated[datetime, msgspec.Meta(tz=True)],
+    ColumnKind.DATE: date,
 }
 """The kinds that Arrow takes as they are; the others need their converter."""
 
@@ -192,7 +192,7 @@ _AS_THEY_ARE: Final = (bytes, datetime, date, Decimal)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PartitionRun:
     """A run of rows of one topic-partition inside a chunk.
 
     Attributes:
@@ -209,7 +209,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Provenance:
     """Where the rows of a chunk came from; each list has one entry a row, in the rows' order.
 
     Attributes:
@@ -222,7 +222,7 @@ class Proof:
         emit_offsets: Offset processed when the row was emitted; None where it is the source's own.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[PartitionRun]
     offsets: Sequence[int]
     row_numbers: Sequence[int]
     sessions: Sequence[str]
@@ -260,7 +260,7 @@ class RowOrigin:
         return f"{self.topic}/{self.partition}@{self.offset} row {self.row}"
 
 
-class RowRefused(LockstepError):
+class RowRejected(LockstepError):
     """A row holds a value that its column cannot.
 
     Attributes:
@@ -282,23 +282,23 @@ class RowRefused(LockstepError):
         self.column, self.value, self._problem = column, value, problem
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RowRefused, (self.origin, self.column, self.value, self._problem))
+        return (RowRejected, (self.origin, self.column, self.value, self._problem))
 
 
 class RowsBuilder:
     """Builds record batches of a row type's data file, without the commit hour."""
 
     def __init__(self, row_type: type[msgspec.Struct]) -> None:
-        self.schema: pa.Schema = file_schema(row_type)
+        self.schema: pa.Schema = make_file_schema(row_type)
         self._row_type = row_type
-        self._columns = row_columns(row_type)
+        self._columns = make_row_columns(row_type)
         self._types = [column.type.arrow for column in self._columns]
         self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
-        self._strict = [converter(column.type) for column in self._columns]
+        self._strict = [make_converter(column.type) for column in self._columns]
         self._converts = {i: self._strict[i] for i, c in enumerate(self._columns) if c.type.kind not in _PLAIN}
         self._checked = _checked(self._columns)
 
-    def build(self, rows: Sequence[msgspec.Struct], proof: Proof) -> pa.RecordBatch:
+    def build(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> pa.RecordBatch:
         """The rows of a chunk with their proof, in order.
 
         Raises:
@@ -335,25 +335,25 @@ class RowsBuilder:
             transposed[i] = tuple(map(convert, transposed[i]))
         return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
 
-    def _slow(self, rows: Sequence[msgspec.Struct], proof: Proof) -> list[pa.Array[Any]]:
+    def _slow(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> list[pa.Array[Any]]:
         """Convert value by value; raises at the first value that does not fit."""
         values = [self._strict_row(row, position, proof) for position, row in enumerate(rows)]
         return [pa.array(column, kind) for column, kind in zip(zip(*values, strict=True), self._types, strict=True)]
 
-    def _strict_row(self, row: msgspec.Struct, position: int, proof: Proof) -> list[object]:
+    def _strict_row(self, row: msgspec.Struct, position: int, proof: Provenance) -> list[object]:
         if type(row) is not self._row_type:
             problem = f"the stream declares rows of type {self._row_type.__name__}"
-            raise RowRefused(proof.origin(position), "*", row, problem)
+            raise RowRejected(proof.origin(position), "*", row, problem)
         return [self._strict_value(row, i, position, proof) for i in range(len(self._columns))]
 
-    def _strict_value(self, row: msgspec.Struct, i: int, position: int, proof: Proof) -> object:
+    def _strict_value(self, row: msgspec.Struct, i: int, position: int, proof: Provenance) -> object:
         name = self._columns[i].name
         value = getattr(row, name)
         try:
             converted = self._strict[i](value)
             pa.array([converted], self._types[i])
         except _WRONG as wrong:
-            raise RowRefused(proof.origin(position), name, value, str(wrong)) from None
+            raise RowRejected(proof.origin(position), name, value, str(wrong)) from None
         return converted
 
 
@@ -368,7 +368,7 @@ def _checked_type(column: ColumnType) -> Any:
     return kind | None if column.nullable and kind is not Any else kind
 
 
-def _proof_arrays(proof: Proof) -> list[pa.Array[Any]]:
+def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
     """The proof columns; topics and partitions are repeated by Arrow and cost nothing per row."""
     offsets = pa.array(proof.offsets, pa.int64())
     emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
@@ -385,7 +385,7 @@ def _proof_arrays(proof: Proof) -> list[pa.Array[Any]]:
     ]
 
 
-def _refuse_proof(proof: Proof) -> None:
+def _refuse_proof(proof: Provenance) -> None:
     """Name the first row of which the stream's `place` says what no column holds."""
     columns: tuple[tuple[str, Sequence[object], pa.DataType], ...] = (
         ("_session", proof.sessions, pa.string()),
@@ -397,10 +397,10 @@ def _refuse_proof(proof: Proof) -> None:
             try:
                 pa.array([value], kind)
             except _WRONG as wrong:
-                raise RowRefused(proof.origin(position), name, value, str(wrong)) from None
+                raise RowRejected(proof.origin(position), name, value, str(wrong)) from None
 
 
-def _repeated(runs: Sequence[Run], values: Sequence[str | int], kind: pa.DataType) -> pa.Array[Any]:
+def _repeated(runs: Sequence[PartitionRun], values: Sequence[str | int], kind: pa.DataType) -> pa.Array[Any]:
     if len(runs) == 1:
         constant: Any = pa.scalar(values[0], kind)
         repeated: pa.Array[Any] = pa.repeat(constant, runs[0].rows)

@@ -40,7 +40,7 @@ class Growth(msgspec.Struct, frozen=True):
         return "; ".join([*said, *(f"column {name} may be null" for name in self.loosened)])
 
 
-def growth(table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = frozenset()) -> Growth:
+def find_schema_changes(table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = frozenset()) -> Growth:
     """What a table lacks of a schema.
 
     Args:
@@ -67,7 +67,7 @@ def growth(table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = 
     return Growth(tuple(added), tuple(loosened))
 
 
-def grow_side(folder: Path, wanted: pa.Schema) -> bool:
+def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
     """Add the columns to a side table that this release knows more than the one that made it; True when there were any.
 
     Raises:
@@ -77,7 +77,7 @@ def grow_side(folder: Path, wanted: pa.Schema) -> bool:
     everything = frozenset(wanted.names)
     for _ in range(MOST_ATTEMPTS):
         table = DeltaTable(folder)
-        found = growth(table, _with_newer(table, wanted), defaulted=everything)
+        found = find_schema_changes(table, _with_newer(table, wanted), defaulted=everything)
         if not found.added:
             return False
         refuse_foreign(folder, table.version())
@@ -86,7 +86,7 @@ def grow_side(folder: Path, wanted: pa.Schema) -> bool:
     raise TableError(f"{folder}: lost {MOST_ATTEMPTS} races in a row", next_step="start the stream again")
 
 
-def without_nulls(rows: pa.Table, row_type: type[T]) -> list[T]:
+def with_defaults(rows: pa.Table, row_type: type[T]) -> list[T]:
     """The rows of a side table; where an older release had no such column, the field's default stands."""
     optional = [field for field in msgspec.structs.fields(row_type) if not field.required]
     absent = [field.name for field in optional if field.name in rows.column_names and rows[field.name].null_count]
@@ -98,7 +98,7 @@ def without_nulls(rows: pa.Table, row_type: type[T]) -> list[T]:
     return msgspec.convert(found, list[row_type])  # type: ignore[valid-type]  # a type that is given
 
 
-def defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
+def find_defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
     """Columns of a row type whose fields have a default."""
     return frozenset(field.name for field in msgspec.structs.fields(row_type) if not field.required)
 
@@ -137,8 +137,8 @@ def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
         )
     except DeltaError:
         return False
-    delta_log.sync(delta_log.entry_path(folder, version))
-    delta_log.sync(folder / "_delta_log")
+    delta_log.sync_path(delta_log.make_entry_path(folder, version))
+    delta_log.sync_path(folder / "_delta_log")
     return True
 
 

@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import delta_log
-from lockstep.table.checkpoint import checkpoint_if_due
+from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.foreign_commits import TableReplaced, refresh, refuse_foreign
@@ -72,7 +72,7 @@ class SideLog:
     def checkpoint_if_due(self) -> None:
         """Write a log checkpoint where that costs less than reading the log since the last one."""
         if self._handle is not None:
-            checkpoint_if_due(self._side, self._handle.version())
+            write_checkpoint_if_due(self._side, self._handle.version())
 
 
 class SideLogs:
@@ -96,7 +96,7 @@ class SideLogs:
             side.checkpoint_if_due()
 
 
-def forward_beside_a_writer(folders: StreamFolders, head: Head) -> None:
+def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
     """Bring the side tables of a stream up to a head, or to a newer one where batches were committed meanwhile.
 
     Raises:
@@ -139,8 +139,8 @@ def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int
     except (DeltaError, OSError) as error:
         # Whoever won wrote the same file for the same batch, or the next look says what is missing.
         return error
-    delta_log.sync(delta_log.entry_path(side, version))
-    delta_log.sync(side / "_delta_log")
+    delta_log.sync_path(delta_log.make_entry_path(side, version))
+    delta_log.sync_path(side / "_delta_log")
     return None
 
 

@@ -34,12 +34,12 @@ class _Line(msgspec.Struct):
     txn: _Transaction | None = None
 
 
-def newest_version(table: Path) -> int | None:
+def find_newest_version(table: Path) -> int | None:
     """The newest version of which there is an entry's file; None without any."""
-    return max(delta_log.entry_versions(table), default=None)
+    return max(delta_log.list_versions(table), default=None)
 
 
-def is_cut(entry: bytes) -> bool:
+def is_torn(entry: bytes) -> bool:
     """Whether an entry of ours is not whole. Of somebody else's only broken JSON is seen."""
     try:
         lines = msgspec.json.Decoder(_Line).decode_lines(entry)
@@ -55,20 +55,20 @@ def is_cut(entry: bytes) -> bool:
     return not needed <= {line.txn.appId for line in lines if line.txn is not None}
 
 
-def cut_version(table: Path) -> int | None:
+def find_torn_version(table: Path) -> int | None:
     """The newest version, when its entry is cut; None when it is whole."""
-    version = newest_version(table)
+    version = find_newest_version(table)
     if version is None:
         return None
-    return version if is_cut(delta_log.entry_path(table, version).read_bytes()) else None
+    return version if is_torn(delta_log.make_entry_path(table, version).read_bytes()) else None
 
 
 def is_in_checkpoint(table: Path, version: int) -> bool:
     """Whether a log checkpoint was made of a version or a later one: then it was whole once."""
-    return any(made >= version for made in delta_log.checkpoints(table))
+    return any(made >= version for made in delta_log.list_checkpoints(table))
 
 
-def set_aside(table: Path, version: int, folder: Path) -> Path:
+def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
     """Move the entry of a version out of the log, without the checksums that Spark puts beside it; says where it lies.
 
     Checksums of a version that is no more make the log unreadable to delta-rs; they go first.
@@ -78,9 +78,9 @@ def set_aside(table: Path, version: int, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
-    entry = delta_log.entry_path(table, version)
+    entry = delta_log.make_entry_path(table, version)
     for checksum in (entry.with_suffix(".crc"), *entry.parent.glob(f".{version:020d}.*crc")):
         checksum.unlink(missing_ok=True)
     entry.rename(kept)
-    delta_log.sync(table / "_delta_log")
+    delta_log.sync_path(table / "_delta_log")
     return kept

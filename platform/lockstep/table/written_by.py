@@ -10,6 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from lockstep.table.delta_log import Head
 
+
 _LABEL = re.compile(r"(?:^|-)g(\d+)-e(\d+)-b(\d+)-[0-9a-f]{32}\.")
 
 
@@ -40,7 +41,7 @@ class WrittenBy(msgspec.Struct, frozen=True, order=True):
         return self <= WrittenBy(head.generation, head.epoch, head.batch)
 
 
-def written_by(name: str) -> WrittenBy | None:
+def read_written_by(name: str) -> WrittenBy | None:
     """What a file's name says; None for files that no batch wrote, and for those of builds that did not say."""
     found = _LABEL.search(name)
     return WrittenBy(*map(int, found.groups())) if found is not None else None

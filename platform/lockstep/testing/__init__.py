@@ -10,7 +10,7 @@ same messages in batches, over real state files and with a crash after each: the
 
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.model.finding import Finding
-from lockstep.testing.result import Aside, Folded, Proven, Ran
+from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin, RunResult
 from lockstep.testing.run import run
 from lockstep.testing.script import (
     CRASH,
@@ -18,9 +18,9 @@ from lockstep.testing.script import (
     RESTART,
     Event,
     Idle,
-    Line,
     NewTopic,
-    Sent,
+    ScriptLine,
+    SentMessage,
     Split,
     parse,
     read_messages,
@@ -31,17 +31,17 @@ __all__ = [
     "CRASH",
     "RENUMBER",
     "RESTART",
-    "Aside",
+    "RejectedMessage",
     "Event",
     "Finding",
-    "Folded",
+    "MessageResult",
     "Idle",
     "Judgement",
-    "Line",
+    "ScriptLine",
     "NewTopic",
-    "Proven",
-    "Ran",
-    "Sent",
+    "RowWithOrigin",
+    "RunResult",
+    "SentMessage",
     "Split",
     "Verdict",
     "parse",

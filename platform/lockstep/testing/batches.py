@@ -18,35 +18,35 @@ from confluent_kafka import Message
 
 from lockstep.declare.transform import R, S
 from lockstep.engine.driver import positions
-from lockstep.engine.executor.compiled_stream import Program
-from lockstep.engine.executor.task import work_bin
-from lockstep.engine.protocol import BinFacts, BinTask, Job, PlannedRange, Position, RangeFacts
-from lockstep.integrity.base import EPOCH, Fault, microseconds
+from lockstep.engine.executor.compiled_stream import CompiledStream
+from lockstep.engine.executor.task import run_task_safely
+from lockstep.engine.protocol import JobSpec, PlannedRange, Position, RangeResult, TaskResult, TaskSpec
+from lockstep.integrity.base import EPOCH, Fault, to_microseconds
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView, Topic
-from lockstep.kafka.audit import Known, audit
-from lockstep.kafka.reader import Range, Run
+from lockstep.kafka.audit import KnownPosition, audit_positions
+from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Finding, Hole, Key
-from lockstep.state.changelog import StateAddress
-from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.changelog import StateVersion
+from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.delta_log import SideFile
 from lockstep.table.quarantine import QuarantineRow
-from lockstep.testing.recorder import Notes, aside
-from lockstep.testing.result import Aside, Folded, Proven, Ran
+from lockstep.testing.recorder import Recorder, list_rejected
+from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin, RunResult
 from lockstep.testing.script import CRASH, RENUMBER, RESTART, Event, Idle, InLog, NewTopic, Split
 
 TOPIC_ID = "testing"
 """Kafka draws such an id for each life of a topic."""
 HOUR = "2026-01-01T00"
-PLANNED_AT_US = microseconds(datetime(2200, 1, 1, tzinfo=UTC) - EPOCH)
+PLANNED_AT_US = to_microseconds(datetime(2200, 1, 1, tzinfo=UTC) - EPOCH)
 """When each batch of a test was planned: tests use times of today, and times that no clock shows."""
 GENERATION = 1
 
 
-def latest_us(made: Program) -> int:
+def find_latest_us(made: CompiledStream) -> int:
     """Event times of a test that are later are absurd."""
-    return PLANNED_AT_US + microseconds(made.event_time.max_skew)
+    return PLANNED_AT_US + to_microseconds(made.event_time.max_skew)
 
 
 @dataclass
@@ -61,18 +61,18 @@ class _Life(Generic[R]):
     """
 
     position: Position
-    notes: Notes[R]
+    notes: Recorder[R]
     log: list[InLog] = field(default_factory=list)
     mark: str = ""
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[Run]:
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
         """See `lockstep.engine.executor.task.Log`."""
         self.notes.begin()
         for index, wanted in enumerate(ranges):
             messages = cast("list[Message]", self.log[wanted.start : wanted.until])
-            yield Run(index, messages, [], wanted.until)
+            yield MessageRun(index, messages, [], wanted.until)
 
-    def ahead(self, beyond: Range) -> Iterator[Run]:
+    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
         """See `lockstep.engine.executor.task.Log`: what is found depends on no batch, so nobody looks further than it goes."""
         del beyond
         return iter(())
@@ -87,23 +87,23 @@ class _Life(Generic[R]):
         return []
 
 
-class Batches(Generic[S, R]):
+class BatchedRun(Generic[S, R]):
     """The batches of one test.
 
     Attributes:
         finding: The violation that ended it.
     """
 
-    def __init__(self, made: Program, topic: str, split: Split) -> None:
+    def __init__(self, made: CompiledStream, topic: str, split: Split) -> None:
         self._made, self._split = made, split
         self._lives: list[_Life[R]] = []
         self._life = self._begun(topic)
         self._root = Path()
         self._number = 0
         self._read: list[tuple[_Life[R], int]] = []
-        self._proven: list[Proven[R]] = []
-        self._quarantine: list[Aside] = []
-        self._late: list[Aside] = []
+        self._proven: list[RowWithOrigin[R]] = []
+        self._quarantine: list[RejectedMessage] = []
+        self._late: list[RejectedMessage] = []
         self.finding: Finding | None = None
 
     @contextmanager
@@ -142,19 +142,19 @@ class Batches(Generic[S, R]):
             case _:
                 pass
 
-    def ran(self, stream: str) -> Ran[S, R]:
+    def ran(self, stream: str) -> RunResult[S, R]:
         """What came of it all."""
         self._work(crashes=self._split.crashes)
         states = {name: state for life in self._lives for name, state in self._states(life)}
         aside_of = tuple(self._quarantine), tuple(self._late)
-        return Ran(stream, tuple(self._folded()), states, self.finding, tuple(self._proven), *aside_of)
+        return RunResult(stream, tuple(self._folded()), states, self.finding, tuple(self._proven), *aside_of)
 
     def _begun(self, topic: str) -> _Life[R]:
         earlier = [life for life in self._lives if life.position.topic == topic]
         topic_id = "-".join([TOPIC_ID, *([topic] if self._lives else []), *(["again"] * len(earlier))])
         where = Position(topic=topic, topic_id=topic_id, partition=0, next_offset=0)
         mark = f"{topic}: " if self._lives and topic != self._lives[0].position.topic else ""
-        life = _Life(where, Notes[R](self._made, topic), mark=mark)
+        life = _Life(where, Recorder[R](self._made, topic), mark=mark)
         self._lives.append(life)
         return life
 
@@ -168,7 +168,7 @@ class Batches(Generic[S, R]):
             if reached.finding is None and reached.until == reached.range.position.next_offset:
                 raise AssertionError(f"a batch from offset {reached.until} came to nothing")
 
-    def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeFacts:
+    def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeResult:
         """A batch; where it crashes, worked twice, and followed by a restart."""
         life = self._life
         facts = self._facts(planned)
@@ -177,18 +177,18 @@ class Batches(Generic[S, R]):
         (reached,) = facts.ranges
         quarantine = self._aside("quarantine", facts.quarantine)
         self._proven += life.notes.keep(self._rows(facts), quarantine)
-        self._quarantine += aside(quarantine)
-        self._late += aside(self._aside("late", facts.late))
+        self._quarantine += list_rejected(quarantine)
+        self._late += list_rejected(self._aside("late", facts.late))
         self._read += [(life, at) for at in range(planned.position.next_offset, reached.until)]
-        life.position = positions.advanced(planned.position, reached)
+        life.position = positions.advance_position(planned.position, reached)
         self.finding = reached.finding
         if crashes:
             self._restart(reached)
         return reached
 
-    def _facts(self, planned: PlannedRange) -> BinFacts:
+    def _facts(self, planned: PlannedRange) -> TaskResult:
         self._number += 1
-        task = BinTask(
+        task = TaskSpec(
             generation=GENERATION,
             epoch=1,
             number=self._number,
@@ -196,16 +196,16 @@ class Batches(Generic[S, R]):
             planned_at_us=PLANNED_AT_US,
             ranges=(planned,),
         )
-        return work_bin(self._job(), task, self._life.notes.program, self._life)
+        return run_task_safely(self._job(), task, self._life.notes.program, self._life)
 
-    def _folded(self) -> Iterator[Folded[R]]:
+    def _folded(self) -> Iterator[MessageResult[R]]:
         """What became of each message at last: some were held back, and released by a later batch."""
         for life, offset in self._read:
             yield life.notes.folded(offset)
         if self.finding is not None and self.finding.topic_id == self._life.position.topic_id:
             yield self._life.notes.violation(self.finding)
 
-    def _restart(self, reached: RangeFacts) -> None:
+    def _restart(self, reached: RangeResult) -> None:
         """The next batch starts from what the ledger says of this one."""
         identity = positions.BatchIdentity(
             generation=GENERATION,
@@ -215,8 +215,8 @@ class Batches(Generic[S, R]):
             batch_seconds=0.0,
             restart_cause=None,
         )
-        row = positions.ledger_row(identity, reached, None)
-        self._life.position = positions.position_of(row)
+        row = positions.make_ledger_row(identity, reached, None)
+        self._life.position = positions.read_position(row)
         self._without_hot_state()
 
     def _without_hot_state(self) -> None:
@@ -230,8 +230,8 @@ class Batches(Generic[S, R]):
         self._life = life
         topic = Topic(name=where.topic, topic_id=life.position.topic_id, partitions=1, deletes_only=True)
         view = ClusterView(cluster_id="", topics={topic.name: topic}, ends={})
-        known: dict[Key, Known] = {where.key: Known(where.topic, where.next_offset)}
-        (finding,) = audit(known, view)
+        known: dict[Key, KnownPosition] = {where.key: KnownPosition(where.topic, where.next_offset)}
+        (finding,) = audit_positions(known, view)
         if self._made.integrity.answer(Fault.RECREATED) is Judgement.VIOLATION:
             self.finding = finding
             self._lives.remove(life)
@@ -241,8 +241,8 @@ class Batches(Generic[S, R]):
     def _states(self, life: _Life[R]) -> Iterator[tuple[str, S]]:
         """The states of all open sessions, read from the files."""
         where = life.position
-        address = StateAddress(GENERATION, where.topic_id, where.partition, where.next_offset, where.state)
-        hot = HotFolder(self._root / "hot", self._root / "state")
+        address = StateVersion(GENERATION, where.topic_id, where.partition, where.next_offset, where.state)
+        hot = LocalStorePool(self._root / "hot", self._root / "state")
         opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
         with opened as state:
             for session in dict.fromkeys(place.session for place in life.notes.places.values()):
@@ -250,7 +250,7 @@ class Batches(Generic[S, R]):
                 if entry is not None and entry.state is not None:
                     yield life.mark + session, cast("S", entry.state)
 
-    def _rows(self, facts: BinFacts) -> pa.Table | None:
+    def _rows(self, facts: TaskResult) -> pa.Table | None:
         """The rows of a batch, as they lie in the table."""
         return (
             pa.concat_tables(_read(self._root / "table" / file.path) for file in facts.files) if facts.files else None
@@ -260,8 +260,8 @@ class Batches(Generic[S, R]):
         rows = [row for file in files for row in _read(self._root / folder / file.path).to_pylist()]
         return [msgspec.convert(row, QuarantineRow) for row in rows]
 
-    def _job(self) -> Job:
-        return Job(
+    def _job(self) -> JobSpec:
+        return JobSpec(
             stream=b"",
             kafka={},
             table=self._root / "table",

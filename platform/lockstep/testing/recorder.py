@@ -9,19 +9,19 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lockstep.declare.transform import Opened, R
-from lockstep.engine.executor.compiled_stream import Hooks, Program
+from lockstep.declare.transform import InitialState, R
+from lockstep.engine.executor.compiled_stream import CompiledStream, Hooks
 from lockstep.integrity.base import Fault, PartitionTime
 from lockstep.integrity.suspension import SuspendedSession
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.model.finding import Finding
-from lockstep.model.record import Kind, Place, Record
+from lockstep.model.record import Envelope, Kind, Record
 from lockstep.table.quarantine import QuarantineRow
-from lockstep.testing.result import Aside, Folded, Proven
+from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin
 
 SKIPPED = Verdict(judgement=Judgement.ACCEPT, cause="skip")
 PROOF = ("_topic", "_offset", "_emit_offset", "_row", "_session", "_sequence")
-"""The columns of a row's proof that a test sees, in the order of `Proven`; the event time is read as a number."""
+"""The columns of a row's proof that a test sees, in the order of `RowWithOrigin`; the event time is read as a number."""
 
 
 class _Pass(msgspec.Struct):
@@ -32,7 +32,7 @@ class _Pass(msgspec.Struct):
     emitted: list[msgspec.Struct] = []
 
 
-class Notes(Generic[R]):
+class Recorder(Generic[R]):
     """The notes of one partition. A range may be folded more than once: only its last fold counts.
 
     Attributes:
@@ -41,10 +41,10 @@ class Notes(Generic[R]):
         places: What the transform said of each message, by offset.
     """
 
-    def __init__(self, made: Program, topic: str) -> None:
+    def __init__(self, made: CompiledStream, topic: str) -> None:
         self._made, self.topic = made, topic
         self._now, self._kept = _Pass(), _Pass()
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, Envelope] = {}
         self._aside: dict[int, QuarantineRow] = {}
         self.program = replace(
             made, place=self._place, gate_for=self._gate_for, open=self._open, apply=self._apply, hooks=self._hooks()
@@ -54,7 +54,7 @@ class Notes(Generic[R]):
         """A range is folded from its start: what an earlier fold of it came to counts no longer."""
         self._now = _Pass()
 
-    def keep(self, rows: pa.Table | None, quarantine: Iterable[QuarantineRow]) -> list[Proven[R]]:
+    def keep(self, rows: pa.Table | None, quarantine: Iterable[QuarantineRow]) -> list[RowWithOrigin[R]]:
         """A range is done; gives its rows with their proof.
 
         Args:
@@ -66,15 +66,15 @@ class Notes(Generic[R]):
         self._aside.update((row.offset, row) for row in quarantine)
         return list(_proven(cast("list[R]", self._now.emitted), rows))
 
-    def folded(self, offset: int) -> Folded[R]:
+    def folded(self, offset: int) -> MessageResult[R]:
         """What became of a message."""
         rows = cast("tuple[R, ...]", self._kept.rows.get(offset, ()))
-        return Folded(offset, self.places.get(offset), self._verdict(offset), rows, self.topic)
+        return MessageResult(offset, self.places.get(offset), self._verdict(offset), rows, self.topic)
 
-    def violation(self, finding: Finding) -> Folded[R]:
+    def violation(self, finding: Finding) -> MessageResult[R]:
         """What became of the message that a violation is about."""
         verdict = _told(finding, Judgement.VIOLATION, finding.found or finding.detail or None)
-        return Folded(finding.offset, self.places.get(finding.offset), verdict, (), self.topic)
+        return MessageResult(finding.offset, self.places.get(finding.offset), verdict, (), self.topic)
 
     def _verdict(self, offset: int) -> Verdict:
         judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
@@ -87,14 +87,14 @@ class Notes(Generic[R]):
         undecodable = Verdict(judgement=self._made.integrity.answer(Fault.UNDECODABLE), cause="undecodable")
         return SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
 
-    def _place(self, message: object, record: Record) -> Place:
+    def _place(self, message: object, record: Record) -> Envelope:
         place = self.places[record.offset] = self._made.place(message, record)
         return place
 
     def _gate_for(
         self, before: int, time: PartitionTime, skipped: Collection[SuspendedSession] = (), *, spread: bool = False
     ) -> Gate:
-        return _Noting(self._made.gate_for(before, time, skipped, spread=spread), lambda: self._now.verdicts)
+        return RecordingGate(self._made.gate_for(before, time, skipped, spread=spread), lambda: self._now.verdicts)
 
     def _hooks(self) -> Hooks:
         """The hooks that emit rows, noted."""
@@ -116,9 +116,9 @@ class Notes(Generic[R]):
 
     def _open(self, message: object, record: Record) -> object:
         opened = self._made.open(message, record)
-        if isinstance(opened, Opened):
-            both = cast("Opened[object, msgspec.Struct]", opened)
-            return Opened(both.state, self._noted(record, both.rows))
+        if isinstance(opened, InitialState):
+            both = cast("InitialState[object, msgspec.Struct]", opened)
+            return InitialState(both.state, self._noted(record, both.rows))
         return opened
 
     def _apply(self, state: object, message: object, record: Record) -> Iterable[msgspec.Struct]:
@@ -131,10 +131,10 @@ class Notes(Generic[R]):
         return rows
 
 
-def aside(rows: Iterable[QuarantineRow]) -> Iterator[Aside]:
+def list_rejected(rows: Iterable[QuarantineRow]) -> Iterator[RejectedMessage]:
     """Rows of quarantine or late table as a test sees them."""
     for row in rows:
-        yield Aside(row.topic, row.offset, row.session, row.cause, row.expected, row.found)
+        yield RejectedMessage(row.topic, row.offset, row.session, row.cause, row.expected, row.found)
 
 
 def _is_overruled(judged: Verdict | None, aside: QuarantineRow) -> bool:
@@ -148,24 +148,24 @@ def _told(of: Finding | QuarantineRow, judgement: Judgement, found: str | None) 
     return Verdict(judgement=judgement, cause=of.cause, expected=of.expected, found=found)
 
 
-def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[Proven[R]]:
+def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[RowWithOrigin[R]]:
     if len(rows) != (0 if table is None else table.num_rows):
         raise AssertionError(f"{len(rows)} rows were emitted, the table holds {table and table.num_rows}")
     if table is not None:
         happened = table["_event_time"].cast(pa.int64()).to_pylist()
         proofs = zip(*(table[name].to_pylist() for name in PROOF), happened, strict=True)
         for row, proof in zip(rows, proofs, strict=True):
-            yield Proven(row, *proof)
+            yield RowWithOrigin(row, *proof)
 
 
-class _Noting(Gate):
+class RecordingGate(Gate):
     """A gate whose verdicts are written down, by offset."""
 
     def __init__(self, asked: Gate, verdicts: Callable[[], dict[int, Verdict]]) -> None:
         self._asked, self._verdicts = asked, verdicts
         self.adapt, self.held, self.due_us, self.due = asked.adapt, asked.held, asked.due_us, asked.due  # type: ignore[method-assign]  # as they are
 
-    def check(self, state: GateState, place: Place, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         after, verdict = self._asked.check(state, place, record)
         self._verdicts()[record.offset] = verdict

@@ -10,11 +10,11 @@ from lockstep.declare.transform import R, S
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Verdict
 from lockstep.model.finding import Finding
-from lockstep.model.record import Place
+from lockstep.model.record import Envelope
 
 
 @dataclass(frozen=True)
-class Folded(Generic[R]):
+class MessageResult(Generic[R]):
     """One message that was read.
 
     Attributes:
@@ -26,14 +26,14 @@ class Folded(Generic[R]):
     """
 
     offset: int
-    place: Place | None
+    place: Envelope | None
     verdict: Verdict
     rows: tuple[R, ...]
     topic: str = "testing"
 
 
 @dataclass(frozen=True)
-class Proven(Generic[R]):
+class RowWithOrigin(Generic[R]):
     """A row with its proof, as the table holds it.
 
     Attributes:
@@ -58,7 +58,7 @@ class Proven(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Aside:
+class RejectedMessage:
     """A message that was not applied, and lies in the quarantine or in the late table.
 
     Attributes:
@@ -79,7 +79,7 @@ class Aside:
 
 
 @dataclass(frozen=True)
-class Ran(Generic[S, R]):
+class RunResult(Generic[S, R]):
     """What came of all messages: up to the first violation, which is the last one that was read.
 
     Two results are equal when all of this is: so `run(...) == run(..., split=7)` is a test.
@@ -97,12 +97,12 @@ class Ran(Generic[S, R]):
     """
 
     stream: str
-    folded: tuple[Folded[R], ...]
+    folded: tuple[MessageResult[R], ...]
     states: Mapping[str, S]
     finding: Finding | None
-    proven: tuple[Proven[R], ...] = ()
-    quarantine: tuple[Aside, ...] = ()
-    late: tuple[Aside, ...] = ()
+    proven: tuple[RowWithOrigin[R], ...] = ()
+    quarantine: tuple[RejectedMessage, ...] = ()
+    late: tuple[RejectedMessage, ...] = ()
 
     @property
     def rows(self) -> list[R]:

@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, R, S
-from lockstep.engine.executor.compiled_stream import Program, program
+from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import RangeFold
-from lockstep.engine.executor.rejects import Without
+from lockstep.engine.executor.rejects import Exclusions
 from lockstep.engine.protocol import Position
 from lockstep.model.finding import Finding
-from lockstep.state.changelog import empty_state
-from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.changelog import make_empty_state
+from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
-from lockstep.testing.batches import TOPIC_ID, Batches, latest_us
-from lockstep.testing.recorder import Notes, aside
-from lockstep.testing.result import Proven, Ran
-from lockstep.testing.script import Event, InLog, Sent, Split, in_log
+from lockstep.testing.batches import TOPIC_ID, BatchedRun, find_latest_us
+from lockstep.testing.recorder import Recorder, list_rejected
+from lockstep.testing.result import RowWithOrigin, RunResult
+from lockstep.testing.script import Event, InLog, SentMessage, Split, to_log
 
 _NOWHERE = Path("/nonexistent/lockstep.testing")
 """State that begins empty is never read from a file, and a test writes none."""
@@ -31,18 +31,18 @@ _NOWHERE = Path("/nonexistent/lockstep.testing")
 
 def run(
     stream: Stream[M, S, R],
-    *messages: M | bytes | Sent[M] | Event,
+    *messages: M | bytes | SentMessage[M] | Event,
     key: str | bytes | None = None,
     topic: str = "testing",
     split: int | Split | None = None,
-) -> Ran[S, R]:
+) -> RunResult[S, R]:
     """Fold messages as one partition of a topic, from offset 0, until the first violation.
 
     As in a real run, a message that is refused leaves no trace in rows and states.
 
     Args:
         stream: The declaration under test.
-        messages: Messages of the stream's type, bytes as a producer sends them, or `Sent` for more. Between them
+        messages: Messages of the stream's type, bytes as a producer sends them, or `SentMessage` for more. Between them
             events: `CRASH`, `RESTART`, `RENUMBER`, `NewTopic`, `Idle`.
         key: Key of the messages that name none.
         topic: Name of the topic, for transforms that read it.
@@ -53,24 +53,24 @@ def run(
         LockstepError: A typed message cannot be encoded: give its bytes.
         StateNotOfItsType: The fold left a state that cannot be saved or recovered.
     """
-    made = program(cast("Stream[object, object, msgspec.Struct]", stream))
+    made = compile_stream(cast("Stream[object, object, msgspec.Struct]", stream))
     if split is None and not any(isinstance(each, Event) for each in messages):
-        sent = cast("Sequence[M | bytes | Sent[M]]", messages)
-        log = [in_log(at, message, key, stream.decoder) for at, message in enumerate(sent)]
+        sent = cast("Sequence[M | bytes | SentMessage[M]]", messages)
+        log = [to_log(at, message, key, stream.decoder) for at, message in enumerate(sent)]
         return _at_once(stream.name, made, topic, log)
-    batches = Batches[S, R](made, topic, Split.of(split))
+    batches = BatchedRun[S, R](made, topic, Split.of(split))
     with batches.folder():
         for message in messages:
             if isinstance(message, Event):
                 batches.event(message)
             else:
-                batches.add(in_log(batches.end, message, key, stream.decoder))
+                batches.add(to_log(batches.end, message, key, stream.decoder))
         return batches.ran(stream.name)
 
 
-def _at_once(stream: str, made: Program, topic: str, log: Sequence[InLog]) -> Ran[S, R]:
+def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R]:
     """Everything as one range, without a file."""
-    notes = Notes[R](made, topic)
+    notes = Recorder[R](made, topic)
     first = _Pass[S, R](made, notes, log)
     while first.refused is not None:
         first = _Pass[S, R](made, notes, log, first.without_refused())
@@ -79,39 +79,41 @@ def _at_once(stream: str, made: Program, topic: str, log: Sequence[InLog]) -> Ra
     if first.finding is not None:
         folded.append(notes.violation(first.finding))
     judge = kept.fold.judge
-    return Ran(
+    return RunResult(
         stream,
         tuple(folded),
         kept.states(),
         first.finding,
         tuple(kept.proven),
-        tuple(aside(judge.kept.rows)),
-        tuple(aside(judge.late.rows)),
+        tuple(list_rejected(judge.kept.rows)),
+        tuple(list_rejected(judge.late.rows)),
     )
 
 
 class _Pass(Generic[S, R]):
     """One pass of the engine's fold over some messages."""
 
-    def __init__(self, made: Program, notes: Notes[R], log: Sequence[InLog], without: Without | None = None) -> None:
-        self.log, self.without = log, without or Without()
+    def __init__(
+        self, made: CompiledStream, notes: Recorder[R], log: Sequence[InLog], without: Exclusions | None = None
+    ) -> None:
+        self.log, self.without = log, without or Exclusions()
         notes.begin()
         self._schema = made.state
-        address = empty_state(0, TOPIC_ID, 0, 0)
-        hot = HotFolder(_NOWHERE, _NOWHERE)
+        address = make_empty_state(0, TOPIC_ID, 0, 0)
+        hot = LocalStorePool(_NOWHERE, _NOWHERE)
         self._state = PartitionState[object].open(address, durable=_NOWHERE, hot=hot, schema=made.state)
         where = Position(topic=notes.topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
-        fold = self.fold = RangeFold(notes.program, where, self._state, self.without, latest_us(made))
+        fold = self.fold = RangeFold(notes.program, where, self._state, self.without, find_latest_us(made))
         fold.fold(log)
         fold.finish(len(log))
         self.finding, self.refused = fold.judge.stopped, fold.judge.refused
-        self.proven: list[Proven[R]] = []
+        self.proven: list[RowWithOrigin[R]] = []
         if self.finding is None and self.refused is None:
             self.proven = notes.keep(
                 pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.kept.rows
             )
 
-    def without_refused(self) -> Without:
+    def without_refused(self) -> Exclusions:
         """What the next pass leaves out."""
         found, field = cast("Finding", self.refused), "held_refused" if self.fold.judge.refused_held else "refused"
         known = getattr(self.without, field)

@@ -30,7 +30,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent(Generic[M_co]):
+class SentMessage(Generic[M_co]):
     """A message with more than its value.
 
     Attributes:
@@ -81,7 +81,7 @@ class InLog:
         return None
 
 
-AnySent = Sent[Never]
+AnySent = SentMessage[Never]
 """A message as bytes: of any stream."""
 
 
@@ -134,7 +134,7 @@ _ENCODERS: dict[type[Decoder], Callable[[object], bytes]] = {
 }
 
 
-def in_log(at: int, message: M | bytes | Sent[M], key: str | bytes | None, decoder: Decoder) -> InLog:
+def to_log(at: int, message: M | bytes | SentMessage[M], key: str | bytes | None, decoder: Decoder) -> InLog:
     """A message as it would lie in the topic, at an offset.
 
     Typed messages are encoded, so that the stream's decoder has its say on them as well.
@@ -142,7 +142,9 @@ def in_log(at: int, message: M | bytes | Sent[M], key: str | bytes | None, decod
     Raises:
         LockstepError: The message is typed, and the stream's decoder has no encoder here.
     """
-    sent = cast("Sent[object]", message) if isinstance(message, Sent) else Sent[object](value=message)
+    sent = (
+        cast("SentMessage[object]", message) if isinstance(message, SentMessage) else SentMessage[object](value=message)
+    )
     return InLog(
         at,
         _encoded_key(key if sent.key is None else sent.key),
@@ -250,7 +252,7 @@ _FORMS: Final = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ScriptLine:
     """A message as its line says.
 
     Attributes:
@@ -268,16 +270,16 @@ class Line:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-Encode = Callable[[Line], bytes]
+Encode = Callable[[ScriptLine], bytes]
 Steps = list[AnySent | Event]
 
 
-def as_json(line: Line) -> bytes:
+def to_json(line: ScriptLine) -> bytes:
     """The usual encoding: `{"type": KIND, "number": NUMBER, ...fields}`."""
     return msgspec.json.encode({"type": line.kind, "number": line.number, **line.fields})
 
 
-def parse(text: str, encode: Encode = as_json) -> Steps:
+def parse(text: str, encode: Encode = to_json) -> Steps:
     """The messages and events of a text, for `run`.
 
     Args:
@@ -351,7 +353,7 @@ class _Reading:
             raise ValueError(f"not a line of the language: {_FORMS}")
         self._second = self._second + 1 if found["second"] is None else int(found["second"])
         fields = _fields(found["fields"])
-        line = Line(found["kind"], found["session"], int(found["number"]), self._second, fields)
+        line = ScriptLine(found["kind"], found["session"], int(found["number"]), self._second, fields)
         self._add(self._sent(self._encode(line), line.session))
 
     def _add(self, sent: AnySent) -> None:
@@ -368,7 +370,7 @@ class _Reading:
 
     def _last(self, word: str) -> AnySent:
         last = self.steps[-1] if self.steps else None
-        if not isinstance(last, Sent):
+        if not isinstance(last, SentMessage):
             raise ValueError(f"`{word}` wants a message before it")  # noqa: TRY004  # of the text, not of a type
         return last
 

@@ -12,8 +12,8 @@ import msgspec
 from lockstep.declare.decoders.base import Registry
 from lockstep.declare.options import EventTime
 from lockstep.declare.stream import Stream
-from lockstep.declare.transform import Transform, migration_of
-from lockstep.model.record import Place, Record
+from lockstep.declare.transform import Transform, find_migration
+from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateSchema
 
 AnyStream = Stream[Any, Any, Any]
@@ -40,7 +40,7 @@ class Declared(msgspec.Struct, frozen=True):
     """
 
     decode: Callable[[bytes], object]
-    place: Callable[[object, Record], Place]
+    place: Callable[[object, Record], Envelope]
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None
@@ -79,7 +79,7 @@ class Declared(msgspec.Struct, frozen=True):
         return self.state.decode("", cast("bytes", saved))[1]
 
 
-def declared(stream: AnyStream, registry: Registry | None) -> Declared:
+def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     """The functions of a stream, in an installation with this schema registry."""
     types, transform = stream.types, stream.transform
     return Declared(
@@ -89,7 +89,7 @@ def declared(stream: AnyStream, registry: Registry | None) -> Declared:
         apply=transform.apply,
         **{name: getattr(transform, name) if _has_own(transform, name) else None for name in _HOOKS},
         row_type=types.row,
-        state=StateSchema(types.state, migration_of(transform)),
+        state=StateSchema(types.state, find_migration(transform)),
         message_bytes_max=stream.limits.message_bytes,
         event_time=stream.event_time,
     )

@@ -9,28 +9,37 @@ from typing import NamedTuple
 import msgspec
 
 from lockstep.errors import EnvironmentProblem, StateError
-from lockstep.model.record import Kind, Place, Record
+from lockstep.model.record import Envelope, Kind, Record
 from lockstep.verify.declaration import Declared
-from lockstep.verify.gates.base import Answer, Moment, Rules, happened, held_of, is_on_its_way, is_waiting, suspended
-from lockstep.verify.gates.window import due_at
+from lockstep.verify.gates.base import (
+    GateAnswer,
+    GateRules,
+    ReplayWatermark,
+    find_buffered,
+    find_event_time,
+    is_multipart_open,
+    is_waiting,
+    mark_suspended,
+)
+from lockstep.verify.gates.window import find_due
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import Applying, Session
-from lockstep.verify.side_tables import Aside, Marked, PastViolation
+from lockstep.verify.sessions import ReplaySessions, Session
+from lockstep.verify.side_tables import Marked, ReadPastViolation, SideTableCheck
 
-Held = tuple[Place, object, Record]
+Held = tuple[Envelope, object, Record]
 """A message's place, its body and its record."""
-NOT_OF_THE_MESSAGE = (EnvironmentProblem, StateError, PastViolation)
+NOT_OF_THE_MESSAGE = (EnvironmentProblem, StateError, ReadPastViolation)
 """Of this machine, the registry or the state, or the end of the proof: they say nothing of a message."""
 
 
-class Waiting:
+class ReplayBuffer:
     """See the module.
 
     Attributes:
         held: What waits, by offset.
     """
 
-    def __init__(self, rules: Rules, applying: Applying, aside: Aside) -> None:
+    def __init__(self, rules: GateRules, applying: ReplaySessions, aside: SideTableCheck) -> None:
         self._rules, self._applying, self._aside = rules, applying, aside
         self.held: dict[int, Held] = {}
 
@@ -74,7 +83,7 @@ class Waiting:
         held = self._applying.sessions.get(place.session)
         self._applying.apply(message, at=at)
         if place.kind is Kind.END and held is not None:
-            self.free(held_of(held.known.memory))
+            self.free(find_buffered(held.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
         """Apply a snapshot whose last message has come; whether the transform took all of it."""
@@ -99,15 +108,15 @@ class Waiting:
         cause = str(getattr(error, "what", "transform raised"))
         answer = self._aside.answer(self._rules.raised, record.offset, cause)
         self._aside.keep(record, cause, session)
-        if answer is not Answer.QUARANTINE:
+        if answer is not GateAnswer.QUARANTINE:
             self.suspend(session)
 
     def suspend(self, session: str) -> None:
         """Let a session wait for its next snapshot."""
         held = self._applying.sessions.get(session)
         if held is not None:
-            waiting = () if held.known.waits else held_of(held.known.memory)
-            held.known = suspended(held.known)
+            waiting = () if held.known.waits else find_buffered(held.known.memory)
+            held.known = mark_suspended(held.known)
             self._applying.touched.add(session)
             self.free([offset for offset in waiting if offset in self.held])
 
@@ -141,7 +150,7 @@ class Waiting:
     def _forget_parts(self, session: str) -> None:
         """In a class that suspends nobody the session is what it was before: unknown, if it had no state."""
         held = self._applying.sessions.get(session)
-        if held is None or not is_on_its_way(held.known.memory):
+        if held is None or not is_multipart_open(held.known.memory):
             return
         if held.state is None:
             del self._applying.sessions[session]
@@ -162,7 +171,7 @@ Agenda = tuple[dict[str, int], list[tuple[int, str]], int]
 """When something is due for each session, the same in order, and the watermark."""
 
 
-class Due:
+class ReplayTimers:
     """See the module.
 
     Attributes:
@@ -172,7 +181,13 @@ class Due:
     """
 
     def __init__(
-        self, declared: Declared, rules: Rules, moment: Moment, applying: Applying, waiting: Waiting, aside: Aside
+        self,
+        declared: Declared,
+        rules: GateRules,
+        moment: ReplayWatermark,
+        applying: ReplaySessions,
+        waiting: ReplayBuffer,
+        aside: SideTableCheck,
     ) -> None:
         self._declared, self._rules, self.moment = declared, rules, moment
         self._applying, self._waiting, self._aside = applying, waiting, aside
@@ -181,10 +196,10 @@ class Due:
         self._at: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
-    def see(self, place: Place, body: object, record: Record) -> None:
+    def see(self, place: Envelope, body: object, record: Record) -> None:
         """Move the watermark to what a message says."""
         if self._declared.watermark is None:
-            self.moment.see(happened(place, record))
+            self.moment.see(find_event_time(place, record))
         elif (said := self._declared.watermark(body, record)) is not None:
             self.moment.see(said)
 
@@ -193,12 +208,12 @@ class Due:
         """Whether the watermark has passed something."""
         return bool(self._heap) and self._heap[0][0] <= self.moment.at_us
 
-    def touch(self, place: Place, record: Record) -> None:
+    def touch(self, place: Envelope, record: Record) -> None:
         """A message of a session was applied, or held back."""
         held = self._applying.sessions.get(place.session)
         if held is None or not self.arms:
             return
-        if not self.moment.is_absurd(at_us := happened(place, record)):
+        if not self.moment.is_absurd(at_us := find_event_time(place, record)):
             held.seen_us = max(held.seen_us, at_us)
         held.at = record.offset
         self.note(place.session, held)
@@ -261,7 +276,7 @@ class Due:
         except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:
-            raise PastViolation("timer raised") from error
+            raise ReadPastViolation("timer raised") from error
         self.note(session, held)
 
     def _run_timer(self, session: str, held: Session, at: int) -> None:
@@ -274,7 +289,7 @@ class Due:
         self._emit(session, held, due_us, at, rows)
 
     def _end(self, session: str, held: Session, at: int) -> None:
-        due_us, waiting = self._silent_us(held), held_of(held.known.memory)
+        due_us, waiting = self._silent_us(held), find_buffered(held.known.memory)
         rows = self._applying.end(session)
         self._waiting.free(waiting)
         self._emit(session, held, due_us, at, rows)
@@ -284,8 +299,8 @@ class Due:
         self._applying.emit(Source(held.at, session, None, due_us), at, rows)
 
     def _release_us(self, held: Session) -> int:
-        waits_for_more = is_on_its_way(held.known.memory)
-        due_us = None if waits_for_more or self._rules.release is None else due_at(held.known.memory)
+        waits_for_more = is_multipart_open(held.known.memory)
+        due_us = None if waits_for_more or self._rules.release is None else find_due(held.known.memory)
         return NEVER if due_us is None else due_us
 
     def _timer_us(self, held: Session) -> int:

@@ -25,14 +25,14 @@ _UNKNOWN_TOPIC = 3
 _NEXT_STEP = "lockstep doctor looks at Kafka; then verify again"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class BufferedRange(msgspec.Struct, frozen=True):
     """What Kafka still has of a partition: offsets [first, end)."""
 
     first: int
     end: int
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedRange(msgspec.Struct, frozen=True):
     """Offsets [start, until) to read again."""
 
     topic: str
@@ -55,7 +55,7 @@ class Piece(msgspec.Struct):
     reached: int
 
 
-class KafkaLog:
+class KafkaTopicLog:
     """One cluster, as the settings name it."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -82,14 +82,14 @@ class KafkaLog:
                     raise self._unread(f"topic {name}", _error(error)) from error
         return found
 
-    def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Kept]:
+    def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
         """First offset and high watermark of each partition."""
         consumer, found = self._consumer(committed=True), {}
         try:
             for topic, partition in partitions:
                 asked = TopicPartition(topic, partition)
                 first, end = consumer.get_watermark_offsets(asked, timeout=self._settings.timeout_seconds)
-                found[topic, partition] = Kept(first, end)
+                found[topic, partition] = BufferedRange(first, end)
         except KafkaException as error:
             raise self._unread("offsets", _error(error)) from error
         except TypeError as error:  # the client gives None when time is up
@@ -98,7 +98,7 @@ class KafkaLog:
             consumer.close()
         return found
 
-    def read(self, wanted: Sequence[Wanted], *, committed: bool = True) -> Iterator[Piece]:
+    def read(self, wanted: Sequence[WantedRange], *, committed: bool = True) -> Iterator[Piece]:
         """Read all of it; the pieces of a partition come in order, and its last one reaches `until`.
 
         Raises:
@@ -156,7 +156,7 @@ class KafkaLog:
 class _Reading:
     """Which partitions are unfinished, and what is still wanted of each."""
 
-    def __init__(self, consumer: Consumer, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, consumer: Consumer, wanted: Sequence[WantedRange]) -> None:
         self._consumer, self._wanted = consumer, wanted
         self._at = [item.start for item in wanted]
         self.unfinished = {(w.topic, w.partition): n for n, w in enumerate(wanted) if w.start < w.until}
@@ -181,20 +181,20 @@ class _Reading:
 
     def _piece(self, index: int, messages: list[Message], end: int) -> Piece:
         wanted = self._wanted[index]
-        reached = max(self._at[index], end, offset_of(messages[-1]) + 1 if messages else 0)
+        reached = max(self._at[index], end, find_offset(messages[-1]) + 1 if messages else 0)
         self._at[index] = min(reached, wanted.until)
         if reached >= wanted.until:
-            messages = [message for message in messages if offset_of(message) < wanted.until]
+            messages = [message for message in messages if find_offset(message) < wanted.until]
             self._finish(wanted)
         return Piece(index, messages, self._at[index])
 
-    def _finish(self, wanted: Wanted) -> None:
+    def _finish(self, wanted: WantedRange) -> None:
         del self.unfinished[wanted.topic, wanted.partition]
         if self.unfinished:
             self._consumer.incremental_unassign([TopicPartition(wanted.topic, wanted.partition)])
 
 
-def offset_of(message: Message) -> int:
+def find_offset(message: Message) -> int:
     """The offset of a consumed message, which always has one."""
     return cast("int", message.offset())
 

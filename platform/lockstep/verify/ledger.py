@@ -15,20 +15,20 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.state.changelog import SectionRef
+from lockstep.state.changelog import SegmentRef
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import verify
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.report import Place, ViolationKind, Violations
+from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
 Key = tuple[str, int]
 """(topic id, partition)."""
 EXPIRED = "expired"
 
 
-class Hole(msgspec.Struct, frozen=True):
+class OffsetGap(msgspec.Struct, frozen=True):
     """Offsets [start, until) without a message, with the cause that the ledger names."""
 
     start: int
@@ -43,7 +43,7 @@ class Skipped(msgspec.Struct, frozen=True):
     before: int
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class AcceptedRange(msgspec.Struct, frozen=True):
     """What an operator accepted, so that a halted stream went on."""
 
     kind: str
@@ -73,12 +73,12 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     quarantined: int
     suspended_from: int
-    holes: list[Hole]
+    holes: list[OffsetGap]
     state_file: str | None = None
     state_start: int | None = None
     state_length: int | None = None
     accepted_loss: str | None = None
-    accepted: list[Accepted] = []
+    accepted: list[AcceptedRange] = []
     suspended_sessions: list[Skipped] = []
     catching_up: bool = False
     with_rows: int | None = None
@@ -91,26 +91,26 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ViolationPlace:
         """Its partition."""
-        return Place(self.topic, self.topic_id, self.partition)
+        return ViolationPlace(self.topic, self.topic_id, self.partition)
 
     @property
-    def section(self) -> SectionRef | None:
+    def section(self) -> SegmentRef | None:
         """Where the partition's state lies after it."""
         if self.state_file is None or self.state_start is None or self.state_length is None:
             return None
-        return SectionRef(file=self.state_file, start=self.state_start, length=self.state_length)
+        return SegmentRef(file=self.state_file, start=self.state_start, length=self.state_length)
 
     @property
     def watermark_us(self) -> int | None:
         """Event time that the partition had come to; None before any."""
-        return microseconds(self.watermark)
+        return to_microseconds(self.watermark)
 
     @property
     def planned_us(self) -> int | None:
         """When its batch was planned."""
-        return microseconds(self.planned_at)
+        return to_microseconds(self.planned_at)
 
     @property
     def is_empty(self) -> bool:
@@ -140,12 +140,12 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def microseconds(at: datetime | None) -> int | None:
+def to_microseconds(at: datetime | None) -> int | None:
     """A time in microseconds since 1970 (UTC)."""
     return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
 
 
-class Chain(msgspec.Struct):
+class LedgerChain(msgspec.Struct):
     """All ranges of one partition, in order of batches.
 
     Attributes:
@@ -154,7 +154,7 @@ class Chain(msgspec.Struct):
         grown_at: Batches at which its topic got another partition.
     """
 
-    place: Place
+    place: ViolationPlace
     ranges: list[LedgerRange]
     grown_at: frozenset[int] = frozenset()
 
@@ -169,17 +169,17 @@ class Chain(msgspec.Struct):
         return self.ranges[-1].until
 
 
-def chains(rows: Iterable[LedgerRange], violations: Violations) -> dict[Key, Chain]:
+def make_chains(rows: Iterable[LedgerRange], violations: Violations) -> dict[Key, LedgerChain]:
     """Ranges by partition; checks that each begins where the one before ended."""
-    found: dict[Key, Chain] = {}
+    found: dict[Key, LedgerChain] = {}
     for row in sorted(rows, key=lambda each: (each.batch, each.start, each.until)):
-        found.setdefault((row.topic_id, row.partition), Chain(row.place, [])).ranges.append(row)
+        found.setdefault((row.topic_id, row.partition), LedgerChain(row.place, [])).ranges.append(row)
     for chain in found.values():
         _check_joints(chain, violations)
     return {key: msgspec.structs.replace(chain, grown_at=_growth(chain, found)) for key, chain in found.items()}
 
 
-def _check_joints(chain: Chain, violations: Violations) -> None:
+def _check_joints(chain: LedgerChain, violations: Violations) -> None:
     for before, after in pairwise(chain.ranges):
         if before.batch == after.batch:
             found = f"[{before.start}, {before.until}) and [{after.start}, {after.until}) in batch {after.batch}"
@@ -195,13 +195,13 @@ def _check_joints(chain: Chain, violations: Violations) -> None:
             )
 
 
-def _growth(chain: Chain, found: Mapping[Key, Chain]) -> frozenset[int]:
+def _growth(chain: LedgerChain, found: Mapping[Key, LedgerChain]) -> frozenset[int]:
     """Batches in which a partition of the same topic appears that its first batch did not have."""
     firsts = {each.ranges[0].batch for key, each in found.items() if key[0] == chain.place.topic_id}
     return frozenset(firsts - {min(firsts)})
 
 
-def provable_from(ranges: Sequence[LedgerRange], first_kept: int) -> int:
+def find_first_provable(ranges: Sequence[LedgerRange], first_kept: int) -> int:
     """Index of the first range from which on Kafka still has all that was read; len(ranges) for none.
 
     Where a log was cut and grew again, what lies at the offsets before is not what was read.
@@ -230,7 +230,7 @@ class StoredFile(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Named(msgspec.Struct):
+class NamedFile(msgspec.Struct):
     """What the output table's commits name.
 
     Attributes:
@@ -262,7 +262,7 @@ class SideTable(msgspec.Struct):
     held: int
 
 
-class Stored(msgspec.Struct):
+class StoredTables(msgspec.Struct):
     """Everything that was read of a stream's tables.
 
     Attributes:
@@ -286,7 +286,7 @@ class Stored(msgspec.Struct):
     notes: list[str]
 
 
-def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
+def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
     """Read the tables.
 
     1. The output table's head: the proof goes up to its batch and no further.
@@ -301,7 +301,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
         base = OutputLog(folders.table).base()  # 1
         data_files = list(_live(DeltaTable(folders.table, version=base.version)).values())
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
-        late = _side(folders.late) if delta_log.exists(folders.late) else None
+        late = _side(folders.late) if delta_log.has_log(folders.late) else None
         named = _named(folders.table, base.version)  # 3
     except DeltaError as error:
         raise TableError(
@@ -317,7 +317,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> Stored:
     if late is not None:
         too_late = _compared(late, named.late, named.first_version, head, violations)
     _check_data_files(folders.table, data_files, violations)
-    return Stored(
+    return StoredTables(
         version=base.version,
         head=head,
         data_files=data_files,
@@ -339,9 +339,9 @@ def _side(folder: Path) -> SideTable:
     return SideTable(folder.name, folder, _live(table), table.transaction_version(delta_log.BATCH) or 0)
 
 
-def _named(table: Path, version: int) -> Named:
+def _named(table: Path, version: int) -> NamedFile:
     """What the commits name; those after `version` too, because the side tables may be ahead of it by now."""
-    found = Named({}, {}, {}, version)
+    found = NamedFile({}, {}, {}, version)
     for at in range(version, -1, -1):
         entry = delta_log.read_entry(table, at)
         if entry is None:
@@ -353,7 +353,7 @@ def _named(table: Path, version: int) -> Named:
     return found
 
 
-def _name(found: Named, entry: delta_log.Entry | None) -> None:
+def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
     head = entry.head if entry is not None else None
     if head is not None and head.ledger is not None:
         found.ledger.setdefault((head.generation, head.batch), (head.ledger,))
@@ -365,7 +365,7 @@ def _name(found: Named, entry: delta_log.Entry | None) -> None:
 
 def _later(table: Path, version: int) -> Iterator[int]:
     at = version + 1
-    while delta_log.entry_path(table, at).exists():
+    while delta_log.make_entry_path(table, at).exists():
         yield at
         at += 1
 

@@ -8,13 +8,13 @@ import msgspec
 from confluent_kafka import Message
 
 from lockstep.verify.declaration import Declared
-from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, Answer, Rules
-from lockstep.verify.kafka_reader import offset_of
-from lockstep.verify.ledger import EXPIRED, Chain, LedgerRange
-from lockstep.verify.replay import Folding
+from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
+from lockstep.verify.kafka_reader import find_offset
+from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange
+from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
-from lockstep.verify.rows import Cursor, RowComparison
-from lockstep.verify.side_tables import Aside, PastViolation
+from lockstep.verify.rows import RowComparison, RowCursor
+from lockstep.verify.side_tables import ReadPastViolation, SideTableCheck
 from lockstep.verify.state import StoredState
 
 COUNTS = (
@@ -27,15 +27,15 @@ BEGUN_ELSEWHERE = -1
 """Offset from which a partition is suspended that a topic grew by: what its sessions were before lies elsewhere."""
 
 
-class Parts(msgspec.Struct, frozen=True):
+class PartitionInputs(msgspec.Struct, frozen=True):
     """What a partition's proof works with."""
 
     declared: Declared
-    chain: Chain
-    rules: Rules
-    folding: Folding
-    aside: Aside
-    cursor: Cursor
+    chain: LedgerChain
+    rules: GateRules
+    folding: Replay
+    aside: SideTableCheck
+    cursor: RowCursor
     rows: RowComparison
     stored: StoredState
 
@@ -50,7 +50,7 @@ class PartitionProof:
         ended: Why the fold could not go on to the end.
     """
 
-    def __init__(self, parts: Parts, first: int, violations: Violations) -> None:
+    def __init__(self, parts: PartitionInputs, first: int, violations: Violations) -> None:
         self._parts, self._violations = parts, violations
         self._ranges = parts.chain.ranges
         self._next = first
@@ -102,7 +102,7 @@ class PartitionProof:
                 self._take(message)
             self._pass_over(reached)
             self._compare_rows(self._at)
-        except PastViolation as past:
+        except ReadPastViolation as past:
             self._end(past.cause)
 
     def finish(self, end: int) -> None:
@@ -126,7 +126,7 @@ class PartitionProof:
                 kept.unread(offset)
 
     def _take(self, message: Message) -> None:
-        offset = offset_of(message)
+        offset = find_offset(message)
         self._pass_over(offset)
         if offset < self._at:
             return  # in front of what was still there to read, says the ledger: `verify` has compared that with Kafka
@@ -158,20 +158,20 @@ class PartitionProof:
     def _begin(self) -> None:
         """The suspensions with which a range begins: the driver's, and those of holes inside."""
         row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
-        expired = row.read_from > row.start and rules.expired is Answer.SUSPEND
-        grown = row.batch in self._parts.chain.grown_at and rules.grew is Answer.SUSPEND
+        expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
+        grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
         at = row.read_from
         self._at = max(self._at, at)
         skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_word:  # an operator's word: who waits, and from where on
             folding.suspend_before(row.suspended_from)
-        elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is Answer.SUSPEND:
+        elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is GateAnswer.SUSPEND:
             folding.suspend_before(BEGUN_ELSEWHERE)
         elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
             self._suspend_before(at)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
-        if rules.hole is Answer.SUSPEND:
+        if rules.hole is GateAnswer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
         parts = self._parts
         parts.aside.given_up = folding.suspension.before
@@ -203,8 +203,8 @@ class PartitionProof:
         self._compare_suspensions(row)
         whole = self._next == len(self._ranges) - 1
         parts.stored.compare(row, parts.folding, whole=whole)
-        if parts.rules.hole is Answer.STOP and any(hole.cause == "unproven" for hole in row.holes):
-            raise PastViolation("a hole that nothing explains")
+        if parts.rules.hole is GateAnswer.STOP and any(hole.cause == "unproven" for hole in row.holes):
+            raise ReadPastViolation("a hole that nothing explains")
 
     def _compare_suspensions(self, row: LedgerRange) -> None:
         folding = self._parts.folding

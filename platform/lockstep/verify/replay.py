@@ -10,17 +10,27 @@ from confluent_kafka import Message
 from lockstep.model.record import KafkaMessage, Kind, Record
 from lockstep.verify import report
 from lockstep.verify.declaration import Declared
-from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Due, Held, Waiting
-from lockstep.verify.gates.base import Answer, Fate, Known, Moment, Rules, Suspension, What, fate, is_on_its_way
+from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Held, ReplayBuffer, ReplayTimers
+from lockstep.verify.gates.base import (
+    Action,
+    GateAnswer,
+    GateRules,
+    ReplayWatermark,
+    SessionMemory,
+    SessionOutcome,
+    Suspension,
+    decide_outcome,
+    is_multipart_open,
+)
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import Applying, Session
-from lockstep.verify.side_tables import Aside, Marked
+from lockstep.verify.sessions import ReplaySessions, Session
+from lockstep.verify.side_tables import Marked, SideTableCheck
 
 NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on a value that is none of the stream's messages."""
 
 
-class Folding:
+class Replay:
     """The fold of one partition.
 
     Attributes:
@@ -31,11 +41,18 @@ class Folding:
         suspension: Which sessions wait for their next snapshot without having done anything.
     """
 
-    def __init__(self, declared: Declared, rules: Rules, moment: Moment, place: report.Place, aside: Aside) -> None:
+    def __init__(
+        self,
+        declared: Declared,
+        rules: GateRules,
+        moment: ReplayWatermark,
+        place: report.ViolationPlace,
+        aside: SideTableCheck,
+    ) -> None:
         self._declared, self._rules, self._place, self.aside = declared, rules, place, aside
-        self.applying = Applying(declared, aside, undoes=rules.raised is not Answer.STOP)
-        self.waiting = Waiting(rules, self.applying, aside)
-        self.due = Due(declared, rules, moment, self.applying, self.waiting, aside)
+        self.applying = ReplaySessions(declared, aside, undoes=rules.raised is not GateAnswer.STOP)
+        self.waiting = ReplayBuffer(rules, self.applying, aside)
+        self.due = ReplayTimers(declared, rules, moment, self.applying, self.waiting, aside)
         self.suspension = Suspension()
 
     @property
@@ -141,7 +158,7 @@ class Folding:
         """
         place, _, record = message
         held = self.sessions.get(place.session)
-        fated = fate(self._rules, held.known if held is not None else None, place, record, self.suspension)
+        fated = decide_outcome(self._rules, held.known if held is not None else None, place, record, self.suspension)
         self.waiting.free(fated.freed)
         self.waiting.drop(fated.stale)
         try:
@@ -158,28 +175,28 @@ class Folding:
                 self.due.touch(place, record)
         return None
 
-    def _done(self, fated: Fate, message: Held, held: Session | None) -> bool:
+    def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
         """Do with a message what was ruled; whether that is to be noticed."""
         place, _, record = message
-        if fated.what is What.ACCEPT:
+        if fated.what is Action.ACCEPT:
             return self._accept(fated, message)
-        if fated.what is What.HOLD:
+        if fated.what is Action.HOLD:
             self._hold(fated, message)
-        elif fated.what is What.DROP:
+        elif fated.what is Action.DROP:
             self.aside.drop(record.offset)
-        elif fated.what is What.LATE:
+        elif fated.what is Action.LATE:
             self._late(message)
-        elif fated.what is What.ASIDE:
+        elif fated.what is Action.ASIDE:
             self.aside.keep(record, fated.cause, place.session)
         else:
             self._keep_out(fated, record, place.session, held)
         return True
 
-    def _accept(self, fated: Fate, message: Held) -> bool:
+    def _accept(self, fated: SessionOutcome, message: Held) -> bool:
         place, _, record = message
-        known = cast("Known", fated.known)
+        known = cast("SessionMemory", fated.known)
         held = self.sessions.get(place.session)
-        if held is not None and fated.before and is_on_its_way(held.known.memory):
+        if held is not None and fated.before and is_multipart_open(held.known.memory):
             if not self.waiting.complete(message, fated.before):
                 return False
             self.sessions[place.session].known = known
@@ -194,8 +211,8 @@ class Folding:
         self.waiting.release(place.session, fated.after, record.offset)
         return True
 
-    def _hold(self, fated: Fate, message: Held) -> None:
-        session, known = message[0].session, cast("Known", fated.known)
+    def _hold(self, fated: SessionOutcome, message: Held) -> None:
+        session, known = message[0].session, cast("SessionMemory", fated.known)
         held = self.sessions.get(session)
         if held is None:
             self.sessions[session] = Session(known, None)
@@ -214,9 +231,9 @@ class Folding:
             self.applying.emit(source, record.offset, rows)
         self.aside.keep_late(record, place.session)
 
-    def _keep_out(self, fated: Fate, record: Record, session: str, held: Session | None) -> None:
+    def _keep_out(self, fated: SessionOutcome, record: Record, session: str, held: Session | None) -> None:
         after = fated.known
-        if fated.what is What.REFUSE:  # the stream should have stopped here, unless another policy was in force then
+        if fated.what is Action.REFUSE:  # the stream should have stopped here, unless another policy was in force then
             self.aside.stop_unless_kept(record.offset, fated.cause)
             after = held.known._replace(waits=True) if held is not None else None
         self.aside.keep(record, fated.cause, session)
@@ -224,21 +241,21 @@ class Folding:
             held.known = after
             self.applying.touched.add(session)
 
-    def _notice(self, fated: Fate) -> None:
-        if fated.what is What.HOLD:
+    def _notice(self, fated: SessionOutcome) -> None:
+        if fated.what is Action.HOLD:
             return
         if fated.cause == "gap":
             self.aside.counts["gaps"] += 1
-        elif fated.what is What.DROP or (fated.what is What.ACCEPT and fated.cause):
+        elif fated.what is Action.DROP or (fated.what is Action.ACCEPT and fated.cause):
             self.aside.counts["repeats"] += 1
 
     def _undecodable(self, record: Record) -> None:
         answer = self.aside.answer(self._rules.undecodable, record.offset, "undecodable")
-        if answer is Answer.COUNT:
+        if answer is GateAnswer.COUNT:
             self.aside.drop(record.offset)
             return
         self.aside.keep(record, "undecodable", None)
-        if answer is not Answer.QUARANTINE:  # whose message it was is not known
+        if answer is not GateAnswer.QUARANTINE:  # whose message it was is not known
             self.suspend_before(record.offset + 1)
 
     def _misplaced(self, record: Record, error: Exception) -> None:
@@ -246,7 +263,7 @@ class Folding:
         cause = str(getattr(error, "what", "transform raised"))
         answer = self.aside.answer(self._rules.raised, record.offset, cause)
         self.aside.keep(record, cause, None)
-        if answer is not Answer.QUARANTINE:
+        if answer is not GateAnswer.QUARANTINE:
             self.suspend_before(record.offset + 1)
 
     def _copied(self) -> _Copied:
@@ -278,4 +295,4 @@ class _Copied(NamedTuple):
     due: Agenda
 
 
-_GOES_ON = (What.ACCEPT, What.HOLD)
+_GOES_ON = (Action.ACCEPT, Action.HOLD)

@@ -84,7 +84,7 @@ _INVARIANTS = {
 }
 
 
-class Status(Enum):
+class InvariantStatus(Enum):
     """The end of an invariant, or of the whole proof."""
 
     PROVEN = "proven"
@@ -92,7 +92,7 @@ class Status(Enum):
     NOT_PROVEN = "not proven"
 
 
-class Place(msgspec.Struct, frozen=True):
+class ViolationPlace(msgspec.Struct, frozen=True):
     """A partition of one life of a topic."""
 
     topic: str
@@ -100,7 +100,7 @@ class Place(msgspec.Struct, frozen=True):
     partition: int
 
 
-class Violation(msgspec.Struct, frozen=True, kw_only=True):
+class ProofViolation(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong.
 
     Attributes:
@@ -129,18 +129,18 @@ class Violations:
     """
 
     def __init__(self) -> None:
-        self.kept: list[Violation] = []
+        self.kept: list[ProofViolation] = []
         self.counts: Counter[ViolationKind] = Counter()
 
     def add(
-        self, kind: ViolationKind, where: Place | None, offset: int | None, expected: object, found: object
+        self, kind: ViolationKind, where: ViolationPlace | None, offset: int | None, expected: object, found: object
     ) -> None:
         """Note one."""
         self.counts[kind] += 1
         if len(self.kept) < KEPT_VIOLATIONS_MAX:
             topic, partition = (where.topic, where.partition) if where is not None else ("", None)
             place = {"topic": topic, "partition": partition, "offset": offset}
-            self.kept.append(Violation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
+            self.kept.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
     def marked(self) -> tuple[int, Counter[ViolationKind]]:
         """How much there is, to go back to."""
@@ -176,7 +176,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Proven(msgspec.Struct, frozen=True):
+class InvariantResult(msgspec.Struct, frozen=True):
     """The end of one invariant.
 
     Attributes:
@@ -189,12 +189,12 @@ class Proven(msgspec.Struct, frozen=True):
 
     invariant: Invariant
     meaning: str
-    status: Status
+    status: InvariantStatus
     checked: str
     violations: int
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole proof.
 
     Attributes:
@@ -215,15 +215,15 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     stream: str
-    status: Status
+    status: InvariantStatus
     version: int
     generation: int
     batch: int
     messages: int
-    invariants: tuple[Proven, ...]
+    invariants: tuple[InvariantResult, ...]
     counts: dict[str, int]
     violation_count: int
-    violations: tuple[Violation, ...]
+    violations: tuple[ProofViolation, ...]
     scopes: tuple[Scope, ...]
     notes: tuple[str, ...]
     cpu_seconds: float

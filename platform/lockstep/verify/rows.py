@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lockstep.model.table_schema import row_schema
+from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.ledger import Key, StoredFile
-from lockstep.verify.report import Place, ViolationKind, Violations
-from lockstep.verify.side_tables import KeptMessages
+from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
+from lockstep.verify.side_tables import ExpectedSideRows
 
 BATCH_ROWS = 65_536
 PLACE_COLUMNS = ("_topic", "_topic_id", "_partition")
@@ -72,7 +72,7 @@ class TableRows:
         self._readers: list[pa.ipc.RecordBatchFileReader] = []
         self._stack = ExitStack()
         self.slices: dict[Key, list[Slice]] = {}
-        self.places: dict[Key, Place] = {}
+        self.places: dict[Key, ViolationPlace] = {}
         self.rows = 0
 
     def load(self, table: Path, files: Iterable[StoredFile]) -> None:
@@ -95,14 +95,14 @@ class TableRows:
             if not _is_ordered(slices):
                 _name_disorder(self.places[key], self._positions(key), violations)
 
-    def cursor(self, key: Key) -> Cursor:
+    def cursor(self, key: Key) -> RowCursor:
         """The rows of a partition, in order; put in order first where they are not."""
         slices = self.slices.get(key, [])
         batches = (self._readers[each.file].get_batch(each.index) for each in slices)
         if _is_ordered(slices):
-            return Cursor(batches)
+            return RowCursor(batches)
         order: Any = [(name, "ascending") for name in ORDER_COLUMNS]
-        return Cursor(iter(pa.Table.from_batches(batches).sort_by(order).combine_chunks().to_batches()))
+        return RowCursor(iter(pa.Table.from_batches(batches).sort_by(order).combine_chunks().to_batches()))
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class TableRows:
         first, last = (int(emitted[0]), int(numbers[0])), (int(emitted[-1]), int(numbers[-1]))
         found = Slice(file, index, run.num_rows, first, last, bool(rises.all()))
         self.slices.setdefault((topic_id, partition), []).append(found)
-        self.places.setdefault((topic_id, partition), Place(topic, topic_id, partition))
+        self.places.setdefault((topic_id, partition), ViolationPlace(topic, topic_id, partition))
 
     def _positions(self, key: Key) -> list[tuple[int, int]]:
         """Emit offset and row number of each row, in the order of the table."""
@@ -148,7 +148,7 @@ class TableRows:
         return found
 
 
-class Cursor:
+class RowCursor:
     """Walks through the rows of one partition."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -196,7 +196,7 @@ def _is_ordered(slices: list[Slice]) -> bool:
     return all(each.ordered for each in slices) and all(before.last < after.first for before, after in pairwise(slices))
 
 
-def _name_disorder(place: Place, positions: list[tuple[int, int]], violations: Violations) -> None:
+def _name_disorder(place: ViolationPlace, positions: list[tuple[int, int]], violations: Violations) -> None:
     seen: set[tuple[int, int]] = set()
     highest = (-1, -1)
     for position in positions:
@@ -279,11 +279,11 @@ class RowComparison:
         compared: How many rows of the table were compared.
     """
 
-    def __init__(self, place: Place, violations: Violations) -> None:
+    def __init__(self, place: ViolationPlace, violations: Violations) -> None:
         self._place, self._violations = place, violations
         self.compared = 0
 
-    def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: KeptMessages) -> None:
+    def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
         """Compare what the fold gave for some offsets with what the table holds of them.
 
         Args:
@@ -321,9 +321,9 @@ class RowComparison:
         if name in _PLACE:
             return [getattr(self._place, _PLACE[name])] * (until - at)
         values = list(map(attrgetter(name), emitted.rows[at:until]))
-        return values if _PLAIN.issuperset(map(type, values)) else list(map(as_column, values))
+        return values if _PLAIN.issuperset(map(type, values)) else list(map(to_column, values))
 
-    def _differences(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: KeptMessages) -> None:
+    def _differences(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
         """Row by row, by their identity (emit offset, row)."""
         found: dict[tuple[int, int], dict[str, Any]] = {}
         kinds: dict[str, pa.DataType] = {}
@@ -348,7 +348,7 @@ class RowComparison:
         identity: tuple[int, int],
         expected: dict[str, Any] | None,
         found: dict[str, Any] | None,
-        kept: KeptMessages,
+        kept: ExpectedSideRows,
     ) -> None:
         offset, row = identity
         if found is None:
@@ -369,26 +369,26 @@ _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(
 _PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
 
 
-def as_column(value: Any) -> Any:
+def to_column(value: Any) -> Any:
     """A value of the user's row as Arrow takes it."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
-        return {name: as_column(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: to_column(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
-        return [(key, as_column(held)) for key, held in value.items()]
+        return [(key, to_column(held)) for key, held in value.items()]
     if isinstance(value, (list, tuple)):
-        return [as_column(held) for held in value]
+        return [to_column(held) for held in value]
     return value
 
 
-def unfit(rows: Iterable[msgspec.Struct], row_type: type[msgspec.Struct]) -> bool:
+def find_unfit(rows: Iterable[msgspec.Struct], row_type: type[msgspec.Struct]) -> bool:
     """Whether a row is not of its declared type, or holds what its columns cannot."""
-    kinds = {field.name: field for field in row_schema(row_type)}
+    kinds = {field.name: field for field in make_row_schema(row_type)}
     return any(type(row) is not row_type or _unfit(row, row_type, kinds) for row in rows)
 
 
-def unfit_proof(source: Source) -> bool:
+def find_unfit_provenance(source: Source) -> bool:
     """Whether the columns of the proof cannot hold what is said of a message."""
     try:
         pa.array([source.session], pa.string())
@@ -403,7 +403,7 @@ def _unfit(row: msgspec.Struct, row_type: type[msgspec.Struct], kinds: Mapping[s
         msgspec.convert(msgspec.to_builtins(row), row_type)
         for name, field in kinds.items():
             value = getattr(row, name)
-            pa.array([as_column(value)], field.type)
+            pa.array([to_column(value)], field.type)
             if (value is None and not field.nullable) or (isinstance(value, datetime) and value.utcoffset() is None):
                 return True
     except (*CONVERSION_ERRORS, msgspec.MsgspecError):

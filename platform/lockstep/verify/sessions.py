@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep.declare.transform import Opened
-from lockstep.model.record import Kind, Place, Record
+from lockstep.declare.transform import InitialState
+from lockstep.model.record import Envelope, Kind, Record
 from lockstep.verify.declaration import Declared
-from lockstep.verify.gates.base import Known
-from lockstep.verify.rows import Emitted, Source, unfit, unfit_proof
-from lockstep.verify.side_tables import Aside
+from lockstep.verify.gates.base import SessionMemory
+from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
+from lockstep.verify.side_tables import SideTableCheck
 
 SAVED_AFTER_MESSAGES = 64
 """Messages that may have to be applied again after one on which the transform raises."""
@@ -34,7 +34,7 @@ class Session(msgspec.Struct):
         at: Offset of its last message that was applied or held back.
     """
 
-    known: Known
+    known: SessionMemory
     state: object
     saved: object = None
     since: list[tuple[object, Record]] = msgspec.field(default_factory=list)
@@ -46,7 +46,7 @@ class Session(msgspec.Struct):
         return msgspec.structs.replace(self, state=copy.deepcopy(self.state), since=list(self.since))
 
 
-class Applying:
+class ReplaySessions:
     """The sessions of one partition.
 
     Attributes:
@@ -56,7 +56,7 @@ class Applying:
         last_row: An offset, and how many rows were emitted while it was worked on: of the newest such offset.
     """
 
-    def __init__(self, declared: Declared, aside: Aside, *, undoes: bool) -> None:
+    def __init__(self, declared: Declared, aside: SideTableCheck, *, undoes: bool) -> None:
         self._declared, self._aside, self._undoes = declared, aside, undoes
         self.sessions: dict[str, Session] = {}
         self.touched: set[str] = set()
@@ -65,10 +65,10 @@ class Applying:
 
     def apply(
         self,
-        message: tuple[Place, object, Record],
+        message: tuple[Envelope, object, Record],
         *,
         at: int,
-        known: Known | None = None,
+        known: SessionMemory | None = None,
         opens: bool | None = None,
     ) -> None:
         """Apply a message; whatever the transform raises leaves nothing behind.
@@ -133,23 +133,25 @@ class Applying:
         held.since = []
 
     @staticmethod
-    def _opens(held: Session, place: Place) -> bool:
+    def _opens(held: Session, place: Envelope) -> bool:
         return place.kind is not Kind.UPDATE or held.known.memory is None
 
-    def _opened(self, place: Place, body: object, record: Record, known: Known | None) -> list[msgspec.Struct]:
+    def _opened(
+        self, place: Envelope, body: object, record: Record, known: SessionMemory | None
+    ) -> list[msgspec.Struct]:
         state = self._declared.open(body, record)
         rows: list[msgspec.Struct] = []
-        if isinstance(state, Opened):
+        if isinstance(state, InitialState):
             rows, state = list(state.rows), state.state
         self._refuse_unfit(rows, place, record)
         held = self.sessions.get(place.session)
         if held is None:
-            held = self.sessions[place.session] = Session(known or Known(record.offset, None), state)
+            held = self.sessions[place.session] = Session(known or SessionMemory(record.offset, None), state)
         held.known, held.state = known or held.known, state
         self.save(held)
         return rows
 
-    def _updated(self, held: Session, place: Place, body: object, record: Record) -> list[msgspec.Struct]:
+    def _updated(self, held: Session, place: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
         try:
             rows = list(self._declared.apply(held.state, body, record))
             self._refuse_unfit(rows, place, record)
@@ -170,10 +172,10 @@ class Applying:
             for _ in self._declared.apply(held.state, body, record):
                 pass
 
-    def _refuse_unfit(self, rows: list[msgspec.Struct], place: Place, record: Record) -> None:
+    def _refuse_unfit(self, rows: list[msgspec.Struct], place: Envelope, record: Record) -> None:
         """Rows that no table can hold count as raised; looked at closely only where the stream said so too."""
         if not rows or not self._aside.kept.holds(record.offset):
             return
         source = Source(record.offset, place.session, place.sequence, place.event_time_us)
-        if unfit(rows, self._declared.row_type) or unfit_proof(source):
+        if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
             raise ValueError("a row that its table cannot hold")

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, cast
 
 from lockstep.model.record import Record
-from lockstep.verify.gates.base import Answer
+from lockstep.verify.gates.base import GateAnswer
 from lockstep.verify.ledger import Row
-from lockstep.verify.report import Place, ViolationKind, Violations
+from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
 VALUE_BYTES_MAX = 1_000_000
 """Longer values are cut in quarantine, with their true size beside them."""
@@ -40,14 +40,16 @@ IN_LATE = Kinds(
 )
 
 
-class KeptMessages:
+class ExpectedSideRows:
     """Rows of a side table that are of one partition, by offset.
 
     Attributes:
         compared: How many rows were compared with their messages.
     """
 
-    def __init__(self, place: Place, rows: Iterable[Row], violations: Violations, kinds: Kinds = IN_QUARANTINE) -> None:
+    def __init__(
+        self, place: ViolationPlace, rows: Iterable[Row], violations: Violations, kinds: Kinds = IN_QUARANTINE
+    ) -> None:
         self._place, self._violations, self._kinds = place, violations, kinds
         self._rows: dict[int, Row] = {}
         self._by_batch: Counter[int] = Counter()
@@ -122,7 +124,7 @@ def _short(value: object) -> str:
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
 
 
-class PastViolation(Exception):  # ends the fold of a partition: what the class forbids was read past
+class ReadPastViolation(Exception):  # ends the fold of a partition: what the class forbids was read past
     """The log holds what the class forbids, and the stream went on.
 
     Attributes:
@@ -142,7 +144,7 @@ class Marked(NamedTuple):
     violations: tuple[int, Counter[ViolationKind]]
 
 
-class Aside:
+class SideTableCheck:
     """The side tables of one partition.
 
     Attributes:
@@ -152,7 +154,7 @@ class Aside:
         given_up: What lies before this offset is kept in quarantine, whatever it is.
     """
 
-    def __init__(self, kept: KeptMessages, late: KeptMessages, violations: Violations) -> None:
+    def __init__(self, kept: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
         self.kept, self.late, self._violations = kept, late, violations
         self.counts: Counter[str] = Counter()
         self.given_up = 0
@@ -191,19 +193,19 @@ class Aside:
         self.kept.compared, self.late.compared = marked.compared
         self._violations.back(marked.violations)
 
-    def answer(self, answer: Answer, offset: int, cause: str) -> Answer:
+    def answer(self, answer: GateAnswer, offset: int, cause: str) -> GateAnswer:
         """What the class does about a message that it cannot apply.
 
         Raises:
             PastViolation: It stops the stream, and the stream went on.
         """
         if offset < self.given_up:
-            return Answer.QUARANTINE
-        if answer is Answer.STOP:
+            return GateAnswer.QUARANTINE
+        if answer is GateAnswer.STOP:
             self.stop_unless_kept(offset, cause)
         return answer
 
     def stop_unless_kept(self, offset: int, cause: str) -> None:
         """The stream stops here, unless another policy was in force then."""
         if not self.kept.holds(offset):
-            raise PastViolation(cause)
+            raise ReadPastViolation(cause)

@@ -14,23 +14,30 @@ from typing import TypeVar
 import msgspec
 
 from lockstep.errors import StateError
-from lockstep.model.map_state import Rows
+from lockstep.model.map_state import MapState
 from lockstep.model.record import Record
-from lockstep.model.state_types import Shape
-from lockstep.state.changelog import Section, SectionRef, StateAddress, StateDamaged, read_section
-from lockstep.state.codec import StateSchema, Today, Translation
-from lockstep.state.timers import AGENDA, CLOCK, HELD, HeldMessage
-from lockstep.state.values import ROWS, RowStore, is_session, parted, versions_of
+from lockstep.model.state_types import StateTypeSchema
+from lockstep.state.changelog import Segment, SegmentRef, StateDamaged, StateVersion, read_segment
+from lockstep.state.codec import CurrentValue, StateMigrator, StateSchema
+from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
+from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag
 from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NEVER, Held
-from lockstep.verify.gates.base import UNKNOWN_US, agree, from_stored, held_of, is_waiting, stored_form
+from lockstep.verify.gates.base import (
+    UNKNOWN_US,
+    find_buffered,
+    is_same_state,
+    is_waiting,
+    read_stored_form,
+    to_stored_form,
+)
 from lockstep.verify.ledger import LedgerRange
-from lockstep.verify.replay import Folding
+from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.sessions import Session
 
 K = TypeVar("K")
-_MESSAGES = msgspec.msgpack.Decoder(HeldMessage)
+_MESSAGES = msgspec.msgpack.Decoder(BufferedMessage)
 _CLOCKS = msgspec.msgpack.Decoder(tuple[int, int, int])
 _DIGEST_BYTES = 16
 _BEFORE_1970 = 2**63
@@ -62,7 +69,7 @@ class StoredBeside:
             return False
         return True
 
-    def held(self, session: str, offset: int) -> HeldMessage:
+    def held(self, session: str, offset: int) -> BufferedMessage:
         """A message that is held back.
 
         Raises:
@@ -84,14 +91,14 @@ class StoredBeside:
         rows = self._rows.get(session.encode("utf-8", "surrogatepass"), {})
         for field in schema.tables:
             table, prefix = field.of(state), field.name.encode() + b"\xff"
-            if isinstance(table, Rows):
+            if isinstance(table, MapState):
                 for key, value in rows.items():
                     if key.startswith(prefix):
-                        table[field.key_of(key[len(prefix) :])] = field.row_of(parted(value)[1])
+                        table[field.key_of(key[len(prefix) :])] = field.row_of(split_type_tag(value)[1])
 
-    def old_rows(self, session: str, name: str, shape: Shape) -> dict[object, object]:
+    def old_rows(self, session: str, name: str, shape: StateTypeSchema) -> dict[object, object]:
         """The rows of a table of an older state type, without types."""
-        return RowStore((), self).old_rows(session.encode("utf-8", "surrogatepass"), name, shape)
+        return MapStateStore((), self).old_rows(session.encode("utf-8", "surrogatepass"), name, shape)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a row's entry."""
@@ -181,10 +188,10 @@ class StoredState:
 
     def __init__(self, folder: Path, declared: Declared, violations: Violations) -> None:
         self._folder, self._schema, self._violations = folder, declared.state, violations
-        self._at: SectionRef | None = None
+        self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
         self._beside = StoredBeside()
-        self._typed: Translation[object] | None = None
+        self._typed: StateMigrator[object] | None = None
         self.compared = 0
         self.unreadable = False
 
@@ -202,25 +209,25 @@ class StoredState:
             found = f"the state before offset {head.header.next_offset}"
             self._differs(row, None, f"the state before offset {row.until}", found)
 
-    def _load(self, row: LedgerRange) -> Section | None:
+    def _load(self, row: LedgerRange) -> Segment | None:
         """Read what the row names: what is new in it, or its whole chain."""
         wanted = row.section
-        address = StateAddress(row.generation, row.topic_id, row.partition, row.until, wanted)
+        address = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
             self._entries, self._beside, self._at, self._typed = {}, StoredBeside(), None, None
             return None
-        head = read_section(self._folder, wanted, address)
+        head = read_segment(self._folder, wanted, address)
         if not head.header.chain or head.header.chain[-1] != self._at:
             self._entries, self._beside = {}, StoredBeside()
             for ref in head.header.chain:
-                self._put(read_section(self._folder, ref, address))
+                self._put(read_segment(self._folder, ref, address))
         self._put(head)
         self._at = wanted
-        self._schema.accept(versions_of(head.header).shapes, head.place)
-        self._typed = Translation(self._schema, head.header)
+        self._schema.accept(read_versions(head.header).shapes, head.place)
+        self._typed = StateMigrator(self._schema, head.header)
         return head
 
-    def begin(self, row: LedgerRange, folding: Folding, *, suspends: bool) -> None:
+    def begin(self, row: LedgerRange, folding: Replay, *, suspends: bool) -> None:
         """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspend_before(row.suspended_from)
@@ -229,7 +236,7 @@ class StoredState:
         folding.applying.last_row = (row.until, row.rows_emitted)
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
-            known = from_stored(gate, folding.waits_before(session), suspends=suspends)
+            known = read_stored_form(gate, folding.waits_before(session), suspends=suspends)
             if known is not None:
                 seen_us, at = self._beside.clock(session)
                 held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
@@ -237,13 +244,13 @@ class StoredState:
                 self._hold_again(session, held, row, folding)
                 folding.due.note(session, held)
 
-    def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Folding) -> None:
-        for offset in held_of(held.known.memory):
+    def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Replay) -> None:
+        for offset in find_buffered(held.known.memory):
             message = self._beside.held(session, offset)
             record = Record(row.topic, row.topic_id, row.partition, offset, message)
             folding.waiting.held[offset] = folding.placed(record)
 
-    def compare(self, row: LedgerRange, folding: Folding, *, whole: bool) -> None:
+    def compare(self, row: LedgerRange, folding: Replay, *, whole: bool) -> None:
         """Compare what is stored after a row with the fold: the sessions that were touched, or all."""
         if self.unreadable:
             return
@@ -263,7 +270,7 @@ class StoredState:
             self._differs(row, None, "entries of sessions that are known", found)
         touched.clear()
 
-    def _compare_beside(self, row: LedgerRange, session: str, folding: Folding) -> None:
+    def _compare_beside(self, row: LedgerRange, session: str, folding: Replay) -> None:
         held, due = folding.sessions.get(session), folding.due
         found = list(self._beside.differences(session, _held_by(session, folding)))
         if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
@@ -271,7 +278,7 @@ class StoredState:
         for each in found[:1]:
             self._differs(row, session, "what is stored beside the state", each)
 
-    def _compare(self, row: LedgerRange, session: str, folding: Folding) -> None:
+    def _compare(self, row: LedgerRange, session: str, folding: Replay) -> None:
         self.compared += 1
         held, stored = folding.sessions.get(session), self._entries.get(session)
         if held is None or stored is None:
@@ -279,12 +286,12 @@ class StoredState:
                 words = ("no state", "a state")
                 self._differs(row, session, words[held is not None], words[stored is not None])
             return
-        value = self._schema.encode(session, stored_form(held.known, suspends=folding.suspends), held.state)
+        value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
         folding.applying.save(held, value)
         if value == stored and not self._schema.tables:
             return
         gate, state = self._decoded(session, stored)
-        if not agree(gate, held.known, folding.waits_before(session)):
+        if not is_same_state(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, _short(held.state), _short(state))
@@ -296,7 +303,7 @@ class StoredState:
     def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
         """A stored value by today's type, whatever type it was stored by."""
         # Tables have a layout of their own, which is refused before: there are no rows to migrate.
-        today = Today(value)
+        today = CurrentValue(value)
         if self._typed is not None:
             today = self._typed.today(session, value, lambda name, shape: self._beside.old_rows(session, name, shape))
         gate, state = self._schema.decode(session, today.value)
@@ -306,7 +313,7 @@ class StoredState:
             self._schema.put_tables(state, today.migrated.state)
         return gate, state
 
-    def _put(self, section: Section) -> None:
+    def _put(self, section: Segment) -> None:
         if section.header.is_base:
             self._entries, self._beside = {}, StoredBeside()
         for block in section.blocks():
@@ -324,10 +331,10 @@ class StoredState:
                     self._entries[session] = value
 
 
-def _held_by(session: str, folding: Folding) -> dict[int, Held]:
+def _held_by(session: str, folding: Replay) -> dict[int, Held]:
     """What a session holds back: by what its gate remembers, so that nothing can be held back by nobody."""
     held = folding.sessions.get(session)
-    offsets = () if held is None or held.known.waits else held_of(held.known.memory)
+    offsets = () if held is None or held.known.waits else find_buffered(held.known.memory)
     return {offset: folding.waiting.held[offset] for offset in offsets}
 
 

@@ -17,20 +17,39 @@ from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.declaration import AnyStream, Declared, declared
-from lockstep.verify.gates.base import Moment, NotProvable, Rules
-from lockstep.verify.gates.classes import rules_of
-from lockstep.verify.kafka_reader import TOGETHER_MAX, KafkaLog, Kept, Wanted, offset_of
-from lockstep.verify.ledger import Chain, Key, LedgerRange, Row, Stored, chains, provable_from, read_stored
-from lockstep.verify.partition import PartitionProof, Parts
-from lockstep.verify.replay import Folding
-from lockstep.verify.report import MEANING, Invariant, Place, Proof, Proven, Scope, Status, ViolationKind, Violations
-from lockstep.verify.rows import Cursor, RowComparison, TableRows
-from lockstep.verify.side_tables import IN_LATE, Aside, KeptMessages
+from lockstep.verify.declaration import AnyStream, Declared, find_declaration
+from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
+from lockstep.verify.gates.classes import make_rules
+from lockstep.verify.kafka_reader import TOGETHER_MAX, BufferedRange, KafkaTopicLog, WantedRange, find_offset
+from lockstep.verify.ledger import (
+    Key,
+    LedgerChain,
+    LedgerRange,
+    Row,
+    StoredTables,
+    find_first_provable,
+    make_chains,
+    read_stored,
+)
+from lockstep.verify.partition import PartitionInputs, PartitionProof
+from lockstep.verify.replay import Replay
+from lockstep.verify.report import (
+    MEANING,
+    Invariant,
+    InvariantResult,
+    InvariantStatus,
+    Scope,
+    VerifyReport,
+    ViolationKind,
+    ViolationPlace,
+    Violations,
+)
+from lockstep.verify.rows import RowComparison, RowCursor, TableRows
+from lockstep.verify.side_tables import IN_LATE, ExpectedSideRows, SideTableCheck
 from lockstep.verify.state import StoredState
 
 
-class Work(msgspec.Struct):
+class PartitionWork(msgspec.Struct):
     """What was compared.
 
     Attributes:
@@ -59,7 +78,7 @@ class Work(msgspec.Struct):
     scopes: list[Scope] = msgspec.field(default_factory=list)
     blocked: list[str] = msgspec.field(default_factory=list)
 
-    def add(self, chain: Chain, proof: PartitionProof) -> None:
+    def add(self, chain: LedgerChain, proof: PartitionProof) -> None:
         """The end of one partition."""
         self.counts.update(proof.totals)
         self.holes += len(proof.gaps)
@@ -72,7 +91,9 @@ class Work(msgspec.Struct):
             self.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {proof.ended}")
 
 
-def summary(stream: str, stored: Stored, work: Work, violations: Violations, cpu_seconds: float) -> Proof:
+def make_summary(
+    stream: str, stored: StoredTables, work: PartitionWork, violations: Violations, cpu_seconds: float
+) -> VerifyReport:
     """The proof."""
     blocked = list(dict.fromkeys(work.blocked))
     if not blocked and not work.messages and any(row.messages for row in stored.ledger):
@@ -81,8 +102,10 @@ def summary(stream: str, stored: Stored, work: Work, violations: Violations, cpu
         _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
     )
     statuses = {each.status for each in invariants}
-    status = next((s for s in (Status.VIOLATED, Status.NOT_PROVEN) if s in statuses), Status.PROVEN)
-    return Proof(
+    status = next(
+        (s for s in (InvariantStatus.VIOLATED, InvariantStatus.NOT_PROVEN) if s in statuses), InvariantStatus.PROVEN
+    )
+    return VerifyReport(
         stream=stream,
         status=status,
         version=stored.version,
@@ -100,14 +123,20 @@ def summary(stream: str, stored: Stored, work: Work, violations: Violations, cpu
     )
 
 
-def _proven(invariant: Invariant, checked: str, violations: Violations, *, blocked: bool) -> Proven:
+def _proven(invariant: Invariant, checked: str, violations: Violations, *, blocked: bool) -> InvariantResult:
     count = violations.of(invariant)
     needs_kafka = invariant in {Invariant.ACCOUNTED, Invariant.FOLD}
-    status = Status.VIOLATED if count else Status.NOT_PROVEN if blocked and needs_kafka else Status.PROVEN
-    return Proven(invariant, MEANING[invariant], status, checked, count)
+    status = (
+        InvariantStatus.VIOLATED
+        if count
+        else InvariantStatus.NOT_PROVEN
+        if blocked and needs_kafka
+        else InvariantStatus.PROVEN
+    )
+    return InvariantResult(invariant, MEANING[invariant], status, checked, count)
 
 
-def _checked(invariant: Invariant, stored: Stored, work: Work) -> str:
+def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) -> str:
     counts = work.counts
     if invariant is Invariant.ACCOUNTED:
         named = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _WITHOUT_ROWS)
@@ -125,17 +154,19 @@ def _checked(invariant: Invariant, stored: Stored, work: Work) -> str:
 _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
 
 
-def _next_step(stream: str, status: Status) -> str:
-    if status is Status.VIOLATED:
+def _next_step(stream: str, status: InvariantStatus) -> str:
+    if status is InvariantStatus.VIOLATED:
         return (
             f"keep all as it is; docs/verify.md says what each kind means; lockstep repair {stream} looks at the files"
         )
-    if status is Status.NOT_PROVEN:
+    if status is InvariantStatus.NOT_PROVEN:
         return "see the notes: what is missing was not compared, which is neither proof nor violation"
     return f"nothing to do; lockstep status {stream} shows where it stands"
 
 
-def check_without_kafka(ranges: Iterable[LedgerRange], cursor: Cursor, aside: Aside, violations: Violations) -> None:
+def check_without_kafka(
+    ranges: Iterable[LedgerRange], cursor: RowCursor, aside: SideTableCheck, violations: Violations
+) -> None:
     """Compare the ledger's counts of each range with its rows, its quarantine and what it has in the late table.
 
     Rows that timers emit where a range ends lie at the first offset of the next one.
@@ -159,18 +190,18 @@ Gaps = list[tuple[int, int, str]]
 """(start, until, cause)."""
 
 
-def check_causes(kafka: KafkaLog, found: Sequence[tuple[Place, Gaps]], violations: Violations) -> None:
+def check_causes(kafka: KafkaTopicLog, found: Sequence[tuple[ViolationPlace, Gaps]], violations: Violations) -> None:
     """A reader that sees uncommitted messages finds those of aborted transactions, and nothing where a marker is."""
     asked = [(place, gaps) for place, gaps in found if gaps]
     seen: list[set[int]] = [set() for _ in asked]
-    wanted = [Wanted(place.topic, place.partition, gaps[0][0], gaps[-1][1]) for place, gaps in asked]
+    wanted = [WantedRange(place.topic, place.partition, gaps[0][0], gaps[-1][1]) for place, gaps in asked]
     for piece in kafka.read(wanted, committed=False):
-        seen[piece.index].update(map(offset_of, piece.messages))
+        seen[piece.index].update(map(find_offset, piece.messages))
     for (place, gaps), offsets in zip(asked, seen, strict=True):
         _compare(place, gaps, offsets, violations)
 
 
-def _compare(place: Place, gaps: Gaps, seen: set[int], violations: Violations) -> None:
+def _compare(place: ViolationPlace, gaps: Gaps, seen: set[int], violations: Violations) -> None:
     for start, until, cause in gaps:
         for offset in range(start, until):
             aborted = offset in seen
@@ -179,7 +210,9 @@ def _compare(place: Place, gaps: Gaps, seen: set[int], violations: Violations) -
                 violations.add(ViolationKind.HOLE_CAUSE, place, offset, expected, cause)
 
 
-def verify(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None) -> Proof:
+def verify_stream(
+    stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None
+) -> VerifyReport:
     """Prove a stream, up to the head that its table has now.
 
     1. Read the tables; compare the side tables with what the commits name (I8).
@@ -198,18 +231,18 @@ def verify(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, regi
         LockstepError: Something could not be read: nothing is proven, and nothing is violated.
     """
     began, violations = time.process_time(), Violations()
-    if not delta_log.exists(folders.table):
+    if not delta_log.has_log(folders.table):
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
     stored = read_stored(folders, violations)  # 1
-    found = chains(stored.ledger, violations)  # 2
+    found = make_chains(stored.ledger, violations)  # 2
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         rows.load(folders.table, stored.data_files)
         rows.check_order(violations)  # 3
-        proving = _Proving(stream, folders, stored, rows, violations, declared(stream, registry))
+        proving = _Proving(stream, folders, stored, rows, violations, find_declaration(stream, registry))
         with _without_collector():
-            proving.prove(found, KafkaLog(kafka))  # 4, 5
+            proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
-    return summary(stream.name, stored, work, violations, time.process_time() - began)
+    return make_summary(stream.name, stored, work, violations, time.process_time() - began)
 
 
 @contextmanager
@@ -235,7 +268,7 @@ class _Proving:
         self,
         stream: AnyStream,
         folders: StreamFolders,
-        stored: Stored,
+        stored: StoredTables,
         rows: TableRows,
         violations: Violations,
         functions: Declared,
@@ -244,14 +277,14 @@ class _Proving:
         self._integrity = stream.integrity
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
-        self.work = Work()
+        self.work = PartitionWork()
         try:
-            self._rules: Rules | None = rules_of(stream.integrity, Moment())
+            self._rules: GateRules | None = make_rules(stream.integrity, ReplayWatermark())
         except NotProvable as reason:
             self._rules = None
             self.work.blocked.append(reason.reason)
 
-    def prove(self, found: Mapping[Key, Chain], kafka: KafkaLog) -> None:
+    def prove(self, found: Mapping[Key, LedgerChain], kafka: KafkaTopicLog) -> None:
         """Prove each partition as far as that can be done."""
         self._unclaimed(found)
         ids = kafka.topic_ids({chain.place.topic for chain in found.values()})
@@ -265,9 +298,9 @@ class _Proving:
             group = alive[at : at + TOGETHER_MAX]
             self._prove_group([(c, kept[c.place.topic, c.place.partition]) for c in group], kafka)
 
-    def _prove_group(self, group: Iterable[tuple[Chain, Kept]], kafka: KafkaLog) -> None:
+    def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
         proofs = list(self._opened(group))
-        wanted = [Wanted(c.place.topic, c.place.partition, each.start, _end(c, kept)) for c, kept, each in proofs]
+        wanted = [WantedRange(c.place.topic, c.place.partition, each.start, _end(c, kept)) for c, kept, each in proofs]
         for piece in kafka.read(wanted):
             self.work.messages += len(piece.messages)
             proofs[piece.index][2].take(piece.messages, piece.reached)
@@ -277,7 +310,7 @@ class _Proving:
             self._check_homes(chain.place, proof)
         check_causes(kafka, [(chain.place, proof.gaps) for chain, _, proof in proofs], self._violations)
 
-    def _check_homes(self, place: Place, proof: PartitionProof) -> None:
+    def _check_homes(self, place: ViolationPlace, proof: PartitionProof) -> None:
         """A session that goes on in two partitions has no order, and its class promised one."""
         if self._rules is None or not self._rules.of_one_partition:
             return
@@ -287,10 +320,12 @@ class _Proving:
                 kind, both = ViolationKind.SESSION_IN_TWO_PARTITIONS, sorted((home, place.partition))
                 self._violations.add(kind, place, None, f"session {session!r} in one partition", f"partitions {both}")
 
-    def _opened(self, group: Iterable[tuple[Chain, Kept]]) -> Iterator[tuple[Chain, Kept, PartitionProof]]:
+    def _opened(
+        self, group: Iterable[tuple[LedgerChain, BufferedRange]]
+    ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
         """Begin the proof of partitions; of those that cannot be folded again, check what can be."""
         for chain, kept in group:
-            first = provable_from(chain.ranges, kept.first)
+            first = find_first_provable(chain.ranges, kept.first)
             self._check_start(chain, kept)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
@@ -302,7 +337,7 @@ class _Proving:
                     self.work.scopes.append(_scope(chain, first, kept))
                     yield chain, kept, opened
 
-    def _open(self, chain: Chain, first: int) -> PartitionProof | None:
+    def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state that was stored before it."""
         parts = self._parts(chain)
         if first > 0:
@@ -321,34 +356,34 @@ class _Proving:
             parts.cursor.skip(chain.ranges[first - 1].rows_emitted)
         return PartitionProof(parts, first, self._violations)
 
-    def _parts(self, chain: Chain) -> Parts:
-        key, moment = (chain.place.topic_id, chain.place.partition), Moment()
-        rules = rules_of(self._integrity, moment)
+    def _parts(self, chain: LedgerChain) -> PartitionInputs:
+        key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
+        rules = make_rules(self._integrity, moment)
         aside = self._aside(chain)
-        return Parts(
+        return PartitionInputs(
             declared=self._declared,
             chain=chain,
             rules=rules,
-            folding=Folding(self._declared, rules, moment, chain.place, aside),
+            folding=Replay(self._declared, rules, moment, chain.place, aside),
             aside=aside,
             cursor=self._rows.cursor(key),
             rows=RowComparison(chain.place, self._violations),
             stored=StoredState(self._folders.state, self._declared, self._violations),
         )
 
-    def _aside(self, chain: Chain) -> Aside:
+    def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = (chain.place.topic_id, chain.place.partition)
-        kept = KeptMessages(chain.place, self._quarantine.get(key, ()), self._violations)
-        late = KeptMessages(chain.place, self._late.get(key, ()), self._violations, IN_LATE)
-        return Aside(kept, late, self._violations)
+        kept = ExpectedSideRows(chain.place, self._quarantine.get(key, ()), self._violations)
+        late = ExpectedSideRows(chain.place, self._late.get(key, ()), self._violations, IN_LATE)
+        return SideTableCheck(kept, late, self._violations)
 
-    def _not_again(self, chain: Chain, why: str) -> None:
+    def _not_again(self, chain: LedgerChain, why: str) -> None:
         """A partition whose messages are not folded again."""
         cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
         check_without_kafka(chain.ranges, cursor, self._aside(chain), self._violations)
         self.work.scopes.append(_scope_of(chain, None, why))
 
-    def _check_start(self, chain: Chain, kept: Kept) -> None:
+    def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """What Kafka has before the first offset that was wanted was never read."""
         if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
@@ -359,7 +394,7 @@ class _Proving:
                 expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
                 self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
 
-    def _unclaimed(self, found: Mapping[Key, Chain]) -> None:
+    def _unclaimed(self, found: Mapping[Key, LedgerChain]) -> None:
         """Rows and quarantine of partitions that the ledger does not know."""
         for key, place in self._rows.places.items():
             if key not in found:
@@ -380,12 +415,12 @@ def _by_partition(rows: Iterable[Row]) -> dict[Key, list[Row]]:
     return found
 
 
-def _end(chain: Chain, kept: Kept) -> int:
+def _end(chain: LedgerChain, kept: BufferedRange) -> int:
     """Where reading again ends: what a log lost at its end cannot be waited for."""
     return min(chain.until, kept.end)
 
 
-def _scope(chain: Chain, first: int, kept: Kept) -> Scope:
+def _scope(chain: LedgerChain, first: int, kept: BufferedRange) -> Scope:
     row, notes = chain.ranges[first], []
     if first > 0:
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
@@ -397,7 +432,7 @@ def _scope(chain: Chain, first: int, kept: Kept) -> Scope:
     return _scope_of(chain, row.read_from, "; ".join(notes))
 
 
-def _scope_of(chain: Chain, proven_from: int | None, note: str) -> Scope:
+def _scope_of(chain: LedgerChain, proven_from: int | None, note: str) -> Scope:
     place = chain.place
     return Scope(
         topic=place.topic,

@@ -14,15 +14,15 @@ from typing import Any, Final, NoReturn, cast
 import msgspec
 
 from lockstep.declare.decoders.base import (
-    Cause,
     Decode,
+    DecodeCause,
     RegisteredSchema,
     SchemaReference,
     Undecodable,
-    members,
-    missing_extra,
+    list_members,
+    make_missing_extra,
 )
-from lockstep.declare.decoders.plain import foreign_classes, tag_fields
+from lockstep.declare.decoders.plain import find_foreign_classes, find_tag_fields
 from lockstep.declare.decoders.schema_registry import HEADER_BYTES, Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
@@ -56,12 +56,12 @@ class Schema:
         return {cast("str", one["name"]) for one in self.named[record]["fields"]}
 
 
-def require() -> None:
+def require_schema() -> None:
     """Raise ImportError where fastavro is not installed."""
     import fastavro  # noqa: F401
 
 
-def parsed(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
+def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
     """A schema from its text.
 
     Raises:
@@ -77,7 +77,7 @@ def parsed(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
         schema = Schema(parse_schema(msgspec.json.decode(text), named_schemas=named), named)
     except (msgspec.MsgspecError, SchemaParseException, UnknownType, RecursionError, *_MISSHAPEN) as error:
         problem = f"cannot be parsed: {type(error).__name__}: {error}"
-        raise Undecodable(Cause.UNFIT_SCHEMA, problem) from error
+        raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
     _refuse_bombs(schema)
     return schema
 
@@ -86,7 +86,7 @@ _MISSHAPEN: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What fastavro raises of JSON that is no schema at all."""
 
 
-def datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO], object]:
+def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO], object]:
     """The function that reads one message from a stream.
 
     Records of a union with several of them come as (full name, record).
@@ -126,7 +126,9 @@ def _refuse_bombs(schema: Schema) -> None:
     """An array of values that take no bytes can claim a billion of them in five bytes."""
     for part in _parts(schema, schema.parsed, set()):
         if isinstance(part, dict) and part.get("type") == "array" and not _takes_bytes(schema, part["items"], ()):
-            raise Undecodable(Cause.UNFIT_SCHEMA, "an array of values without bytes: a small message could be endless")
+            raise Undecodable(
+                DecodeCause.UNFIT_SCHEMA, "an array of values without bytes: a small message could be endless"
+            )
 
 
 def _takes_bytes(schema: Schema, part: object, around: tuple[str, ...]) -> bool:
@@ -210,7 +212,7 @@ class Target:
         """
         records = schema.records()
         if not records:
-            raise Undecodable(Cause.UNFIT_SCHEMA, "is no record, and no union of records")
+            raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is no record, and no union of records")
         tagged = partial(_tagged, tag_fields=self.tag_fields) if has_mixed_unions(schema) else None
         if len(records) == 1:
             return _then(tagged, self._of_record(schema, records[0]))
@@ -231,22 +233,22 @@ class Target:
             return _to(next(iter(self.by_name.values())))
         struct = self.by_name.get(record) or self.by_name.get(record.rpartition(".")[2])
         if struct is None:
-            raise Undecodable(Cause.UNFIT_SCHEMA, f"record {record} is none of {', '.join(self.by_name)}")
+            raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"record {record} is none of {', '.join(self.by_name)}")
         return _to(struct)
 
 
-def target_of(message_type: object) -> Target:
+def find_target(message_type: object) -> Target:
     """The target of a message type: a Struct, or a union of Structs.
 
     Raises:
         DeclarationError: It is neither.
     """
-    structs = members(message_type)
+    structs = list_members(message_type)
     if not all(isinstance(one, type) and issubclass(one, msgspec.Struct) for one in structs):
         raise _unfit(message_type, "Avro records become Structs, and this is none")
     try:
         msgspec.json.Decoder(message_type)  # says the same of unions that cannot be told apart
-        foreign, fields = foreign_classes(message_type), tag_fields(message_type)
+        foreign, fields = find_foreign_classes(message_type), find_tag_fields(message_type)
     except (TypeError, NameError) as error:
         raise _unfit(message_type, f"messages cannot be decoded to this type: {error}") from error
     if foreign:
@@ -279,21 +281,21 @@ def _by_tag(by_name: Mapping[str, type[msgspec.Struct]], tag_field: str, record:
     tag = cast("dict[str, object]", record).get(tag_field)
     struct = by_name.get(str(tag))
     if struct is None:
-        raise Undecodable(Cause.WRONG_TYPE, f"{tag_field} = {tag!r} is none of {', '.join(by_name)}")
+        raise Undecodable(DecodeCause.WRONG_TYPE, f"{tag_field} = {tag!r} is none of {', '.join(by_name)}")
     return _convert(struct, record)
 
 
 def _by_record(by_record: Mapping[str, Convert], tagged: Convert | None, named: object) -> object:
     """Of a union: fastavro gives (full name, record), and anything else bare."""
     if not isinstance(named, tuple):
-        raise Undecodable(Cause.WRONG_TYPE, f"is of type {type(named).__name__}, not a record")
+        raise Undecodable(DecodeCause.WRONG_TYPE, f"is of type {type(named).__name__}, not a record")
     name, record = cast("tuple[str, object]", named)
     return by_record[name](record if tagged is None else tagged(record))
 
 
 def _refuse(problem: str, record: object) -> NoReturn:
     del record
-    raise Undecodable(Cause.WRONG_TYPE, problem)
+    raise Undecodable(DecodeCause.WRONG_TYPE, problem)
 
 
 def _tagged(value: Any, tag_fields: tuple[str, ...]) -> object:
@@ -334,15 +336,15 @@ class Avro(FramedDecoder):
 
     def build(self, message_type: object) -> Decode:
         """See `Decoder.build`."""
-        target = target_of(message_type)
+        target = find_target(message_type)
         return Framed(self.registry, partial(_reader, target, self._own_schema()), "Avro").decode
 
     def _own_schema(self) -> Schema | None:
         try:
-            require()
-            return None if self.reader_schema is None else parsed(self.reader_schema)
+            require_schema()
+            return None if self.reader_schema is None else parse_schema(self.reader_schema)
         except ImportError as error:
-            raise missing_extra("Avro()", "avro,registry", error) from error
+            raise make_missing_extra("Avro()", "avro,registry", error) from error
         except Undecodable as error:
             raise DeclarationError(
                 "Avro.reader_schema",
@@ -359,10 +361,10 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
         Undecodable: No message of the stream is written with this schema.
     """
     if registered.kind != KIND:
-        raise Undecodable(Cause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
-    writers = parsed(registered.text, registered.references)
+        raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
+    writers = parse_schema(registered.text, registered.references)
     convert = target.conversion(writers if own is None else own)
-    datum = datum_reader(writers, own)
+    datum = make_datum_reader(writers, own)
 
     def read(value: bytes) -> object:
         return convert(_datum(datum, value))
@@ -377,19 +379,19 @@ def _datum(datum: Callable[[BytesIO], object], value: bytes) -> object:
     try:
         read = datum(stream)
     except EOFError as error:
-        raise Undecodable(Cause.TRUNCATED, f"the message ends too early: {error}") from error
+        raise Undecodable(DecodeCause.TRUNCATED, f"the message ends too early: {error}") from error
     except RecursionError as error:
-        raise Undecodable(Cause.TOO_DEEP, "the message is nested too deeply") from error
+        raise Undecodable(DecodeCause.TOO_DEEP, "the message is nested too deeply") from error
     except UNREADABLE as error:
         raise _unreadable(stream, value, error) from error
     left = len(value) - stream.tell()
     if left:
-        raise Undecodable(Cause.TRAILING, f"{left} bytes after the message")
+        raise Undecodable(DecodeCause.TRAILING, f"{left} bytes after the message")
     return read
 
 
 def _unreadable(stream: BytesIO, value: bytes, error: Exception) -> Undecodable:
     """Fastavro reads past the end of a number with an IndexError: that is the end of the message, too."""
     if isinstance(error, IndexError) and stream.tell() >= len(value):
-        return Undecodable(Cause.TRUNCATED, "the message ends too early")
-    return Undecodable(Cause.MALFORMED, f"does not fit its schema: {type(error).__name__}: {error}")
+        return Undecodable(DecodeCause.TRUNCATED, "the message ends too early")
+    return Undecodable(DecodeCause.MALFORMED, f"does not fit its schema: {type(error).__name__}: {error}")

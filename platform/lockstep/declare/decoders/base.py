@@ -50,20 +50,20 @@ class Decoder(ABC):
         return self
 
 
-def members(message_type: object) -> tuple[object, ...]:
+def list_members(message_type: object) -> tuple[object, ...]:
     """The members of a union; a type that is none is its only member."""
     is_union = get_origin(message_type) in {Union, types.UnionType}
     return get_args(message_type) if is_union else (message_type,)
 
 
-def missing_extra(decoder: str, extra: str, error: ImportError) -> DeclarationError:
+def make_missing_extra(decoder: str, extra: str, error: ImportError) -> DeclarationError:
     """The refusal of a decoder whose library is not installed."""
     return DeclarationError(
         "Stream.decoder", decoder, f"its library is not installed: {error}", f"pip install 'lockstep[{extra}]'"
     )
 
 
-class Cause(StrEnum):
+class DecodeCause(StrEnum):
     """What is wrong with a value."""
 
     NO_VALUE = "no value"
@@ -87,27 +87,27 @@ class Undecodable(ValueError):
         cause: Which of the known causes.
     """
 
-    def __init__(self, cause: Cause, problem: str) -> None:
+    def __init__(self, cause: DecodeCause, problem: str) -> None:
         super().__init__(problem)
         self.cause = cause
 
 
-def cause_of(error: Exception) -> Cause:
+def find_decode_cause(error: Exception) -> DecodeCause:
     """The cause of an error that a decoder raised."""
     if isinstance(error, Undecodable):
         return error.cause
     if isinstance(error, msgspec.ValidationError):
-        return Cause.MISSING_FIELD if "missing required field" in str(error) else Cause.WRONG_TYPE
+        return DecodeCause.MISSING_FIELD if "missing required field" in str(error) else DecodeCause.WRONG_TYPE
     if isinstance(error, RecursionError):
-        return Cause.TOO_DEEP
-    return _of_text(str(error)) if isinstance(error, msgspec.DecodeError) else Cause.MALFORMED
+        return DecodeCause.TOO_DEEP
+    return _of_text(str(error)) if isinstance(error, msgspec.DecodeError) else DecodeCause.MALFORMED
 
 
-def _of_text(problem: str) -> Cause:
+def _of_text(problem: str) -> DecodeCause:
     """What msgspec says of JSON and MessagePack that it cannot read."""
     if "truncated" in problem:
-        return Cause.TRUNCATED
-    return Cause.TRAILING if "trailing" in problem else Cause.MALFORMED
+        return DecodeCause.TRUNCATED
+    return DecodeCause.TRAILING if "trailing" in problem else DecodeCause.MALFORMED
 
 
 class SchemaReference(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import cast, get_type_hints
 import msgspec
 from msgspec import inspect
 
-from lockstep.declare.decoders.base import Decode, Decoder, members
+from lockstep.declare.decoders.base import Decode, Decoder, list_members
 from lockstep.errors import DeclarationError
 
 
@@ -32,13 +32,13 @@ class _Walk:
                 yield from self.over(getattr(part, name))
 
 
-def foreign_classes(message_type: object) -> list[type]:
+def find_foreign_classes(message_type: object) -> list[type]:
     """Classes inside a type that msgspec does not know, such as generated Protobuf messages."""
     parts = _Walk().over(inspect.type_info(message_type))
     return [part.cls for part in parts if isinstance(part, inspect.CustomType)]
 
 
-def tag_fields(message_type: object) -> list[str]:
+def find_tag_fields(message_type: object) -> list[str]:
     """Names of the fields by which the Structs inside a type are told apart."""
     parts = _Walk().over(inspect.type_info(message_type))
     return sorted({part.tag_field for part in parts if isinstance(part, inspect.StructType) and part.tag_field})
@@ -109,7 +109,7 @@ def _refuse_unsupported(message_type: object) -> None:
     """Refuse what msgspec cannot decode to, with its reason."""
     try:
         msgspec.json.Decoder(message_type)
-        foreign = foreign_classes(message_type)
+        foreign = find_foreign_classes(message_type)
     except (TypeError, NameError) as error:
         raise _unsupported(message_type, f"messages cannot be decoded to this type: {error}") from error
     if message_type is bytes:
@@ -134,8 +134,8 @@ def _returned(function: Callable[[bytes], object]) -> object:
 
 def _fits(returned: object, message_type: object) -> bool:
     """Whether each class that may be returned is one that the transform takes; what is no class is not judged."""
-    taken = [member for member in members(message_type) if isinstance(member, type)]
-    given = [member for member in members(returned) if isinstance(member, type)]
+    taken = [member for member in list_members(message_type) if isinstance(member, type)]
+    given = [member for member in list_members(returned) if isinstance(member, type)]
     if not taken or object in given:
         return True
     return all(any(issubclass(one, other) for other in taken) for one in given)

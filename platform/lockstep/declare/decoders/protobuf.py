@@ -13,7 +13,14 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from lockstep.declare.decoders.base import Cause, Decode, RegisteredSchema, Undecodable, members, missing_extra
+from lockstep.declare.decoders.base import (
+    Decode,
+    DecodeCause,
+    RegisteredSchema,
+    Undecodable,
+    list_members,
+    make_missing_extra,
+)
 from lockstep.declare.decoders.schema_registry import HEADER_BYTES, Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
@@ -63,7 +70,7 @@ class _Reading:
             elif word == "}":
                 scopes.pop()
                 if not scopes:
-                    raise Undecodable(Cause.UNFIT_SCHEMA, "is no .proto file: a brace too many")
+                    raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is no .proto file: a brace too many")
         return self.names
 
     def _opened(self, at: int) -> str | None:
@@ -85,7 +92,7 @@ class _Reading:
         return _Scope(full_name, path)
 
 
-def message_names(text: str) -> dict[Path, str]:
+def list_message_names(text: str) -> dict[Path, str]:
     """The full names of a file's messages by their places.
 
     Raises:
@@ -129,12 +136,12 @@ class Protobuf(FramedDecoder):
         try:
             classes = _classes(message_type)
         except ImportError as error:
-            raise missing_extra("Protobuf()", "protobuf,registry", error) from error
+            raise make_missing_extra("Protobuf()", "protobuf,registry", error) from error
         parsers = {one.DESCRIPTOR.full_name: _parser(one) for one in classes}
         return Framed(self.registry, partial(_reader, parsers), "Protobuf").decode
 
 
-def message_path(value: bytes, start: int) -> tuple[Path, int]:
+def find_message_path(value: bytes, start: int) -> tuple[Path, int]:
     """The message's place in its schema, and where the message begins.
 
     A count and as many indexes, as zigzag varints; a count of zero is short for the first message.
@@ -144,7 +151,7 @@ def message_path(value: bytes, start: int) -> tuple[Path, int]:
     """
     count, at = _varint(value, start)
     if not 0 <= count <= DEPTH_MAX:
-        raise Undecodable(Cause.MALFORMED, f"{count} message indexes")
+        raise Undecodable(DecodeCause.MALFORMED, f"{count} message indexes")
     if count == 0:
         return (0,), at
     path: list[int] = []
@@ -161,11 +168,11 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
         Undecodable: No message of the stream is written with this schema.
     """
     if registered.kind != KIND:
-        raise Undecodable(Cause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
-    names = message_names(registered.text)
+        raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
+    names = list_message_names(registered.text)
     by_path = {path: parsers[name] for path, name in names.items() if name in parsers}
     if not by_path:
-        raise Undecodable(Cause.UNFIT_SCHEMA, f"holds none of {', '.join(parsers)}")
+        raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"holds none of {', '.join(parsers)}")
     first, top = by_path.get((0,)), _top_level(by_path)
 
     def read(value: bytes) -> object:
@@ -174,10 +181,10 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
             return first(value[_SHORT:])
         if (parse := top.get(value[HEADER_BYTES:_TOP])) is not None:
             return parse(value[_TOP:])
-        path, at = message_path(value, HEADER_BYTES)
+        path, at = find_message_path(value, HEADER_BYTES)
         parse = by_path.get(path)
         if parse is None:
-            raise Undecodable(Cause.WRONG_TYPE, f"holds {names.get(path, path)}, not {', '.join(parsers)}")
+            raise Undecodable(DecodeCause.WRONG_TYPE, f"holds {names.get(path, path)}, not {', '.join(parsers)}")
         return parse(value[at:])
 
     return read
@@ -196,13 +203,13 @@ def _varint(value: bytes, start: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004  # the last byte of a varint has no high bit
             return (number >> 1) ^ -(number & 1), start + shift + 1
     short = len(value) - start < VARINT_BYTES_MAX
-    raise Undecodable(Cause.TRUNCATED if short else Cause.MALFORMED, "no end of a message index")
+    raise Undecodable(DecodeCause.TRUNCATED if short else DecodeCause.MALFORMED, "no end of a message index")
 
 
 def _classes(message_type: object) -> list[type[Message]]:
     from google.protobuf.message import Message
 
-    classes = members(message_type)
+    classes = list_members(message_type)
     if not all(isinstance(one, type) and issubclass(one, Message) and one is not Message for one in classes):
         raise DeclarationError(
             "Stream.transform",
@@ -227,11 +234,11 @@ def _parser(message: type[Message]) -> Parse:
         try:
             parsed = parse(body)
         except DecodeError as error:
-            raise Undecodable(Cause.MALFORMED, f"is no {name}: {error}") from error
+            raise Undecodable(DecodeCause.MALFORMED, f"is no {name}: {error}") from error
         if unknown := unknown_fields(parsed):
             _refuse_misfits(parsed, [one.field_number for one in unknown])
         if requires and not parsed.IsInitialized():
-            raise Undecodable(Cause.MISSING_FIELD, f"{name} lacks required fields")
+            raise Undecodable(DecodeCause.MISSING_FIELD, f"{name} lacks required fields")
         return parsed
 
     return read
@@ -253,7 +260,7 @@ def _refuse_misfits(message: Message, numbers: Sequence[int]) -> None:
         field = descriptor.fields_by_number.get(number)
         if field is not None and field.enum_type is None:
             problem = f"{descriptor.full_name}.{field.name} (field {number}) has another wire type"
-            raise Undecodable(Cause.WRONG_TYPE, problem)
+            raise Undecodable(DecodeCause.WRONG_TYPE, problem)
 
 
 def _requires(descriptor: PlainDescriptor | CompiledDescriptor, seen: set[str]) -> bool:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import msgspec
 
 from lockstep.declare.decoders.base import (
-    Cause,
     Decode,
+    DecodeCause,
     Decoder,
     RegisteredSchema,
     Registry,
@@ -104,7 +104,7 @@ class Framed:
             if len(self._unknown) >= UNKNOWN_IDS_MAX:
                 self._unknown.clear()
             self._unknown[schema_id] = time.monotonic()
-        raise Undecodable(Cause.UNKNOWN_SCHEMA_ID, f"the schema registry knows no schema id {schema_id}")
+        raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, f"the schema registry knows no schema id {schema_id}")
 
     def _asked(self, schema_id: int) -> RegisteredSchema | None:
         if self._registry is None:
@@ -117,7 +117,7 @@ class Framed:
         return found
 
 
-def refuse_without_registry(decoder: Decoder) -> None:
+def check_registry(decoder: Decoder) -> None:
     """Refuse a connected decoder that has nobody to ask.
 
     Raises:
@@ -139,14 +139,15 @@ def _schema_id(value: bytes) -> int:
     if value[:1] != b"\x00":
         found = f"0x{value[0]:02x}" if value else "nothing"
         raise Undecodable(
-            Cause.UNKNOWN_MAGIC_BYTE if value else Cause.TRUNCATED, f"a frame begins with 0x00, this with {found}"
+            DecodeCause.UNKNOWN_MAGIC_BYTE if value else DecodeCause.TRUNCATED,
+            f"a frame begins with 0x00, this with {found}",
         )
     if len(value) < HEADER_BYTES:
-        raise Undecodable(Cause.TRUNCATED, f"a frame begins with {HEADER_BYTES} bytes, this has {len(value)}")
+        raise Undecodable(DecodeCause.TRUNCATED, f"a frame begins with {HEADER_BYTES} bytes, this has {len(value)}")
     return int.from_bytes(value[1:HEADER_BYTES], "big")
 
 
-def _refusing(cause: Cause, problem: str) -> Decode:
+def _refusing(cause: DecodeCause, problem: str) -> Decode:
     def refuse(value: bytes) -> object:
         del value
         raise Undecodable(cause, problem)

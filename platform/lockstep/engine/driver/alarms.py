@@ -12,14 +12,14 @@ import msgspec
 
 from lockstep.declare.options import Every, Trigger
 from lockstep.engine.driver.planner import IDLE_SECONDS
-from lockstep.kafka.admin import ClusterView, Ends, Topic
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.model.finding import Key
 
 STALL_SECONDS_MIN, STALL_TRIGGERS = 60.0, 3
 """Transactions of a minute are usual (the client's own limit is one); in shorter ones nothing is to be seen."""
 
 
-class Stall(msgspec.Struct, frozen=True):
+class StuckTransaction(msgspec.Struct, frozen=True):
     """A partition whose stable end stands still below its high watermark.
 
     Attributes:
@@ -48,13 +48,13 @@ class Stall(msgspec.Struct, frozen=True):
         )
 
 
-def patience_seconds(trigger: Trigger) -> float:
+def compute_stuck_patience_seconds(trigger: Trigger) -> float:
     """How long a stable end may stand still."""
     pace = trigger.seconds if isinstance(trigger, Every) else IDLE_SECONDS
     return max(STALL_SECONDS_MIN, STALL_TRIGGERS * pace)
 
 
-class StableEnds(msgspec.Struct, frozen=True):
+class LastStableOffsets(msgspec.Struct, frozen=True):
     """Since when stable ends stand where they are, by a monotonic clock.
 
     Attributes:
@@ -63,35 +63,35 @@ class StableEnds(msgspec.Struct, frozen=True):
 
     since: dict[Key, tuple[int, float]] = {}
 
-    def looked(self, view: ClusterView, clock: float) -> StableEnds:
+    def looked(self, view: ClusterView, clock: float) -> LastStableOffsets:
         """After another look at Kafka. A partition that does not answer keeps what was known of it."""
         seen = {key: self._since(key, ends, clock) for _, key, ends in _partitions(view)}
         unseen = {key: known for key, known in self.since.items() if key not in view.ends}
-        return StableEnds(unseen | {key: since for key, since in seen.items() if since is not None})
+        return LastStableOffsets(unseen | {key: since for key, since in seen.items() if since is not None})
 
-    def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[Stall, ...]:
+    def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[StuckTransaction, ...]:
         """Those that have stood still for longer than that, in the order of topics."""
         return tuple(
-            Stall(topic.name, key[1], ends.stable_end, ends.high_watermark, clock - self.since[key][1])
+            StuckTransaction(topic.name, key[1], ends.stable_end, ends.high_watermark, clock - self.since[key][1])
             for topic, key, ends in _partitions(view)
             if key in self.since and clock - self.since[key][1] > patience_seconds
         )
 
-    def _since(self, key: Key, ends: Ends, clock: float) -> tuple[int, float] | None:
+    def _since(self, key: Key, ends: PartitionOffsets, clock: float) -> tuple[int, float] | None:
         if ends.stable_end >= ends.high_watermark:
             return None
         known = self.since.get(key)
         return known if known is not None and known[0] == ends.stable_end else (ends.stable_end, clock)
 
 
-def _partitions(view: ClusterView) -> Iterator[tuple[Topic, Key, Ends]]:
+def _partitions(view: ClusterView) -> Iterator[tuple[Topic, Key, PartitionOffsets]]:
     for _, topic in sorted(view.topics.items()):
         for partition in range(topic.partitions):
             if (ends := view.ends.get((topic.topic_id, partition))) is not None:
                 yield topic, (topic.topic_id, partition), ends
 
 
-def headroom_seconds(
+def compute_headroom_seconds(
     positions: Mapping[Key, int], newest_committed_ms: Mapping[Key, int], view: ClusterView, now_ms: int
 ) -> float | None:
     """The time of the partition that has least; None where no topic's retention is limited in time.

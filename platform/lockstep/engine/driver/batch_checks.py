@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.declare.options import Limits
-from lockstep.engine.protocol import BinFacts, RangeFacts
+from lockstep.engine.protocol import RangeResult, TaskResult
 from lockstep.integrity.base import Fault, IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.model.finding import Finding
 
 
-def any_message(bins: Sequence[BinFacts]) -> bool:
+def has_messages(bins: Sequence[TaskResult]) -> bool:
     """Whether a batch read anything: one that did not says nothing of a burst."""
     return any(item.counts.messages for group in bins for item in group.ranges)
 
 
-def quarantine_burst(bins: Sequence[BinFacts], limits: Limits) -> Finding | None:
+def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding | None:
     """What halts the stream when too large a share of a batch could not be decoded or applied.
 
     Messages of suspended sessions do not count: they follow one cause, which was counted.
@@ -44,7 +44,7 @@ HOMES_MAX = 1_000_000
 """Sessions remembered, some 150 bytes each; the oldest are forgotten first."""
 
 
-class Homes:
+class SessionPartitions:
     """The sessions that began in this run, in topics of more than one partition.
 
     A session that began before the run is not known here: its second life is seen by `lockstep verify`.
@@ -53,7 +53,7 @@ class Homes:
     def __init__(self) -> None:
         self._partition_of: dict[tuple[str, bytes], int] = {}
 
-    def moved(self, bins: Sequence[BinFacts], integrity: IntegrityClass) -> tuple[Finding, ...]:
+    def moved(self, bins: Sequence[TaskResult], integrity: IntegrityClass) -> tuple[Finding, ...]:
         """Sessions that a batch begins in another partition than they are known in; else remember its own."""
         if integrity.answer(Fault.MOVED) is not Judgement.VIOLATION:
             return ()
@@ -67,7 +67,7 @@ class Homes:
         """A topic has grown, and its sessions may move."""
         self._partition_of = {key: home for key, home in self._partition_of.items() if key[0] != topic_id}
 
-    def _home_elsewhere(self, item: RangeFacts) -> int | None:
+    def _home_elsewhere(self, item: RangeResult) -> int | None:
         topic_id, partition = item.range.position.key
         for session in item.closed:
             if self._partition_of.get((topic_id, session)) == partition:
@@ -76,7 +76,7 @@ class Homes:
         return next((home for home in homes if home != partition), None)
 
 
-def _finding(item: RangeFacts, home: int) -> Finding:
+def _finding(item: RangeResult, home: int) -> Finding:
     position = item.range.position
     return Finding(
         cause=Fault.MOVED.value,

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lockstep.engine.driver.context import Hands
+from lockstep.engine.driver.context import RunContext
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import Known, audit, doubtful, replaced
+from lockstep.kafka.audit import KnownPosition, audit_positions, find_recreated_topics, need_epoch_check
 from lockstep.model.finding import Finding, Key
 
 LOG = logging.getLogger("lockstep")
@@ -29,10 +29,10 @@ PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
 """Bounces of a broker take a minute; a run that waits costs nothing, one that ends must be restarted."""
 
 
-class KafkaWatch:
+class ClusterMonitor:
     """The run's view of Kafka. The set of topics is fixed, unless the run looks for those that appear."""
 
-    def __init__(self, hands: Hands, known_topics: frozenset[str]) -> None:
+    def __init__(self, hands: RunContext, known_topics: frozenset[str]) -> None:
         self._hands = hands
         self._names, self._looked_at, self._listed_at = known_topics, 0.0, time.monotonic()
         self._held: dict[Key, int] = {}
@@ -64,14 +64,14 @@ class KafkaWatch:
             return  # the look before the batch says so, and waits
         if new:
             self._names |= new
-            self.view = both(self._patiently(), self._patiently())
+            self.view = merge_views(self._patiently(), self._patiently())
 
-    def compare(self, known: Mapping[Key, Known]) -> frozenset[Key]:
+    def compare(self, known: Mapping[Key, KnownPosition]) -> frozenset[Key]:
         """Have logs compared whose leader changed since they were read; which are not known to hold what was read.
 
         One of which no answer came counts as not readable now: it is asked about again with the next look.
         """
-        asked = doubtful(known, self.view, self._held)
+        asked = need_epoch_check(known, self.view, self._held)
         if not asked:
             return frozenset()
         answer = self._hands.discovery.compared(asked)
@@ -83,7 +83,7 @@ class KafkaWatch:
         self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
 
-    def confirmed(self, known: Mapping[Key, Known], *, for_ever: bool) -> tuple[Finding, ...]:
+    def confirmed(self, known: Mapping[Key, KnownPosition], *, for_ever: bool) -> tuple[Finding, ...]:
         """What is wrong with the view, as far as every further look shows it too; as the last one shows it.
 
         Of a log start that differs from look to look the lowest counts: no offset is passed over that one look showed.
@@ -92,7 +92,7 @@ class KafkaWatch:
             known: Partitions of the subscribed topics.
             for_ever: Whether the stream would halt by it.
         """
-        findings, seconds = audit(known, self.view), CONFIRM_SECONDS if for_ever else MOVE_SECONDS
+        findings, seconds = audit_positions(known, self.view), CONFIRM_SECONDS if for_ever else MOVE_SECONDS
         for _ in range(CONFIRM_LOOKS - 1):
             if not findings:
                 break
@@ -102,7 +102,7 @@ class KafkaWatch:
             self.view = with_lowest_starts(self.view, self._patiently())
             self.compare(known)
             before = {_place(finding) for finding in findings}
-            findings = tuple(finding for finding in audit(known, self.view) if _place(finding) in before)
+            findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
         return findings
 
     def _first_look(self) -> ClusterView:
@@ -111,8 +111,8 @@ class KafkaWatch:
         for _ in range(CONFIRM_LOOKS - 1):
             if self._lacks(view) and self._hands.stop.wait(MOVE_SECONDS / (CONFIRM_LOOKS - 1)):
                 break
-            before, view = view, both(view, self._patiently())
-            if not self._lacks(view) and not replaced(before, view.topics):
+            before, view = view, merge_views(view, self._patiently())
+            if not self._lacks(view) and not find_recreated_topics(before, view.topics):
                 break
         return view
 
@@ -151,7 +151,7 @@ def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
     return msgspec.structs.replace(view, ends=ends)
 
 
-def both(before: ClusterView, view: ClusterView) -> ClusterView:
+def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
     """What one of two views shows; the newer one of what both show, but the lower log starts."""
     topics = before.topics | view.topics
     ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}

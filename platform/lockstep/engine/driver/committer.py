@@ -12,18 +12,18 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.metrics import Restart
+from lockstep.engine.driver.metrics import RunStart
 from lockstep.engine.driver.positions import BatchIdentity
-from lockstep.engine.driver.startup import Claimed, refuse_overtaken
+from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
 from lockstep.engine.protocol import Position
 from lockstep.errors import KafkaError, TableError
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.consumer_group import Group, Place
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.model.finding import Finding
 from lockstep.table import commit as demands
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.checkpoint import checkpoint_if_due
-from lockstep.table.commit import Landed
+from lockstep.table.checkpoint import write_checkpoint_if_due
+from lockstep.table.commit import Committed
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile
@@ -34,7 +34,7 @@ FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
 """Whoever needs positions reads the ledger back to the newest full set: at most so much."""
 
 
-class Reached(msgspec.Struct, frozen=True):
+class CompletedBatch(msgspec.Struct, frozen=True):
     """What a batch comes to, ready to commit.
 
     Attributes:
@@ -71,7 +71,7 @@ class Committer:
         restart: Why this run began and what that cost, once its first batch is committed; afterwards None.
     """
 
-    def __init__(self, folders: StreamFolders, claimed: Claimed, cause: str, helper: ThreadPoolExecutor) -> None:
+    def __init__(self, folders: StreamFolders, claimed: WriterClaim, cause: str, helper: ThreadPoolExecutor) -> None:
         self._folders, self._claimed, self._helper = folders, claimed, helper
         self._cause = f"{claimed.takeover.value}; {cause}"
         self._side: Future[bool] | None = None
@@ -79,11 +79,11 @@ class Committer:
         self._full_rows = self._rows_since_full = 0
         self.head: Head = claimed.head
         self.first = True
-        self.restart: Restart | None = None
+        self.restart: RunStart | None = None
 
     def commit(
-        self, reached: Reached, rows_of: Callable[[BatchIdentity, bool], list[ledger.LedgerRow]]
-    ) -> tuple[Landed, float]:
+        self, reached: CompletedBatch, rows_of: Callable[[BatchIdentity, bool], list[ledger.LedgerRow]]
+    ) -> tuple[Committed, float]:
         """Commit a batch; gives what landed, and the seconds that it took.
 
         1. Wait until the side tables hold the batch before.
@@ -95,7 +95,7 @@ class Committer:
             Replan: The hour of the batch was closed meanwhile.
         """
         self.settle()  # 1
-        began, now, full = time.monotonic(), ledger.now(), reached.full or self._full_ledger_due()
+        began, now, full = time.monotonic(), ledger.read_clock(), reached.full or self._full_ledger_due()
         identity = BatchIdentity(
             generation=self._claimed.writer.generation,
             batch=reached.number,
@@ -107,7 +107,7 @@ class Committer:
         )
         rows = rows_of(identity, full)
         ledger_file = ledger.write_ledger(self._folders.ledger, rows)  # 2
-        batch = demands.Batch(
+        batch = demands.BatchCommit(
             number=reached.number,
             commit_hour=reached.commit_hour,
             files=reached.files,
@@ -119,11 +119,11 @@ class Committer:
             accepts_burst=reached.accepts_burst,
             needs=_needed(self._folders, reached, ledger_file, rows),
         )
-        landed = self._claimed.output.commit(demands.batch(self._claimed.writer, batch))  # 3
+        landed = self._claimed.output.commit(demands.commit_batch(self._claimed.writer, batch))  # 3
         self._side = self._helper.submit(self._side_logs.forward, landed.head)
         self._helper.submit(self._checkpoint, landed.version)
         self._count(len(rows), full=full)
-        self.restart = Restart(self._cause, self._gap_seconds(now)) if self.first else None
+        self.restart = RunStart(self._cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False
         return landed, time.monotonic() - began
 
@@ -142,7 +142,7 @@ class Committer:
         try:
             self._side.result()
         except TableError:
-            refuse_overtaken(self._claimed.output, self._claimed.writer)
+            check_not_overtaken(self._claimed.output, self._claimed.writer)
             raise
         self._side = None
 
@@ -166,14 +166,14 @@ class Committer:
 
     def _checkpoint(self, version: int) -> None:
         try:
-            checkpoint_if_due(self._folders.table, version)
+            write_checkpoint_if_due(self._folders.table, version)
             self._side_logs.checkpoint_if_due()
         except Exception:  # only makes later opens faster; the next one tries again
             LOG.warning("no log checkpoint this time", exc_info=True)
 
 
 def _needed(
-    folders: StreamFolders, reached: Reached, ledger_file: SideFile, rows: Iterable[ledger.LedgerRow]
+    folders: StreamFolders, reached: CompletedBatch, ledger_file: SideFile, rows: Iterable[ledger.LedgerRow]
 ) -> dict[Path, int]:
     """What the commit refers to besides data files, with the least size of each."""
     needs = {folders.ledger / ledger_file.path: ledger_file.size}
@@ -195,7 +195,7 @@ PUBLISH_SECONDS = 10.0
 class Publisher:
     """Publishes positions now and then, on a thread of its own: it is a courtesy, and never holds up a batch."""
 
-    def __init__(self, group: Group, courier: ThreadPoolExecutor) -> None:
+    def __init__(self, group: ConsumerGroup, courier: ThreadPoolExecutor) -> None:
         self._group, self._courier = group, courier
         self._published = time.monotonic() - PUBLISH_SECONDS
 
@@ -236,18 +236,20 @@ class Publisher:
             LOG.warning("positions are not shown to lag tools: %s", error.problem)
 
 
-def refuse_lost_table(stream: AnyStream, folders: StreamFolders, discovery: Discovery, group: Group) -> None:
+def check_table_present(
+    stream: AnyStream, folders: StreamFolders, discovery: ClusterAdmin, group: ConsumerGroup
+) -> None:
     """A mistyped table root must not read everything again, as if the stream were new.
 
     Raises:
         TableError: There is no table, but Kafka knows how far one had come.
         KafkaError: Kafka does not answer.
     """
-    if delta_log.exists(folders.table):
+    if delta_log.has_log(folders.table):
         return
     topics = discovery.topics(stream.topics.select(discovery.topic_names())).values()
     known = group.published((topic.name, partition) for topic in topics for partition in range(topic.partitions))
-    if any(known.values()) and not delta_log.exists(folders.table):  # else another first start was faster
+    if any(known.values()) and not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(
             f"{folders.table} does not exist, but stream {stream.name} had come to {sum(known.values())} offsets of "
             f"{len({topic for topic, _ in known})} topics, says group {group.name} in Kafka",

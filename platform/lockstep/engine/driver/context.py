@@ -10,13 +10,13 @@ from lockstep.declare.options import Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import Runner
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.consumer_group import Group
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.table.layout import StreamFolders
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hands:
+class RunContext:
     """What a run is given to work with.
 
     Attributes:
@@ -37,8 +37,8 @@ class Hands:
     stream: AnyStream
     trigger: Trigger
     folders: StreamFolders
-    discovery: Discovery
-    group: Group
+    discovery: ClusterAdmin
+    group: ConsumerGroup
     runner: Runner
     cores: Callable[[], int]
     stop: threading.Event

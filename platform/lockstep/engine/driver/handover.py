@@ -43,7 +43,7 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-class Pulse(msgspec.Struct, frozen=True):
+class HeartbeatRecord(msgspec.Struct, frozen=True):
     """The content of a liveness file.
 
     Attributes:
@@ -146,7 +146,7 @@ class Heartbeat:
         with suppress(OSError):  # must not hide what the run ends with
             self._counting.once()
         _request(self._control, self._epoch).unlink(missing_ok=True)
-        stop_request(self._control, self._epoch).unlink(missing_ok=True)
+        stop_request_path(self._control, self._epoch).unlink(missing_ok=True)
 
     def asked_to_hand_over(self) -> bool:
         """Whether a successor asked this epoch to hand over. Answers it the first time."""
@@ -158,15 +158,17 @@ class Heartbeat:
         return True
 
     def _write(self, counter: int) -> None:
-        publish(self._path, msgspec.json.encode(Pulse(counter, self._phase, self._never_ending, self._run_id)))
+        publish_heartbeat(
+            self._path, msgspec.json.encode(HeartbeatRecord(counter, self._phase, self._never_ending, self._run_id))
+        )
 
 
 @contextmanager
 def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     """Count for a run while the block lasts; a run that is killed leaves its file behind."""
-    path, process = _run_liveness(control, run_id), this_process()
+    path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
-        f"run-{run_id[:8]}", lambda counter: publish(path, msgspec.json.encode(RunPulse(counter, process)))
+        f"run-{run_id[:8]}", lambda counter: publish_heartbeat(path, msgspec.json.encode(RunPulse(counter, process)))
     )
     with suppress(OSError):  # the run itself says what ails the disk
         counting.once()
@@ -179,7 +181,7 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
             path.unlink()
 
 
-def run_pulses(control: Path) -> dict[str, RunPulse]:
+def read_run_heartbeats(control: Path) -> dict[str, RunPulse]:
     """The newest signs of life of all runs that have not ended, by run id; some may be dead."""
     found: dict[str, RunPulse] = {}
     for path in control.glob(f"*{RUN_FILE}"):
@@ -188,22 +190,22 @@ def run_pulses(control: Path) -> dict[str, RunPulse]:
     return found
 
 
-def run_counts(control: Path, run_id: str) -> bool:
+def is_run_counting(control: Path, run_id: str) -> bool:
     """Look until the counter of a run changes, or has stayed the same long enough. Takes a second or three."""
-    first = run_pulses(control).get(run_id)
+    first = read_run_heartbeats(control).get(run_id)
     for _ in range(LOOKS if first is not None else 0):
         time.sleep(LOOK_SECONDS)
-        last = run_pulses(control).get(run_id)
+        last = read_run_heartbeats(control).get(run_id)
         if last != first:
             return last is not None
     return False
 
 
-def epoch_written_by(control: Path, run_id: str) -> int | None:
+def find_epoch_written_by(control: Path, run_id: str) -> int | None:
     """The epoch that a run writes under now; None while it writes under none."""
     for path in control.glob("liveness-*.json"):
         epoch = int(path.stem.removeprefix("liveness-"))
-        last = pulse(control, epoch)
+        last = read_heartbeat(control, epoch)
         if last is not None and last.run_id == run_id and last.phase is Phase.WRITING:
             return epoch
     return None
@@ -227,60 +229,60 @@ def reserve_start(control: Path, epoch: int, attempt: int) -> bool:
     return True
 
 
-def this_process() -> ProcessIdentity | None:
+def read_this_process() -> ProcessIdentity | None:
     """This process; None where there is no /proc."""
     pid = os.getpid()
     started, place = _started(pid), _place()
     return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
 
 
-def process_exists(process: ProcessIdentity | None) -> bool:
+def is_process_alive(process: ProcessIdentity | None) -> bool:
     """Whether a process is known to be there; False also where that cannot be seen from here."""
     return process is not None and process.place == _place() and process.started == _started(process.pid)
 
 
-def writer_lives(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
+def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
     """Look until the counter of an epoch changes, or has stayed the same long enough."""
-    first = pulse(control, epoch)
+    first = read_heartbeat(control, epoch)
     if first is None or first.phase is Phase.ENDED:
         return False
     for _ in range(LOOKS):
         time.sleep(LOOK_SECONDS)
-        if cancelled() or pulse(control, epoch) != first:
+        if cancelled() or read_heartbeat(control, epoch) != first:
             break
-    last = pulse(control, epoch)
+    last = read_heartbeat(control, epoch)
     return last is not None and last != first and last.phase is not Phase.ENDED
 
 
-def ask_to_hand_over(control: Path, epoch: int, timeout_seconds: float, cancelled: Callable[[], bool]) -> Takeover:
+def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelled: Callable[[], bool]) -> Takeover:
     """Ask a living writer to hand over, and wait for its end.
 
     The timeout runs only while there is no answer: a long last batch is waited for.
     """
-    publish(_request(control, epoch), b"{}")
+    publish_heartbeat(_request(control, epoch), b"{}")
     asked = time.monotonic()
     while not cancelled():
-        now = pulse(control, epoch)
+        now = read_heartbeat(control, epoch)
         if now is None or now.phase is Phase.ENDED:
             return Takeover.HANDOVER
         if now.phase is Phase.WRITING and time.monotonic() - asked > timeout_seconds:
             return Takeover.SILENT
-        if now.phase is Phase.DRAINING and not writer_lives(control, epoch, cancelled=cancelled):
+        if now.phase is Phase.DRAINING and not is_writer_alive(control, epoch, cancelled=cancelled):
             return Takeover.HANDOVER if _ended(control, epoch) else Takeover.DEAD
         time.sleep(COUNT_SECONDS / 2)
     return Takeover.SILENT
 
 
-def pulse(control: Path, epoch: int) -> Pulse | None:
+def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
     """The newest sign of life of an epoch; None when it never gave one."""
     try:
-        return msgspec.json.decode(_liveness(control, epoch).read_bytes(), type=Pulse)
+        return msgspec.json.decode(_liveness(control, epoch).read_bytes(), type=HeartbeatRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def _ended(control: Path, epoch: int) -> bool:
-    now = pulse(control, epoch)
+    now = read_heartbeat(control, epoch)
     return now is not None and now.phase is Phase.ENDED
 
 
@@ -313,12 +315,12 @@ def _request(control: Path, epoch: int) -> Path:
     return control / f"handover-{epoch}.json"
 
 
-def stop_request(control: Path, epoch: int) -> Path:
+def stop_request_path(control: Path, epoch: int) -> Path:
     """The file by which the writer of an epoch is asked to stop for good (engine/driver/handover.py)."""
     return control / f"stop-{epoch}.json"
 
 
-def publish(path: Path, content: bytes) -> None:
+def publish_heartbeat(path: Path, content: bytes) -> None:
     """Replace a small file so that readers see the old or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
@@ -343,25 +345,25 @@ class StopRequest(msgspec.Struct, frozen=True):
         return f"{self.reason} ({self.who})"
 
 
-def ask_to_stop(control: Path, epoch: int, request: StopRequest) -> None:
+def request_stop(control: Path, epoch: int, request: StopRequest) -> None:
     """Ask the writer of an epoch to commit the desired state, and to end."""
-    publish(stop_request(control, epoch), msgspec.json.encode(request))
+    publish_heartbeat(stop_request_path(control, epoch), msgspec.json.encode(request))
 
 
-def asked_to_stop(control: Path, epoch: int) -> StopRequest | None:
+def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
     """What the writer of an epoch was asked for; costs one failing open() while there is nothing."""
     try:
-        return msgspec.json.decode(stop_request(control, epoch).read_bytes(), type=StopRequest)
+        return msgspec.json.decode(stop_request_path(control, epoch).read_bytes(), type=StopRequest)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
         return StopRequest(f"a stop request that cannot be read: {error}", "unknown")
 
 
-def commit_stop(output: OutputLog, writer: commit.Writer, request: StopRequest) -> Head:
+def write_stop(output: OutputLog, writer: commit.Writer, request: StopRequest) -> Head:
     """Commit, as the writer, the desired state that was requested.
 
     Raises:
         Fenced: A newer writer holds the table; the request was not addressed to it.
     """
-    return output.commit(commit.desire(writer, request.desired, str(request))).head
+    return output.commit(commit.set_desired_state(writer, request.desired, str(request))).head

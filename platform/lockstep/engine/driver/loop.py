@@ -12,33 +12,33 @@ from typing import NoReturn
 import msgspec
 
 from lockstep.declare.options import AvailableNow, Every, FileSize
-from lockstep.engine.driver.alarms import StableEnds, Stall, patience_seconds
-from lockstep.engine.driver.batch_checks import Homes, any_message, quarantine_burst
-from lockstep.engine.driver.cluster_view import KafkaWatch
-from lockstep.engine.driver.committer import Committer, Publisher, Reached
-from lockstep.engine.driver.context import Hands
-from lockstep.engine.driver.handover import Heartbeat, asked_to_stop, commit_stop
-from lockstep.engine.driver.metrics import batch_report
+from lockstep.engine.driver.alarms import LastStableOffsets, StuckTransaction, compute_stuck_patience_seconds
+from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages
+from lockstep.engine.driver.cluster_view import ClusterMonitor
+from lockstep.engine.driver.committer import Committer, CompletedBatch, Publisher
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.handover import Heartbeat, read_stop_request, write_stop
+from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import (
     IDLE_SECONDS,
+    BacklogClock,
     BatchPlan,
     FileGoal,
+    IdlePartitions,
     PlanInput,
-    Silence,
-    Waits,
-    clock_hour,
-    hour_of,
+    choose_commit_hour,
+    find_current_hour,
     plan_batch,
 )
 from lockstep.engine.driver.positions import Subscription
-from lockstep.engine.driver.spark_job import BatchOverdue, Isolation
-from lockstep.engine.driver.startup import Claimed, refuse_unfit
-from lockstep.engine.protocol import BinFacts
+from lockstep.engine.driver.spark_job import BatchTimeout, PoisonMessageSearch
+from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
+from lockstep.engine.protocol import TaskResult
 from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepError
 from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.audit import audit, replaced
+from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.table import commit
 
@@ -48,10 +48,12 @@ FAILURES_MAX = 3
 """So many jobs may fail in a row; each is planned again from the last commit."""
 
 
-class Batches:
+class MicroBatchLoop:
     """Plans and works the batches of a run, in order."""
 
-    def __init__(self, hands: Hands, claimed: Claimed, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, hands: RunContext, claimed: WriterClaim, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor
+    ) -> None:
         """Read positions and Kafka.
 
         Args:
@@ -65,16 +67,16 @@ class Batches:
         """
         selected = hands.stream.topics.select(row.topic for row in claimed.known.values())
         self._hands, self._writer = hands, claimed.writer
-        self._watch = KafkaWatch(hands, selected)
-        refuse_unfit(hands.stream, self._watch.view)
+        self._watch = ClusterMonitor(hands, selected)
+        check_topics_fit(hands.stream, self._watch.view)
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
         self._committer = Committer(hands.folders, claimed, hands.cause, helper)
         self._publisher = Publisher(hands.group, courier)
         self._publisher.compare(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
-        self._failures, self._isolation, self._waits = 0, Isolation(), Waits()
-        self._silence, self._homes = Silence(hands.stream.event_time), Homes()
-        self._stable_ends, self._stalls = StableEnds(), tuple[Stall, ...]()
+        self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
+        self._silence, self._homes = IdlePartitions(hands.stream.event_time), SessionPartitions()
+        self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -112,13 +114,13 @@ class Batches:
         bins = self._run(plan)
         if bins is None or self._replaced(plan) or not self._worth_committing(bins):
             return False
-        burst, accepted = quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
+        burst, accepted = find_quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
             self._halt((burst,))
         if moved := self._homes.moved(bins, self._hands.stream.integrity):
             self._halt(moved)
         findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
-        reached = Reached(
+        reached = CompletedBatch(
             number=plan.number,
             commit_hour=plan.commit_hour,
             files=tuple(file for group in bins for file in group.files),
@@ -128,11 +130,11 @@ class Batches:
             batch_seconds=time.monotonic() - began,
             full=self._partitions.is_unsaved,
             planned_at_us=plan.planned_at_us,
-            accepts_burst=accepted and (burst is not None or not any_message(bins)),
+            accepts_burst=accepted and (burst is not None or not has_messages(bins)),
         )
         try:
             commit_seconds = self._commit(reached, bins)
-        except commit.Replan as lost:
+        except commit.HourClosed as lost:
             self._renew_head(lost)
             return False
         self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
@@ -141,16 +143,16 @@ class Batches:
             self._end_halted(findings)
         return True
 
-    def _run(self, plan: BatchPlan) -> Sequence[BinFacts] | None:
+    def _run(self, plan: BatchPlan) -> Sequence[TaskResult] | None:
         """The facts of all that worked; None when nothing did."""
         if not plan.bins:
             return ()
-        bins: list[BinFacts] = []
+        bins: list[TaskResult] = []
         for part in self._isolation.parts(plan):
             bins += self._run_part(part)
         return bins or None
 
-    def _run_part(self, plan: BatchPlan) -> Sequence[BinFacts]:
+    def _run_part(self, plan: BatchPlan) -> Sequence[TaskResult]:
         try:
             bins = self._hands.runner(plan)
         except Exception as error:  # the outermost edge of a Spark job: what failed there is retried from the ledger
@@ -170,7 +172,7 @@ class Batches:
             raise error
         if isinstance(error, LockstepError):
             self._failures += 1
-            if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchOverdue)):
+            if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchTimeout)):
                 raise error
             return
         isolation = self._isolation.failed(plan)
@@ -185,11 +187,11 @@ class Batches:
         known = self._partitions.known
         read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
         cut = (known[key].topic for key in self._watch.compare(read))
-        if names := sorted({*replaced(before, after.topics), *cut}):
+        if names := sorted({*find_recreated_topics(before, after.topics), *cut}):
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
         return bool(names)
 
-    def _worth_committing(self, bins: Sequence[BinFacts]) -> bool:
+    def _worth_committing(self, bins: Sequence[TaskResult]) -> bool:
         facts = [item for group in bins for item in group.ranges]
         moved = any(
             item.until > item.range.position.next_offset
@@ -199,7 +201,7 @@ class Batches:
         )
         return moved or self._committer.first or self._partitions.is_unsaved
 
-    def _commit(self, reached: Reached, bins: Sequence[BinFacts]) -> float:
+    def _commit(self, reached: CompletedBatch, bins: Sequence[TaskResult]) -> float:
         """Commit, move the positions; gives the seconds of the commit alone."""
         facts, ends = [item for group in bins for item in group.ranges], self._watch.view.ends
         _, seconds = self._committer.commit(
@@ -219,7 +221,7 @@ class Batches:
         known, answer = self._partitions.known, self._hands.stream.integrity.answer
         self._watch.compare(known)
         self._note_stalls()
-        news = [finding for finding in audit(known, self._watch.view) if self._is_news(finding)]
+        news = [finding for finding in audit_positions(known, self._watch.view) if self._is_news(finding)]
         if not news:
             return
         halts = any(answer(Fault(each.cause)) is Judgement.VIOLATION for each in news)
@@ -243,14 +245,14 @@ class Batches:
         before = self._watch.view.topics.keys()
         self._watch.look_for_new()
         if self._watch.view.topics.keys() != before:
-            refuse_unfit(self._hands.stream, self._watch.view)
+            check_topics_fit(self._hands.stream, self._watch.view)
         self._partitions.take_up(self._watch.view)
 
     def _note_stalls(self) -> None:
         """Warn once of each stable end that does not move; batches report them for as long as they last."""
         view, clock, told = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
         self._stable_ends = self._stable_ends.looked(view, clock)
-        self._stalls = self._stable_ends.stalls(view, clock, patience_seconds(self._hands.trigger))
+        self._stalls = self._stable_ends.stalls(view, clock, compute_stuck_patience_seconds(self._hands.trigger))
         for stall in self._stalls:
             if stall.place not in told:
                 LOG.warning("%s; find it by: kafka-transactions.sh find-hanging", stall)
@@ -259,8 +261,8 @@ class Batches:
         """Commit a halt that the driver found: no rows, positions as they are."""
         plan = plan_batch(self._plan_input())
         try:
-            self._commit(Reached(plan.number, plan.commit_hour, findings=findings), ())
-        except commit.Replan as lost:
+            self._commit(CompletedBatch(plan.number, plan.commit_hour, findings=findings), ())
+        except commit.HourClosed as lost:
             self._renew_head(lost)
             self._halt(findings)
         self._end_halted(findings)
@@ -269,7 +271,7 @@ class Batches:
         self._committer.settle()
         raise IntegrityLost(self._hands.stream.name, findings)
 
-    def _renew_head(self, lost: commit.Replan) -> None:
+    def _renew_head(self, lost: commit.HourClosed) -> None:
         """The hour of the plan was closed under it: the next plan needs to know which hours are."""
         LOG.info("%s: it is planned again", lost.problem)
         self._committer.renew_head()
@@ -281,7 +283,7 @@ class Batches:
             generation=self._writer.generation,
             epoch=self._writer.epoch,
             number=head.batch + 1,
-            commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
+            commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
             positions=tuple(self._partitions.positions.values()),
             ends=self._watch.view.ends,
             stop_at=self._stop_at if isinstance(self._hands.trigger, AvailableNow) else {},
@@ -301,8 +303,8 @@ class Batches:
         left = self._waits.left_seconds(trigger.at_most.total_seconds(), now)
         return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - IDLE_SECONDS)
 
-    def _report(self, bins: Sequence[BinFacts], batch_seconds: float, commit_seconds: float) -> None:
-        report = batch_report(
+    def _report(self, bins: Sequence[TaskResult], batch_seconds: float, commit_seconds: float) -> None:
+        report = make_batch_report(
             bins,
             batch=self._committer.head.batch,
             epoch=self._writer.epoch,
@@ -323,7 +325,7 @@ LOOK_SECONDS = 0.2
 """How soon a stop or a successor's request is seen while waiting; a look costs one stat()."""
 
 
-class Outcome(Enum):
+class RunOutcome(Enum):
     """How a run ended, when it did not end in an error."""
 
     ENDED = "all that was available is committed"
@@ -334,7 +336,7 @@ class Outcome(Enum):
     NOT_WANTED = "not wanted any more"
 
 
-def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
+def run_batches(hands: RunContext, claimed: WriterClaim) -> RunOutcome:
     """Work batch after batch.
 
     1. Audit and plan.
@@ -349,25 +351,25 @@ def run_batches(hands: Hands, claimed: Claimed) -> Outcome:
     heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=hands.run_id)
     with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
         try:
-            batches = Batches(hands, claimed, helper, courier)
+            batches = MicroBatchLoop(hands, claimed, helper, courier)
             outcome = _until_over(batches, hands, claimed, heartbeat)
             batches.end()
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
-            return Outcome.FENCED
+            return RunOutcome.FENCED
         except KafkaError:
             if not hands.stop.is_set():
                 raise
-            return Outcome.STOPPED  # asked to stop while Kafka did not answer
+            return RunOutcome.STOPPED  # asked to stop while Kafka did not answer
         return outcome
 
 
-def _until_over(batches: Batches, hands: Hands, claimed: Claimed, heartbeat: Heartbeat) -> Outcome:
+def _until_over(batches: MicroBatchLoop, hands: RunContext, claimed: WriterClaim, heartbeat: Heartbeat) -> RunOutcome:
     while True:
         began, bounded = time.monotonic(), isinstance(hands.trigger, AvailableNow)
         plan = batches.plan()
         if plan is None and bounded and batches.done():
-            return Outcome.ENDED
+            return RunOutcome.ENDED
         committed = plan is not None and batches.work(plan)
         # A bounded run has nothing to wait for but what it could not read or commit: a leader, a log that settles.
         at_once = plan is not None and ((bounded and committed) or batches.behind(plan))
@@ -376,18 +378,20 @@ def _until_over(batches: Batches, hands: Hands, claimed: Claimed, heartbeat: Hea
             return outcome
 
 
-def _look(hands: Hands, claimed: Claimed, heartbeat: Heartbeat, began: float, *, at_once: bool) -> Outcome | None:
+def _look(
+    hands: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, began: float, *, at_once: bool
+) -> RunOutcome | None:
     """Wait until the next batch is due; say how the run ends if it is to end."""
     pace = hands.trigger.seconds if isinstance(hands.trigger, Every) else IDLE_SECONDS
     due = began if at_once else began + pace
     while True:
         if hands.stop.is_set():
-            return Outcome.STOPPED
-        if (request := asked_to_stop(hands.folders.control, claimed.writer.epoch)) is not None:
-            commit_stop(claimed.output, claimed.writer, request)
-            return Outcome.STOPPED_FOR_GOOD
+            return RunOutcome.STOPPED
+        if (request := read_stop_request(hands.folders.control, claimed.writer.epoch)) is not None:
+            write_stop(claimed.output, claimed.writer, request)
+            return RunOutcome.STOPPED_FOR_GOOD
         if heartbeat.asked_to_hand_over():
-            return Outcome.HANDED_OVER
+            return RunOutcome.HANDED_OVER
         left = due - time.monotonic()
         if left <= 0:
             return None

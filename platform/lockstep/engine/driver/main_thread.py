@@ -26,11 +26,11 @@ ABANDON_SECONDS = 3.0
 """How long abandoned work may take to notice; then its process ends without it."""
 
 
-class Abandoned(Exception):  # not an error: a stop that did not wait for the batch
+class StopTimeout(Exception):  # not an error: a stop that did not wait for the batch
     """The work did not end in time after a stop was asked for; it was left as it was."""
 
 
-class Stopping:
+class StopSignal:
     """Whether a stop is wanted, since when and why. Set once, from any thread or signal handler.
 
     Attributes:
@@ -54,9 +54,9 @@ class Stopping:
         return time.monotonic() - self._since if self.wanted.is_set() else 0.0
 
 
-def run_beside(
+def run_off_main_thread(
     work: Callable[[], T],
-    stopping: Stopping,
+    stopping: StopSignal,
     *,
     patience_seconds: float,
     tick: Callable[[], None],
@@ -87,7 +87,7 @@ def run_beside(
             if stopping.seconds() > patience_seconds:
                 abandon()
                 job.ended.wait(ABANDON_SECONDS)
-                raise Abandoned(stopping.reason)
+                raise StopTimeout(stopping.reason)
     return job.result()
 
 
@@ -118,7 +118,7 @@ class _Job(Generic[T]):
 
 
 @contextmanager
-def _signals_to(stopping: Stopping) -> Iterator[None]:
+def _signals_to(stopping: StopSignal) -> Iterator[None]:
     """SIGINT and SIGTERM ask for a stop while this lasts. Off the main thread nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lockstep.engine.driver.alarms import Stall
-from lockstep.engine.protocol import BinFacts, RangeFacts
+from lockstep.engine.driver.alarms import StuckTransaction
+from lockstep.engine.protocol import RangeResult, TaskResult
 
 
-class Restart(msgspec.Struct, frozen=True):
+class RunStart(msgspec.Struct, frozen=True):
     """How a run began.
 
     Attributes:
@@ -69,8 +69,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     commit_seconds: float
     headroom_seconds: float | None = None
-    restart: Restart | None = None
-    stalls: tuple[Stall, ...] = ()
+    restart: RunStart | None = None
+    stalls: tuple[StuckTransaction, ...] = ()
 
 
 class Window(msgspec.Struct):
@@ -112,7 +112,7 @@ class Window(msgspec.Struct):
     def _completeness(self) -> dict[str, float]:
         offsets = sum(report.offsets for report in self.reports)
         accounted = sum(report.accounted for report in self.reports)
-        return {"completeness_percent": completeness_percent(accounted, offsets)} if offsets else {}
+        return {"completeness_percent": compute_completeness_percent(accounted, offsets)} if offsets else {}
 
     def _freshness(self) -> dict[str, float]:
         fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
@@ -140,13 +140,13 @@ class Window(msgspec.Struct):
         return {"restart_cause": began.cause, **gap}
 
 
-def completeness_percent(accounted: int, offsets: int) -> float:
+def compute_completeness_percent(accounted: int, offsets: int) -> float:
     """The part of the offsets read that is accounted for. Cut, not rounded: 100 means all of them."""
     return accounted * 100_000 // offsets / 1000
 
 
-def batch_report(
-    bins: Sequence[BinFacts],
+def make_batch_report(
+    bins: Sequence[TaskResult],
     *,
     batch: int,
     epoch: int,
@@ -170,7 +170,7 @@ def batch_report(
         holes=holes,
         topics=topics,
         lag_messages=lag_messages,
-        freshness_seconds=freshness_seconds(facts),
+        freshness_seconds=compute_freshness_seconds(facts),
         batch_seconds=batch_seconds,
         cpu_seconds=sum(item.cpu_seconds for item in facts),
         state_bytes=sum(item.state_bytes for item in facts),
@@ -179,7 +179,7 @@ def batch_report(
     )
 
 
-def freshness_seconds(facts: Sequence[RangeFacts]) -> float | None:
+def compute_freshness_seconds(facts: Sequence[RangeResult]) -> float | None:
     """Age of the newest message of a batch, by Kafka's timestamp; None when none has one."""
     newest = max((item.newest_timestamp_ms or 0 for item in facts), default=0)
     return max(0.0, time.time() - newest / 1000) if newest > 0 else None

@@ -14,9 +14,9 @@ from typing import TypeVar, cast
 import msgspec
 
 from lockstep.declare.options import EventTime
-from lockstep.engine.protocol import Learned, PlannedRange, Position
-from lockstep.integrity.base import microseconds
-from lockstep.kafka.admin import Ends
+from lockstep.engine.protocol import LearnedRates, PlannedRange, Position
+from lockstep.integrity.base import to_microseconds
+from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.finding import Key
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ UNEVEN_FILE_RATIO = 0.15
 the sizes of the batches before do not tell."""
 
 
-def pack(
+def pack_bins(
     items: Sequence[T], key: Callable[[T], Key], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]
 ) -> tuple[tuple[T, ...], ...]:
     """Put items, in order of their keys, into at most `count` bins, each of which keeps that order."""
@@ -48,7 +48,7 @@ def pack(
     return tuple(tuple(sorted(group, key=key)) for group in bins if group)
 
 
-def even(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
+def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
     """Whether each bin comes close to the size that a file is to have."""
     loads = [sum(sizes[item] for item in group) for group in bins]
     return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
@@ -98,11 +98,11 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     commit_hour: str
     positions: tuple[Position, ...]
-    ends: Mapping[Key, Ends]
+    ends: Mapping[Key, PartitionOffsets]
     stop_at: Mapping[Key, int] = {}
     messages_max: int
     cores: int
-    learned: Learned = Learned()
+    learned: LearnedRates = LearnedRates()
     goal: FileGoal | None = None
     planned_at_us: int = 0
     silent: Mapping[Key, int] = {}
@@ -178,7 +178,7 @@ def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bi
     return (tuple(sorted((*first, *silent), key=lambda item: item.position.key)), *rest)
 
 
-def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
+def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
     """Share `most` messages in proportion to what waits, at least a tenth of an equal share each."""
     total = sum(waiting.values())
     if total <= most:
@@ -189,10 +189,10 @@ def admit(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
 
 def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """A batch of at most so many messages, over the cores."""
-    ranges = _ranges(admit(_in_turn(lagging, given), given.messages_max), given)
+    ranges = _ranges(share_batch(_in_turn(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
-    return pack(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+    return pack_bins(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
 
 
 def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
@@ -227,12 +227,12 @@ def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     full = min(given.cores, int(waiting_bytes // goal.target_bytes))
     for count in range(full, 0, -1):
         most = int(sum(lagging.values()) * count * goal.target_bytes / waiting_bytes)
-        ranges = _ranges(admit(lagging, most), given)
+        ranges = _ranges(share_batch(lagging, most), given)
         sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
-        bins = pack(ranges, _key, sizes, count, given.learned.bins_before)
-        if count == 1 or even(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
+        bins = pack_bins(ranges, _key, sizes, count, given.learned.bins_before)
+        if count == 1 or is_balanced(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
-    ranges = _ranges(lagging if each else admit(lagging, given.messages_max), given)
+    ranges = _ranges(lagging if each else share_batch(lagging, given.messages_max), given)
     enough_to_learn = not each and sum(lagging.values()) >= given.messages_max
     due = goal.left_seconds <= sum(_seconds(item, given) for item in ranges)
     return (tuple(ranges),) if ranges and (due or enough_to_learn) else ()
@@ -262,7 +262,7 @@ def _seconds(item: PlannedRange, given: PlanInput) -> float:
     return item.messages * max(rate, 1e-9)
 
 
-def hour_of(clock_hour: str, head_hour: str, closed_hour: str) -> str:
+def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str:
     """The hour of the next batch: the log closes hours, not the clock.
 
     Args:
@@ -270,16 +270,16 @@ def hour_of(clock_hour: str, head_hour: str, closed_hour: str) -> str:
         head_hour: Hour of the last batch; empty before the first.
         closed_hour: Newest closed hour; empty while none is.
     """
-    after_closed = next_hour(closed_hour) if closed_hour else ""
+    after_closed = compute_next_hour(closed_hour) if closed_hour else ""
     return max(clock_hour, head_hour, after_closed)
 
 
-def clock_hour() -> str:
+def find_current_hour() -> str:
     """The hour of this machine's clock, "YYYY-MM-DDTHH" UTC."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H")
 
 
-def next_hour(hour: str) -> str:
+def compute_next_hour(hour: str) -> str:
     """The hour after one, "YYYY-MM-DDTHH" UTC."""
     moment = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
     return moment.strftime("%Y-%m-%dT%H")
@@ -290,7 +290,7 @@ IDLE_SECONDS = 1.0
 committed does not pause. A look at Kafka costs some 10 ms of CPU."""
 
 
-class Waits(msgspec.Struct, frozen=True):
+class BacklogClock(msgspec.Struct, frozen=True):
     """Since when something waits.
 
     Attributes:
@@ -300,33 +300,37 @@ class Waits(msgspec.Struct, frozen=True):
 
     since: float = -math.inf
 
-    def looked(self, lag_messages: int, now: float) -> Waits:
+    def looked(self, lag_messages: int, now: float) -> BacklogClock:
         """After a look at Kafka."""
         if lag_messages == 0:
-            return Waits(math.inf)
-        return Waits(min(self.since, now))
+            return BacklogClock(math.inf)
+        return BacklogClock(min(self.since, now))
 
-    def planned(self, share: float, now: float) -> Waits:
+    def planned(self, share: float, now: float) -> BacklogClock:
         """After a batch took a share, from 0 to 1, of what waited: the oldest of each partition went first."""
         if math.isinf(self.since) or share >= 1:
-            return Waits(now)
-        return Waits(self.since + share * (now - self.since))
+            return BacklogClock(now)
+        return BacklogClock(self.since + share * (now - self.since))
 
     def left_seconds(self, at_most: float, now: float) -> float:
         """Time until the oldest message has waited long enough."""
         return self.since + at_most - now
 
 
-class Silence:
+class IdlePartitions:
     """How long each partition has been silent, by this machine's monotonic clock."""
 
     def __init__(self, event_time: EventTime) -> None:
         advance = event_time.idle_advance
-        self._advance_us = None if advance is None else microseconds(advance)
+        self._advance_us = None if advance is None else to_microseconds(advance)
         self._since: dict[Key, tuple[int, float]] = {}
 
     def moved_on(
-        self, positions: Mapping[Key, Position], ends: Mapping[Key, Ends], now_us: int, clock: float | None = None
+        self,
+        positions: Mapping[Key, Position],
+        ends: Mapping[Key, PartitionOffsets],
+        now_us: int,
+        clock: float | None = None,
     ) -> dict[Key, int]:
         """The watermarks of silent partitions; each moves on once in the time that makes it silent.
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from lockstep.engine.driver.alarms import headroom_seconds
+from lockstep.engine.driver.alarms import compute_headroom_seconds
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.protocol import BinFacts, Learned, Position, RangeFacts, event_time
-from lockstep.integrity.base import EPOCH, microseconds
-from lockstep.kafka.admin import ClusterView, Ends, Topic
-from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED, Known
+from lockstep.engine.protocol import LearnedRates, Position, RangeResult, TaskResult, to_event_time
+from lockstep.integrity.base import EPOCH, to_microseconds
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED, KnownPosition
 from lockstep.model.finding import Finding, Hole, Key
-from lockstep.state.changelog import SectionRef
+from lockstep.state.changelog import SegmentRef
 from lockstep.table.ledger import Accepted, LedgerRow
 
 _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
@@ -26,7 +26,7 @@ _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
     ),
     0,
 )
-NO_ENDS = Ends(start=-1, stable_end=-1, high_watermark=-1)
+NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
 
 
 class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +41,9 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_us: int | None = None
 
 
-def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) -> LedgerRow:
+def make_ledger_row(identity: BatchIdentity, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was worked on."""
-    quiet = quiet_row(identity, msgspec.structs.replace(facts.range.position, state=facts.state), ends)
+    quiet = make_unchanged_row(identity, msgspec.structs.replace(facts.range.position, state=facts.state), ends)
     counts = facts.counts
     return msgspec.structs.replace(
         quiet,
@@ -61,7 +61,7 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         released=counts.released,
         late=counts.late,
         timer_rows=counts.timer_rows,
-        watermark=event_time(facts.watermark_us),
+        watermark=to_event_time(facts.watermark_us),
         rows_emitted=facts.rows_emitted,
         accepted=_accepted(facts),
         suspended_from=facts.suspended_from,
@@ -69,34 +69,37 @@ def ledger_row(identity: BatchIdentity, facts: RangeFacts, ends: Ends | None) ->
         catching_up=quiet.catching_up and facts.until == quiet.start,
         holes=list(facts.holes),
         leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
-        first_event_time=event_time(facts.first_event_time_us),
-        last_event_time=event_time(facts.last_event_time_us),
-        newest_timestamp=event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
+        first_event_time=to_event_time(facts.first_event_time_us),
+        last_event_time=to_event_time(facts.last_event_time_us),
+        newest_timestamp=to_event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
         cpu_seconds=facts.cpu_seconds,
         state_bytes=facts.state_bytes,
     )
 
 
-def ledger_rows(
-    identity: BatchIdentity, facts: Iterable[RangeFacts], quiet: Iterable[Position], ends: Mapping[Key, Ends]
+def make_ledger_rows(
+    identity: BatchIdentity,
+    facts: Iterable[RangeResult],
+    quiet: Iterable[Position],
+    ends: Mapping[Key, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of the partitions that were worked on, and of those that stay where they are."""
-    worked = [ledger_row(identity, item, ends.get(item.range.position.key)) for item in facts]
-    return worked + [quiet_row(identity, position, ends.get(position.key)) for position in quiet]
+    worked = [make_ledger_row(identity, item, ends.get(item.range.position.key)) for item in facts]
+    return worked + [make_unchanged_row(identity, position, ends.get(position.key)) for position in quiet]
 
 
-def carried(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
+def make_retired_row(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
     """The row that carries the position of a partition that is not subscribed any more."""
-    quiet = quiet_row(identity, position_of(row), None)
+    quiet = make_unchanged_row(identity, read_position(row), None)
     return msgspec.structs.replace(quiet, retired=row.retired)
 
 
-def with_lost(row: LedgerRow, lost: Hole | None) -> LedgerRow:
+def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
     """The row with offsets in front of it that were gone before they were read."""
     return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
-def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) -> LedgerRow:
+def make_unchanged_row(identity: BatchIdentity, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that stays where it is: part of a full set of positions."""
     seen = ends or NO_ENDS
     return LedgerRow(
@@ -113,9 +116,9 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
         high_watermark=seen.high_watermark,
         **_NOTHING_READ,
         suspended_from=position.suspended_from,
-        watermark=event_time(position.watermark_us),
+        watermark=to_event_time(position.watermark_us),
         rows_emitted=position.rows_emitted,
-        planned_at=event_time(identity.planned_at_us),
+        planned_at=to_event_time(identity.planned_at_us),
         suspended_sessions=list(position.suspended_sessions),
         catching_up=position.catching_up,
         holes=[],
@@ -132,7 +135,7 @@ def quiet_row(identity: BatchIdentity, position: Position, ends: Ends | None) ->
     )
 
 
-def advanced(position: Position, facts: RangeFacts) -> Position:
+def advance_position(position: Position, facts: RangeResult) -> Position:
     """The position after a batch."""
     return msgspec.structs.replace(
         position,
@@ -147,11 +150,11 @@ def advanced(position: Position, facts: RangeFacts) -> Position:
     )
 
 
-def position_of(row: LedgerRow) -> Position:
+def read_position(row: LedgerRow) -> Position:
     """The position that a ledger row leaves."""
     section = None
     if row.state_file is not None and row.state_start is not None and row.state_length is not None:
-        section = SectionRef(file=row.state_file, start=row.state_start, length=row.state_length)
+        section = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
     return Position(
         topic=row.topic,
         topic_id=row.topic_id,
@@ -160,14 +163,14 @@ def position_of(row: LedgerRow) -> Position:
         leader_epoch=row.leader_epoch,
         state=section,
         suspended_from=row.suspended_from,
-        watermark_us=None if row.watermark is None else microseconds(row.watermark - EPOCH),
+        watermark_us=None if row.watermark is None else to_microseconds(row.watermark - EPOCH),
         rows_emitted=row.rows_emitted,
         suspended_sessions=tuple(row.suspended_sessions),
         catching_up=row.catching_up,
     )
 
 
-def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, Position]:
+def find_initial_positions(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, Position]:
     """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
 
     A new topic is taken whole or, while one of its partitions has no leader and so no first
@@ -181,14 +184,14 @@ def subscribed(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, P
         whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
-                position = position_of(known[key])
+                position = read_position(known[key])
                 found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
             elif whole:
-                found[key] = first_position(topic, key, view.ends[key])
+                found[key] = find_first_position(topic, key, view.ends[key])
     return found
 
 
-def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
+def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets) -> Position:
     """Where a partition is read from that was never read: its first offset."""
     topic_id, partition = key
     return Position(
@@ -200,7 +203,7 @@ def first_position(topic: Topic, key: Key, ends: Ends) -> Position:
     )
 
 
-def _accepted(facts: RangeFacts) -> list[Accepted]:
+def _accepted(facts: RangeResult) -> list[Accepted]:
     """The losses that the declaration accepts, as the ledger tells them."""
     who, why = "the declaration", "Suspend(accept_loss=True)"
     return [
@@ -217,7 +220,7 @@ def _accepted(facts: RangeFacts) -> list[Accepted]:
     ]
 
 
-def lag_messages(positions: Iterable[Position], ends: Mapping[Key, Ends]) -> int:
+def compute_lag_messages(positions: Iterable[Position], ends: Mapping[Key, PartitionOffsets]) -> int:
     """Offsets between the positions and the high watermarks."""
     return sum(max(0, ends[p.key].high_watermark - p.next_offset) for p in positions if p.key in ends)
 
@@ -251,12 +254,12 @@ class Subscription:
             view: Kafka's topics of the stream now.
             selected: Names of topics in the ledger that the stream's pattern still selects.
         """
-        self.positions = subscribed(known, view)
+        self.positions = find_initial_positions(known, view)
         self.is_unsaved = False
         self.is_new = not self.positions.keys() <= known.keys()
         self._others = {key: row for key, row in known.items() if key not in self.positions}
         self._gone = {
-            key: Known(row.topic, row.until)
+            key: KnownPosition(row.topic, row.until)
             for key, row in self._others.items()
             if row.topic in selected and not row.retired
         }
@@ -272,27 +275,27 @@ class Subscription:
         }
 
     @property
-    def known(self) -> dict[Key, Known]:
+    def known(self) -> dict[Key, KnownPosition]:
         """What an audit compares with Kafka: partitions that are read, and those that are gone."""
         return self._gone | {k: _known(p) for k, p in self.positions.items()}
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> LearnedRates:
         """What the batches of this run have shown of each partition."""
-        return Learned(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
+        return LearnedRates(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
 
     def stands_at(self, ends: Mapping[Key, int]) -> bool:
         """Whether all partitions have reached these offsets."""
         return all(p.next_offset >= ends.get(key, p.next_offset) for key, p in self.positions.items())
 
-    def lag_messages(self, ends: Mapping[Key, Ends]) -> int:
+    def lag_messages(self, ends: Mapping[Key, PartitionOffsets]) -> int:
         """Offsets between the positions and the high watermarks."""
-        return lag_messages(self.positions.values(), ends)
+        return compute_lag_messages(self.positions.values(), ends)
 
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
         """Time until retention removes a message that is not committed; see `headroom`."""
         places = {key: position.next_offset for key, position in self.positions.items()}
-        return headroom_seconds(places, self._newest_ms, view, now_ms)
+        return compute_headroom_seconds(places, self._newest_ms, view, now_ms)
 
     def remember(self, plan: BatchPlan) -> None:
         """Keep the bins of a plan, so that the next one leaves partitions where their hot state lies."""
@@ -305,7 +308,7 @@ class Subscription:
             keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
             if all(key in view.ends for key in keys):
                 LOG.info("new topic %s: read from its first offset", topic.name)
-                self.positions |= {key: first_position(topic, key, view.ends[key]) for key in keys}
+                self.positions |= {key: find_first_position(topic, key, view.ends[key]) for key in keys}
                 self.is_unsaved = True
 
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
@@ -323,7 +326,7 @@ class Subscription:
         elif finding.cause == TRUNCATED and key in self.positions:
             self._cut(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
-            self.positions[key] = first_position(view.topics[finding.topic], key, view.ends[key])
+            self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key])
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
                 self._move(sibling, self.positions[sibling].next_offset, suspend=True)
         elif finding.cause == RECREATED and self._begun_anew(finding, view):
@@ -370,20 +373,20 @@ class Subscription:
             return False
         for key in keys:
             if key not in self.positions:
-                self.positions[key] = first_position(topic, key, view.ends[key])
+                self.positions[key] = find_first_position(topic, key, view.ends[key])
         return True
 
     def ledger_rows(
-        self, identity: BatchIdentity, facts: Sequence[RangeFacts], ends: Mapping[Key, Ends], *, full: bool
+        self, identity: BatchIdentity, facts: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
     ) -> list[LedgerRow]:
         """The ledger rows of a batch; of all partitions ever read, when it is to be a full set."""
         worked = {item.range.position.key for item in facts}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
-        rows = ledger_rows(identity, facts, quiet, ends)
-        rows += [carried(identity, row) for row in self._others.values() if full]
-        return [with_lost(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
+        rows = make_ledger_rows(identity, facts, quiet, ends)
+        rows += [make_retired_row(identity, row) for row in self._others.values() if full]
+        return [with_expired_range(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
-    def advance(self, bins: Iterable[BinFacts]) -> None:
+    def advance(self, bins: Iterable[TaskResult]) -> None:
         """Move the positions to where a committed batch ended, and learn from it."""
         if self.is_unsaved:
             self._lost.clear()  # such a batch has a row of every partition
@@ -393,14 +396,14 @@ class Subscription:
                 self._advance(item)
             self._learn(group)
 
-    def _advance(self, facts: RangeFacts) -> None:
+    def _advance(self, facts: RangeResult) -> None:
         key = facts.range.position.key
         self._lost.pop(key, None)
-        self.positions[key] = advanced(facts.range.position, facts)
+        self.positions[key] = advance_position(facts.range.position, facts)
         if facts.trouble is not None:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
 
-    def _learn(self, group: BinFacts) -> None:
+    def _learn(self, group: TaskResult) -> None:
         """What a bin shows of its partitions; a small one shows little more than its fixed costs."""
         size, rows = sum(file.size for file in group.files), sum(file.rows for file in group.files)
         large = sum(item.counts.messages for item in group.ranges) >= TELLING_MESSAGES
@@ -412,8 +415,8 @@ class Subscription:
                 _learn(self._bytes, key, item.rows * size / rows / messages)
 
 
-def _known(position: Position) -> Known:
-    return Known(position.topic, position.next_offset, position.catching_up, position.leader_epoch)
+def _known(position: Position) -> KnownPosition:
+    return KnownPosition(position.topic, position.next_offset, position.catching_up, position.leader_epoch)
 
 
 def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:

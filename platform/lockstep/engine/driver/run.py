@@ -9,21 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.declare.decoders.schema_registry import HttpRegistry, refuse_without_registry
+from lockstep.declare.decoders.schema_registry import HttpRegistry, check_registry
 from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.committer import refuse_lost_table
-from lockstep.engine.driver.context import Hands
+from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import run_heartbeat
-from lockstep.engine.driver.loop import Outcome, run_batches
+from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.engine.driver.spark_job import spark_runner, warm_up
-from lockstep.engine.driver.startup import BY_HAND, Approach, Launch, NotWanted
-from lockstep.engine.protocol import Job
+from lockstep.engine.driver.spark_job import make_spark_runner, warm_up
+from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, WriterStartup
+from lockstep.engine.protocol import JobSpec
 from lockstep.errors import Fenced
-from lockstep.kafka.admin import Discovery
-from lockstep.kafka.client import admin_client, reader_configuration
-from lockstep.kafka.consumer_group import Group
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client, make_reader_configuration
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.settings import RegistrySettings, Settings
 from lockstep.spark.session import await_executor
 from lockstep.table.layout import StreamFolders
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-def registry_for(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
+def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
     """The registry of the installation; None where it has none.
 
     Raises:
         SettingsError: The stream's decoder needs one, and nobody names any.
     """
-    registry = registry_of(settings)
-    refuse_without_registry(stream.decoder.connected(registry))
+    registry = make_registry(settings)
+    check_registry(stream.decoder.connected(registry))
     return registry
 
 
-def registry_of(settings: RegistrySettings) -> HttpRegistry | None:
+def make_registry(settings: RegistrySettings) -> HttpRegistry | None:
     """The registry that the settings name."""
     if not settings.url:
         return None
@@ -68,7 +68,7 @@ def run_stream(
     trigger: Trigger | None = None,
     report: Callable[[BatchReport], None] = lambda _: None,
     launch: Launch = BY_HAND,
-) -> Outcome:
+) -> RunOutcome:
     """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
 
     The run counts in a liveness file of its own from here to its end, so that observers see it before it claims.
@@ -97,26 +97,26 @@ def run_stream(
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
     with run_heartbeat(folders.control, launch.run_id):
-        discovery = Discovery(admin_client(settings.kafka), settings.kafka.timeout_seconds)
-        job, group = job_of(stream, settings, folders), Group(settings.kafka, stream.name)
-        refuse_lost_table(stream, folders, discovery, group)
+        discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        job, group = make_job(stream, settings, folders), ConsumerGroup(settings.kafka, stream.name)
+        check_table_present(stream, folders, discovery, group)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
-            approach = Approach(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+            approach = WriterStartup(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
             context = _warm_context(spark, job, stop)
             claimed = approach.claim(cancelled=stop.is_set)
         except Fenced:
-            return Outcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
+            return RunOutcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
         except NotWanted as changed:
             LOG.warning("%s: this run was asked for before that, and ends", changed)
-            return Outcome.NOT_WANTED
-        hands = Hands(
+            return RunOutcome.NOT_WANTED
+        hands = RunContext(
             stream=stream,
             trigger=trigger,
             folders=folders,
             discovery=discovery,
             group=group,
-            runner=spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
+            runner=make_spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
             cores=lambda: context.defaultParallelism,
             stop=stop,
             report=report,
@@ -127,7 +127,7 @@ def run_stream(
         return run_batches(hands, claimed)
 
 
-def _warm_context(spark: Callable[[], SparkContext], job: Job, stop: threading.Event) -> SparkContext:
+def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
     """Spark with an executor that has loaded the stream."""
     context = spark()
     await_executor(context, cancelled=stop.is_set)
@@ -140,25 +140,25 @@ def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
     return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
 
 
-def job_of(stream: AnyStream, settings: Settings, folders: StreamFolders) -> Job:
+def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders) -> JobSpec:
     """What the tasks of a run share.
 
     Raises:
         SettingsError: The stream's decoder needs a schema registry, and none is set.
     """
-    return Job(
+    return JobSpec(
         stream=stream.shipped(),
-        kafka=reader_configuration(settings.kafka),
+        kafka=make_reader_configuration(settings.kafka),
         table=folders.table,
         quarantine=folders.quarantine,
         late=folders.late,
         state=folders.state,
         hot=settings.local_root / "state",
-        registry=registry_for(stream, settings.registry),
+        registry=require_registry(stream, settings.registry),
     )
 
 
-def import_roots(stream: AnyStream) -> tuple[Path, ...]:
+def find_import_roots(stream: AnyStream) -> tuple[Path, ...]:
     """Folders that executors need on their import path to load the stream's module."""
     module = sys.modules[type(stream.transform).__module__]
     if module.__file__ is None:

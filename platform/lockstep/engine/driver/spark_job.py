@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.executor.task import run_bin, run_bins
-from lockstep.engine.protocol import BinFacts, BinTask, Failed, Job, PlannedRange
+from lockstep.engine.executor.task import run_task, run_tasks
+from lockstep.engine.protocol import JobSpec, PlannedRange, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Key
 from lockstep.spark.session import is_local
@@ -40,7 +40,7 @@ T = TypeVar("T")
 AGAIN_SECONDS = 0.5
 
 
-class BatchOverdue(LockstepError):
+class BatchTimeout(LockstepError):
     """A batch was not worked by its deadline; nothing of it is committed.
 
     Attributes:
@@ -56,7 +56,7 @@ class BatchOverdue(LockstepError):
         self.seconds = seconds
 
 
-def worked_within(context: SparkContext, seconds: float | None, work: Callable[[], T]) -> T:
+def run_with_deadline(context: SparkContext, seconds: float | None, work: Callable[[], T]) -> T:
     """What `work` gives; it runs Spark jobs on this thread, which are cancelled past the deadline.
 
     Args:
@@ -85,31 +85,31 @@ def worked_within(context: SparkContext, seconds: float | None, work: Callable[[
         return work()
     except Exception as error:
         if overdue.is_set():
-            raise BatchOverdue(seconds) from error
+            raise BatchTimeout(seconds) from error
         raise
     finally:
         over.set()
         context.removeJobTag(tag)
 
 
-Runner = Callable[[BatchPlan], Sequence[BinFacts]]
+Runner = Callable[[BatchPlan], Sequence[TaskResult]]
 """Runs all bins of a plan and gives their facts, in the order of the bins."""
 
 
-def spark_runner(context: SparkContext, job: Job, *, seconds_max: float | None = None) -> Runner:
+def make_spark_runner(context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> Runner:
     """Bins as tasks of a Spark job, which retries them and spreads them over executors.
 
     Args:
         context: Runs the jobs; each on the thread that calls the runner.
         job: What the tasks share.
-        seconds_max: Hard deadline of a batch, past which the runner raises `BatchOverdue`; None for none.
+        seconds_max: Hard deadline of a batch, past which the runner raises `BatchTimeout`; None for none.
     """
-    work = partial(run_bins if is_local(str(context.master)) else run_bins_elsewhere, job)
+    work = partial(run_tasks if is_local(str(context.master)) else run_tasks_remote, job)
 
-    def run(plan: BatchPlan) -> Sequence[BinFacts]:
-        tasks = [msgspec.msgpack.encode(task) for task in bin_tasks(plan)]
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         bins = context.parallelize(tasks, len(tasks)).mapPartitions(work)
-        facts = worked_within(context, seconds_max, bins.collect)
+        facts = run_with_deadline(context, seconds_max, bins.collect)
         return [_facts(encoded) for encoded in facts]
 
     return run
@@ -129,35 +129,35 @@ def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
         yield str(pickle.loads(stream).name)  # noqa: S301  # our own driver's
 
 
-def run_bins_elsewhere(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
-    """As `run_bins`, on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT goes first."""
+def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
+    """As `run_tasks`, on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT goes first."""
     root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
-    return run_bins(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
+    return run_tasks(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
 
 
-def local_runner(job: Job) -> Runner:
+def make_local_runner(job: JobSpec) -> Runner:
     """Bins one after another in this process, for tools that need no Spark."""
 
-    def run(plan: BatchPlan) -> Sequence[BinFacts]:
-        return [run_bin(job, task) for task in bin_tasks(plan)]
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        return [run_task(job, task) for task in make_tasks(plan)]
 
     return run
 
 
-def _facts(encoded: bytes) -> BinFacts:
+def _facts(encoded: bytes) -> TaskResult:
     outcome = _OUTCOMES.decode(encoded)
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, TaskFailure):
         raise cast("LockstepError", pickle.loads(outcome.error))  # noqa: S301  # our own task's
     return outcome
 
 
-_OUTCOMES: msgspec.msgpack.Decoder[BinFacts | Failed] = msgspec.msgpack.Decoder(BinFacts | Failed)
+_OUTCOMES: msgspec.msgpack.Decoder[TaskResult | TaskFailure] = msgspec.msgpack.Decoder(TaskResult | TaskFailure)
 
 
-def bin_tasks(plan: BatchPlan) -> list[BinTask]:
+def make_tasks(plan: BatchPlan) -> list[TaskSpec]:
     """The tasks of a plan."""
     return [
-        BinTask(
+        TaskSpec(
             generation=plan.generation,
             epoch=plan.epoch,
             number=plan.number,
@@ -192,7 +192,7 @@ class Suspect(msgspec.Struct, frozen=True):
     controls: int = 0
 
 
-class Isolation(msgspec.Struct, frozen=True):
+class PoisonMessageSearch(msgspec.Struct, frozen=True):
     """What the failures so far have shown.
 
     Attributes:
@@ -215,7 +215,7 @@ class Isolation(msgspec.Struct, frozen=True):
         """Whether a job only shows that it works without a message: what it did does not count yet."""
         return any(item.killing and not self._is_proven(item) for item in _ranges(part))
 
-    def worked(self, part: BatchPlan) -> Isolation:
+    def worked(self, part: BatchPlan) -> PoisonMessageSearch:
         """After a job that did not fail: a suspect's next one takes all that is left of what failed.
 
         After a control it is the message again.
@@ -227,9 +227,9 @@ class Isolation(msgspec.Struct, frozen=True):
                 suspects[item.position.key] = Suspect(suspect.until, 1, controls=suspect.controls + 1)
             elif suspect is not None and item.until < suspect.until:
                 suspects[item.position.key] = Suspect(suspect.until, suspect.until - item.until)
-        return Isolation(0, suspects)
+        return PoisonMessageSearch(0, suspects)
 
-    def failed(self, part: BatchPlan) -> Isolation | None:
+    def failed(self, part: BatchPlan) -> PoisonMessageSearch | None:
         """After a job that failed; None when it failed without the message that was blamed: none is to blame."""
         ranges = _ranges(part)
         known = [item for item in ranges if item.position.key in self.suspects]
@@ -237,11 +237,11 @@ class Isolation(msgspec.Struct, frozen=True):
             (item,) = known
             nobody = item.killing or not item.messages
             blamed = _blamed(item, self.suspects[item.position.key].controls)
-            return None if nobody else Isolation(self.failures, {**self.suspects, **blamed})
+            return None if nobody else PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
         halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}
-        return Isolation(0, {**self.suspects, **halved})
+        return PoisonMessageSearch(0, {**self.suspects, **halved})
 
     def _is_proven(self, item: PlannedRange) -> bool:
         suspect = self.suspects.get(item.position.key)

@@ -13,32 +13,32 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.declare.transform import migration_of
-from lockstep.engine.driver.handover import Phase, Takeover, ask_to_hand_over, pulse, writer_lives
-from lockstep.engine.driver.positions import position_of
+from lockstep.declare.transform import find_migration
+from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
+from lockstep.engine.driver.positions import read_position
 from lockstep.errors import Fenced, LockstepError, StreamHeld, TableError
 from lockstep.integrity.base import Fault, IntegrityClass
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import compacted
+from lockstep.kafka.audit import find_compacted
 from lockstep.model.finding import Key
-from lockstep.model.state_types import Shape
-from lockstep.model.table_schema import table_schema
+from lockstep.model.state_types import StateTypeSchema
+from lockstep.model.table_schema import make_table_schema
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.state.codec import StateSchema
-from lockstep.state.values import versions_of
+from lockstep.state.values import read_versions
 from lockstep.table import commit, side_tables
-from lockstep.table.commit import Landed, OutputLog
-from lockstep.table.create import grow_tables, open_tables
+from lockstep.table.commit import Committed, OutputLog
+from lockstep.table.create import evolve_tables, open_tables
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, positions
-from lockstep.table.parquet import named_files, some, wrong_files
-from lockstep.table.schema_evolution import defaulted_columns
+from lockstep.table.ledger import LedgerRow, read_positions
+from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
+from lockstep.table.schema_evolution import find_defaulted_columns
 
 
-def refuse_changed_state(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
+def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
     """Compare the declared state type with the types of all that is stored.
 
     Args:
@@ -52,7 +52,7 @@ def refuse_changed_state(stream: AnyStream, folders: StreamFolders, rows: Iterab
     Raises:
         StateTypeChanged: Something is stored that today's type cannot read, and there is no `migrate`.
     """
-    schema: StateSchema[object] = StateSchema(stream.types.state, migration_of(stream.transform))
+    schema: StateSchema[object] = StateSchema(stream.types.state, find_migration(stream.transform))
     migrated: dict[str, None] = {}
     for shapes, where in _stored(folders, rows):
         schema.accept(shapes, where)
@@ -61,17 +61,17 @@ def refuse_changed_state(stream: AnyStream, folders: StreamFolders, rows: Iterab
     return tuple(migrated)
 
 
-def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, Shape], str]]:
+def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, StateTypeSchema], str]]:
     """The shapes of each partition's state. What cannot be read is left to the task that needs it, to say so."""
     for row in rows:
-        section = position_of(row).state
+        section = read_position(row).state
         if section is None:
             continue
         try:
             header = read_header(folders.state, section)
         except StateDamaged:
             continue
-        yield versions_of(header).shapes, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+        yield read_versions(header).shapes, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
 
 
 LOG = logging.getLogger("lockstep")
@@ -108,7 +108,7 @@ class NotWanted(Exception):  # not an error: the desired state changed between t
     """A run that somebody stopped before it claimed, or an automatic one that the desired state does not allow."""
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim gives to the loop.
 
     Attributes:
@@ -128,7 +128,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     side_forwarded: bool
 
 
-class Approach:
+class WriterStartup:
     """Looks for a living writer while the Spark session starts, so that a restart waits only once."""
 
     def __init__(
@@ -150,17 +150,17 @@ class Approach:
         """
         self._launch, self._never_ending = launch, never_ending
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
-        self._schema, self._defaulted = table_schema(stream.types.row), defaulted_columns(stream.types.row)
+        self._schema, self._defaulted = make_table_schema(stream.types.row), find_defaulted_columns(stream.types.row)
         keeps_late = stream.integrity.keeps_late
         self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
         self.head = self.output.base().head
         self._refuse(self.head)
-        refuse_changed_state(stream, folders, positions(folders, self.head).values())
+        check_state_types(stream, folders, read_positions(folders, self.head).values())
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="approach")
-        self._lives = self._pool.submit(writer_lives, folders.control, self.head.epoch)
+        self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)
 
-    def claim(self, cancelled: Callable[[], bool]) -> Claimed:
+    def claim(self, cancelled: Callable[[], bool]) -> WriterClaim:
         """Become the writer.
 
         1. A living writer is asked to hand over; a dead one is not waited for.
@@ -179,11 +179,11 @@ class Approach:
         writer = commit.Writer(epoch=landed.head.epoch, generation=landed.head.generation)
         forwarded = self._forward(landed.head, writer)
         self._grow(writer)
-        return Claimed(
+        return WriterClaim(
             writer=writer,
             head=landed.head,
             output=self.output,
-            known=positions(self._folders, landed.head),
+            known=read_positions(self._folders, landed.head),
             takeover=takeover,
             side_forwarded=forwarded,
         )
@@ -194,28 +194,30 @@ class Approach:
         if self.head.epoch == 0:
             return Takeover.FIRST
         if lives:
-            return ask_to_hand_over(self._folders.control, self.head.epoch, self._timeout, cancelled)
-        last = pulse(self._folders.control, self.head.epoch)
+            return request_handover(self._folders.control, self.head.epoch, self._timeout, cancelled)
+        last = read_heartbeat(self._folders.control, self.head.epoch)
         return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
 
     def _forward(self, head: Head, writer: commit.Writer) -> bool:
         try:
             return side_tables.SideLogs(self._folders).forward(head)
         except TableError:
-            refuse_overtaken(self.output, writer)
+            check_not_overtaken(self.output, writer)
             raise
 
     def _grow(self, writer: commit.Writer) -> None:
-        if changed := grow_tables(self.output, self._folders, writer, self._schema, self._defaulted):
+        if changed := evolve_tables(self.output, self._folders, writer, self._schema, self._defaulted):
             LOG.info("table of %s: %s", self._folders.stream, changed)
 
-    def _claim(self) -> Landed:
+    def _claim(self) -> Committed:
         desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
-        claim = commit.claim(epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause)
+        claim = commit.commit_claim(
+            epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause
+        )
         return self.output.commit(claim)
 
     def _refuse(self, head: Head) -> None:
-        refuse_halted(head)
+        check_not_halted(head)
         if head.desired is Desired.HELD:
             raise StreamHeld(head.stream, head.reason)
         allowed = not self._launch.automatic or _allowed(head.desired, never_ending=self._never_ending)
@@ -234,7 +236,7 @@ def _allowed(desired: Desired, *, never_ending: bool) -> bool:
     return desired is Desired.RUNNING or (desired is Desired.BOUNDED and not never_ending)
 
 
-def refuse_halted(head: Head) -> None:
+def check_not_halted(head: Head) -> None:
     """A halted stream goes on only after an operator resumed it.
 
     Raises:
@@ -250,14 +252,14 @@ def refuse_torn(folders: StreamFolders) -> None:
     Raises:
         TableError: Files of the table are missing, or of another size.
     """
-    if wrong := wrong_files(named_files(folders.table)):
+    if wrong := find_wrong_files(list_named_files(folders.table)):
         raise TableError(
-            f"{folders.table} names {len(wrong)} files that are missing or of another size: {some(wrong)}",
+            f"{folders.table} names {len(wrong)} files that are missing or of another size: {format_some(wrong)}",
             next_step=f"lockstep repair {folders.stream}; restore them from a copy: readers fail until then",
         )
 
 
-def refuse_overtaken(output: OutputLog, writer: commit.Writer) -> None:
+def check_not_overtaken(output: OutputLog, writer: commit.Writer) -> None:
     """Side tables that are ahead of a writer belong to a newer one.
 
     Raises:
@@ -268,7 +270,7 @@ def refuse_overtaken(output: OutputLog, writer: commit.Writer) -> None:
         raise Fenced(writer.epoch, holder)
 
 
-def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:
+def check_topics_fit(stream: AnyStream, view: ClusterView) -> None:
     """Refuse topics that the stream's class or limits cannot bear.
 
     Raises:
@@ -279,7 +281,7 @@ def refuse_unfit(stream: AnyStream, view: ClusterView) -> None:
             f"pattern {stream.topics.pattern!r} matches {len(view.topics)} topics, the limit is {stream.limits.topics}",
             next_step="correct the pattern, or raise Limits(topics=...) if all of them are meant",
         )
-    unfit = compacted(view)
+    unfit = find_compacted(view)
     if unfit and _needs_every_message(stream.integrity):
         raise LockstepError(
             f"topics {', '.join(unfit)} are compacted: messages in the middle may be gone, which the class cannot bear",

@@ -12,10 +12,10 @@ import msgspec
 from lockstep.declare.decoders.base import Registry
 from lockstep.declare.options import EventTime
 from lockstep.declare.stream import Stream
-from lockstep.declare.transform import Transform, migration_of, overrides
+from lockstep.declare.transform import Transform, find_migration, is_overridden
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Gate
-from lockstep.model.record import Place, Record
+from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateSchema
 from lockstep.table.row_encoder import RowsBuilder
 
@@ -34,13 +34,13 @@ class Hooks(msgspec.Struct, frozen=True):
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
 
 
-def hooks_of(transform: Transform[object, object, msgspec.Struct]) -> Hooks:
+def find_hooks(transform: Transform[object, object, msgspec.Struct]) -> Hooks:
     """The hooks that a transform overrides."""
-    names = [name for name in Hooks.__struct_fields__ if overrides(type(transform), name)]
+    names = [name for name in Hooks.__struct_fields__ if is_overridden(type(transform), name)]
     return Hooks(**{name: getattr(transform, name) for name in names})
 
 
-class Program(msgspec.Struct, frozen=True):
+class CompiledStream(msgspec.Struct, frozen=True):
     """What the fold calls.
 
     Attributes:
@@ -60,7 +60,7 @@ class Program(msgspec.Struct, frozen=True):
     """
 
     decode: Callable[[bytes], object]
-    place: Callable[[object, Record], Place]
+    place: Callable[[object, Record], Envelope]
     open: Callable[[object, Record], object]
     apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     gate_for: Callable[..., Gate]
@@ -86,25 +86,25 @@ class Program(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=8)
-def shipped_program(stream: bytes, registry: Registry | None = None) -> Program:
+def compile_pickled(stream: bytes, registry: Registry | None = None) -> CompiledStream:
     """The program of a pickled declaration; kept in the worker, because building costs milliseconds."""
     declared = cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream))  # noqa: S301  # our own driver's
-    return program(declared, registry)
+    return compile_stream(declared, registry)
 
 
-def program(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> Program:
+def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
     """The program of a declaration, in an installation with this schema registry."""
     transform, types = stream.transform, stream.types
-    return Program(
+    return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),
         place=transform.place,
         open=transform.open,
         apply=transform.apply,
         gate_for=stream.integrity.gate_for,
-        hooks=hooks_of(transform),
+        hooks=find_hooks(transform),
         event_time=stream.event_time,
         integrity=stream.integrity,
-        state=StateSchema(types.state, migration_of(transform)),
+        state=StateSchema(types.state, find_migration(transform)),
         rows=RowsBuilder(types.row),
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,

@@ -7,20 +7,20 @@ from typing import cast
 
 import msgspec
 
-from lockstep.declare.transform import Opened
-from lockstep.engine.executor.compiled_stream import Program
-from lockstep.engine.executor.rejects import Judging, Without
-from lockstep.engine.executor.row_buffer import Emission
+from lockstep.declare.transform import InitialState
+from lockstep.engine.executor.compiled_stream import CompiledStream
+from lockstep.engine.executor.rejects import Exclusions, VerdictHandler
+from lockstep.engine.executor.row_buffer import RowBuffer
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.engine.protocol import Position
-from lockstep.integrity.base import Fault, PartitionTime, microseconds, time_of
+from lockstep.integrity.base import Fault, PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.verdict import Gate, GateState, Judgement
-from lockstep.model.record import Kind, Place, Record
-from lockstep.state.store import Entry, PartitionState
-from lockstep.state.timers import CLOCK, NEVER, Agenda
+from lockstep.model.record import Envelope, Kind, Record
+from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.timers import CLOCK, NEVER, TimerQueue
 
 
-class Clock(msgspec.Struct, array_like=True):
+class SessionClock(msgspec.Struct, array_like=True):
     """What is known of a session's time.
 
     Attributes:
@@ -35,30 +35,30 @@ class Clock(msgspec.Struct, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_CLOCKS = msgspec.msgpack.Decoder(Clock)
+_CLOCKS = msgspec.msgpack.Decoder(SessionClock)
 
 
-class Timing:
+class EventTimers:
     """See the module.
 
     Attributes:
         time: The partition's watermark.
     """
 
-    def __init__(self, program: Program, time: PartitionTime, state: PartitionState[object]) -> None:
+    def __init__(self, program: CompiledStream, time: PartitionTime, state: PartitionState[object]) -> None:
         self.time = time
         self._watermark, self._deadline = program.hooks.watermark, program.hooks.deadline
         idle = program.event_time.session_idle
-        self._idle_us = None if idle is None else microseconds(idle)
+        self._idle_us = None if idle is None else to_microseconds(idle)
         self._arms = program.arms_timers
         self._reserved = state.reserved
-        self._agenda = Agenda(state.reserved) if self._arms else None
-        self._clocks: dict[str, Clock] = {}
+        self._agenda = TimerQueue(state.reserved) if self._arms else None
+        self._clocks: dict[str, SessionClock] = {}
 
-    def see(self, message: object, place: Place, record: Record) -> bool:
+    def see(self, message: object, place: Envelope, record: Record) -> bool:
         """Move the watermark up to what a message says; whether something is due now."""
         if self._watermark is None:
-            self.time.see(time_of(place, record))
+            self.time.see(find_event_time(place, record))
         elif (said := self._watermark(message, record)) is not None:
             self.time.see(said)
         return self.is_due
@@ -72,16 +72,16 @@ class Timing:
         """What is due first: (deadline, session), all of one deadline; empty when nothing is."""
         return [] if self._agenda is None else self._agenda.take(self.time.watermark_us)
 
-    def touch(self, session: str, entry: Entry[object], gate: Gate, place: Place, record: Record) -> None:
+    def touch(self, session: str, entry: SessionEntry[object], gate: Gate, place: Envelope, record: Record) -> None:
         """Note a message of a session, and when something is due for it."""
         if self._arms:
-            clock, happened_us = self.clock(session), time_of(place, record)
+            clock, happened_us = self.clock(session), find_event_time(place, record)
             if not self.time.is_absurd(happened_us):
                 clock.seen_us = max(clock.seen_us, happened_us)
             clock.offset = record.offset
             self._arm(session, clock, self.due_us(session, entry, gate))
 
-    def rearm(self, session: str, entry: Entry[object], gate: Gate) -> None:
+    def rearm(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
         """Note what is due for a session after something was."""
         self.disarm(session)
         self._arm(session, self.clock(session), self.due_us(session, entry, gate))
@@ -90,12 +90,12 @@ class Timing:
         """Nothing is due for a session until its next message."""
         self.clock(session).armed_us = NEVER
 
-    def due_us(self, session: str, entry: Entry[object], gate: Gate) -> int:
+    def due_us(self, session: str, entry: SessionEntry[object], gate: Gate) -> int:
         """The watermark at which something is due for a session; `NEVER` without anything."""
         released = gate.due_us(cast("GateState", entry.gate))
         return min(NEVER if released is None else released, self.timer_us(entry), self.silent_us(session))
 
-    def timer_us(self, entry: Entry[object]) -> int:
+    def timer_us(self, entry: SessionEntry[object]) -> int:
         """When the session's own timer is due; `NEVER` without one."""
         if self._deadline is None or entry.state is None:
             return NEVER
@@ -106,12 +106,12 @@ class Timing:
         """When the session has been silent for too long; `NEVER` where it may be."""
         return NEVER if self._idle_us is None else self.clock(session).seen_us + self._idle_us
 
-    def clock(self, session: str) -> Clock:
+    def clock(self, session: str) -> SessionClock:
         """What is known of a session's time."""
         clock = self._clocks.get(session)
         if clock is None:
             stored = self._reserved.get(_key(session))
-            clock = self._clocks[session] = Clock() if stored is None else _CLOCKS.decode(stored)
+            clock = self._clocks[session] = SessionClock() if stored is None else _CLOCKS.decode(stored)
         return clock
 
     def forget(self, session: str) -> None:
@@ -125,7 +125,7 @@ class Timing:
         for session, clock in self._clocks.items():
             self._reserved.put(_key(session), _ENCODER.encode(clock))
 
-    def _arm(self, session: str, clock: Clock, due_us: int) -> None:
+    def _arm(self, session: str, clock: SessionClock, due_us: int) -> None:
         if self._agenda is not None and due_us < clock.armed_us:
             self._agenda.add(due_us, session)
             clock.armed_us = due_us
@@ -135,7 +135,7 @@ def _key(session: str) -> bytes:
     return CLOCK + session.encode("utf-8", "surrogatepass")
 
 
-class Applying:
+class DeferredEvents:
     """What is applied at one offset, beside or instead of the message there.
 
     Attributes:
@@ -145,14 +145,19 @@ class Applying:
     """
 
     def __init__(
-        self, program: Program, position: Position, sessions: Sessions, judge: Judging, emission: Emission
+        self,
+        program: CompiledStream,
+        position: Position,
+        sessions: Sessions,
+        judge: VerdictHandler,
+        emission: RowBuffer,
     ) -> None:
         self.program = program
         self._position, self._sessions = position, sessions
         self._judge, self._emission = judge, emission
         self._held = sessions.held
-        self.timing: Timing | None = None
-        self.without = Without()
+        self.timing: EventTimers | None = None
+        self.without = Exclusions()
         self.subject: Record | None = None
         self.timer_of: str | None = None
 
@@ -161,13 +166,13 @@ class Applying:
         """Where the range begins."""
         return self._position.next_offset
 
-    def set_state(self, entry: Entry[object], body: object, place: Place, record: Record) -> None:
+    def set_state(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
         """Snapshots, first updates under a class that lets them pass, and ends."""
         if place.kind is Kind.END:
             self._end(place.session, entry)
             return
         opened = self.program.open(body, record)
-        if isinstance(opened, Opened):
+        if isinstance(opened, InitialState):
             self._emission.rows.extend(opened.rows)
             opened = opened.state
         entry.state = opened
@@ -186,7 +191,9 @@ class Applying:
                 return
             self._apply(entry, self._taken(session, offset), at)
 
-    def completed(self, entry: Entry[object], place: Place, body: object, record: Record, parts: Sequence[int]) -> bool:
+    def completed(
+        self, entry: SessionEntry[object], place: Envelope, body: object, record: Record, parts: Sequence[int]
+    ) -> bool:
         """Apply a snapshot that is complete: its parts, in order, and the message that completes it.
 
         Returns:
@@ -228,7 +235,7 @@ class Applying:
         Raises:
             Ended: The fold goes no further.
         """
-        timing = cast("Timing", self.timing)
+        timing = cast("EventTimers", self.timing)
         while due := timing.take():
             for deadline_us, session in due:
                 entry = self._sessions.find(session)
@@ -239,9 +246,9 @@ class Applying:
                 if self._emission.is_full:
                     self._emission.flush()
 
-    def _wake(self, session: str, entry: Entry[object], deadline_us: int, at: int) -> None:
+    def _wake(self, session: str, entry: SessionEntry[object], deadline_us: int, at: int) -> None:
         """Whatever of a session is due at one deadline; it may be nothing: deadlines move on."""
-        timing, gate = cast("Timing", self.timing), self._sessions.gate
+        timing, gate = cast("EventTimers", self.timing), self._sessions.gate
         if self._sessions.is_suspended(session, entry):
             timing.disarm(session)
             return
@@ -260,23 +267,23 @@ class Applying:
         else:
             timing.rearm(session, entry, gate)
 
-    def _release(self, session: str, entry: Entry[object], at: int) -> None:
+    def _release(self, session: str, entry: SessionEntry[object], at: int) -> None:
         entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate))
         self._judge.counts.gaps += verdict.cause == "gap"
         self.held_back(session, verdict.after, at)
 
-    def _run_timer(self, session: str, entry: Entry[object], due_us: int, at: int) -> None:
+    def _run_timer(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
-        timing, on_timer = cast("Timing", self.timing), self.program.hooks.on_timer
+        timing, on_timer = cast("EventTimers", self.timing), self.program.hooks.on_timer
         if on_timer is not None:
             self._beside(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
         if timing.timer_us(entry) <= due_us:
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
 
-    def _fall_silent(self, session: str, entry: Entry[object], due_us: int, at: int) -> None:
+    def _fall_silent(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
-        before, clock = len(self._emission.rows), cast("Timing", self.timing).clock(session)
+        before, clock = len(self._emission.rows), cast("EventTimers", self.timing).clock(session)
         self._end(session, entry)
         rows = len(self._emission.rows) - before
         if rows:
@@ -285,10 +292,10 @@ class Applying:
 
     def _beside(self, session: str, rows: int, due_us: int, at: int) -> None:
         if rows:
-            offset = cast("Timing", self.timing).clock(session).offset
+            offset = cast("EventTimers", self.timing).clock(session).offset
             self._emission.beside((offset, rows, session, None, due_us, at))
 
-    def _end(self, session: str, entry: Entry[object]) -> None:
+    def _end(self, session: str, entry: SessionEntry[object]) -> None:
         on_end = self.program.hooks.on_end
         if on_end is not None and entry.gate is not None and entry.state is not None:  # None: a snapshot on its way
             self._emit(on_end(entry.state))
@@ -298,7 +305,7 @@ class Applying:
         if self.timing is not None:
             self.timing.forget(session)
 
-    def _apply(self, entry: Entry[object], record: Record, at: int, *, opens: bool = False) -> None:
+    def _apply(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool = False) -> None:
         """Apply one message that was held back."""
         self.subject = record
         body = self.program.decode(record.value or b"")
@@ -311,7 +318,7 @@ class Applying:
         self._prove(record, place, at, len(self._emission.rows) - before)
         self.subject = None
 
-    def _give_up(self, session: str, entry: Entry[object] | None, offsets: Sequence[int]) -> None:
+    def _give_up(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Messages held back that cannot be applied: one that was refused, and those that follow it."""
         waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
@@ -334,6 +341,6 @@ class Applying:
         self._emission.rows.extend(cast("Sequence[msgspec.Struct]", rows))
         return len(self._emission.rows) - before
 
-    def _prove(self, record: Record, place: Place, at: int, rows: int) -> None:
+    def _prove(self, record: Record, place: Envelope, at: int, rows: int) -> None:
         proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, at)
         self._emission.proofs.append(proof)

@@ -13,27 +13,27 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import lockstep
-from lockstep.declare.decoders.base import Cause, Undecodable
-from lockstep.engine.executor.compiled_stream import Program
-from lockstep.engine.executor.deferred import Applying, Timing
-from lockstep.engine.executor.rejects import KILLS_ITS_WORKER, Ended, Judging, Message, Without, key_text
-from lockstep.engine.executor.row_buffer import CHUNK_ROWS, Emission
-from lockstep.engine.executor.sessions import Sessions, is_on_its_way
+from lockstep.declare.decoders.base import DecodeCause, Undecodable
+from lockstep.engine.executor.compiled_stream import CompiledStream
+from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
+from lockstep.engine.executor.rejects import KILLS_ITS_WORKER, Exclusions, Message, StopFold, VerdictHandler, format_key
+from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
+from lockstep.engine.executor.sessions import Sessions, is_multipart_open
 from lockstep.engine.protocol import Counts, Position
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.integrity.base import Fault, PartitionTime
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
 from lockstep.model.finding import Finding
-from lockstep.model.record import Kind, Place, Record
-from lockstep.state.store import Entry, PartitionState
-from lockstep.table.row_encoder import RowRefused
+from lockstep.model.record import Envelope, Kind, Record
+from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.table.row_encoder import RowRejected
 
 TRACEBACK_MAX = 4_000
 """Characters of a traceback in the commit that halts the stream."""
 _LOCKSTEP = str(Path(lockstep.__file__).parent)
 
 
-class Blame(msgspec.Struct, frozen=True):
+class FailedMessage(msgspec.Struct, frozen=True):
     """Who is to blame for an error.
 
     Attributes:
@@ -51,9 +51,11 @@ class Blame(msgspec.Struct, frozen=True):
     held: bool = False
 
 
-def note_error(error: Exception, worked: Record | None, applying: Applying, emission: Emission, judge: Judging) -> None:
+def attribute_error(
+    error: Exception, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
+) -> None:
     """Note an error of the user's code: a violation, or a message to be left out when the range is folded again."""
-    blame = _of_row(error, emission) if isinstance(error, RowRefused) else _of_message(worked, applying)
+    blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
     found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
     if blame.of_timer or judge.answer(Fault.RAISED, blame.offset) is Judgement.VIOLATION:
@@ -63,26 +65,26 @@ def note_error(error: Exception, worked: Record | None, applying: Applying, emis
         judge.refused, judge.refused_held = found, blame.held
 
 
-def session_of(program: Program, record: Record) -> str | None:
+def find_session(program: CompiledStream, record: Record) -> str | None:
     """The session of a message, as far as it can be told."""
     try:
         return program.place(program.decode(record.value or b""), record).session
     except Exception:  # noqa: BLE001  # the user's `place` is what raised
-        return key_text(record)
+        return format_key(record)
 
 
-def _of_row(error: RowRefused, emission: Emission) -> Blame:
+def _of_row(error: RowRejected, emission: RowBuffer) -> FailedMessage:
     (offset, _, session, _, _, at), of_timer = emission.proof_at(error.origin.position)
-    return Blame(offset, at, session, of_timer, held=offset != at)
+    return FailedMessage(offset, at, session, of_timer, held=offset != at)
 
 
-def _of_message(worked: Record | None, applying: Applying) -> Blame:
+def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessage:
     at = applying.first_offset if worked is None else worked.offset
     subject = applying.subject or worked
     if applying.timer_of is not None or subject is None:
-        return Blame(at, at, applying.timer_of, of_timer=True)
-    session = session_of(applying.program, subject)
-    return Blame(subject.offset, at, session, held=applying.subject is not None)
+        return FailedMessage(at, at, applying.timer_of, of_timer=True)
+    session = find_session(applying.program, subject)
+    return FailedMessage(subject.offset, at, session, held=applying.subject is not None)
 
 
 def _told(error: Exception, found: Finding) -> Finding:
@@ -120,21 +122,21 @@ class RangeFold:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledStream,
         position: Position,
         state: PartitionState[object],
-        without: Without | None = None,
+        without: Exclusions | None = None,
         latest_us: int = NO_END_US,
     ) -> None:
         self._program, self._position, self._state = program, position, state
-        self._without = without or Without()
+        self._without = without or Exclusions()
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(program, position, state, self.time)
-        self.judge = Judging(program.integrity, position)
+        self.judge = VerdictHandler(program.integrity, position)
         seen_by_chunk = None if program.is_timed else self.time
-        self.emission = Emission(program.rows, position, self.judge.counts, seen_by_chunk)
-        self._timing = Timing(program, self.time, state) if program.is_timed else None
-        self._applying = Applying(program, position, self.sessions, self.judge, self.emission)
+        self.emission = RowBuffer(program.rows, position, self.judge.counts, seen_by_chunk)
+        self._timing = EventTimers(program, self.time, state) if program.is_timed else None
+        self._applying = DeferredEvents(program, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
 
@@ -186,13 +188,13 @@ class RangeFold:
         """Do a part of the fold; an error of the user's code is a verdict, not a crash."""
         try:
             work()
-        except Ended:
+        except StopFold:
             return
         except (EnvironmentProblem, StateError, MemoryError):
             raise  # of this machine, the registry or the state: says nothing of the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             self.emission.forget_unproven()  # what the message had emitted before it raised
-            note_error(error, self._record, self._applying, self.emission, self.judge)
+            attribute_error(error, self._record, self._applying, self.emission, self.judge)
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
@@ -216,7 +218,7 @@ class RangeFold:
                 continue
             if timing is not None and timing.see(body, place, record):
                 self._applying.fire(record.offset)
-            entry = entries.get(session) or load(session) or Entry(None, None)
+            entry = entries.get(session) or load(session) or SessionEntry(None, None)
             gate, verdict = sessions.check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much
             if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, place, record):
                 continue
@@ -240,7 +242,13 @@ class RangeFold:
         return kind is SKIP
 
     def _applies(
-        self, verdict: Verdict, gate: GateState, entry: Entry[object], body: object, place: Place, record: Record
+        self,
+        verdict: Verdict,
+        gate: GateState,
+        entry: SessionEntry[object],
+        body: object,
+        place: Envelope,
+        record: Record,
     ) -> bool:
         """Whether a message that was remarked on is applied in the usual way; if not, what becomes of it.
 
@@ -268,9 +276,9 @@ class RangeFold:
         self,
         before: Sequence[int],
         gate: GateState,
-        entry: Entry[object],
+        entry: SessionEntry[object],
         body: object,
-        place: Place,
+        place: Envelope,
         record: Record,
     ) -> bool:
         """Apply what goes before a message; whether the message itself is still to be applied.
@@ -278,7 +286,7 @@ class RangeFold:
         Raises:
             Ended: The fold goes no further.
         """
-        if not is_on_its_way(cast("GateState", entry.gate)):
+        if not is_multipart_open(cast("GateState", entry.gate)):
             entry.gate = gate  # what is released waits no longer, even where it ends the session
             self._applying.held_back(place.session, before, record.offset)
             return True
@@ -287,13 +295,13 @@ class RangeFold:
             self._touch(entry, place, record)
         return False
 
-    def _hold_back(self, gate: GateState, entry: Entry[object], place: Place, record: Record) -> None:
+    def _hold_back(self, gate: GateState, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         self.sessions.held.put(place.session, record)
         entry.gate = gate
         self.sessions.keep(place.session, entry)
         self._touch(entry, place, record)
 
-    def _late(self, entry: Entry[object], body: object, place: Place, record: Record) -> None:
+    def _late(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
         on_late = self._program.hooks.on_late
         if on_late is not None and self._program.integrity.keeps_late:
             before = len(self.emission.rows)
@@ -302,14 +310,14 @@ class RangeFold:
                 proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, record.offset)
                 self.emission.beside(proof)
 
-    def _follow(self, verdict: Verdict, entry: Entry[object], place: Place, record: Record) -> None:
+    def _follow(self, verdict: Verdict, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         """What a message lets go: those that waited for it, and its session's next deadline."""
         if verdict.after:
             self._applying.held_back(place.session, verdict.after, record.offset)
         if place.kind is not END:
             self._touch(entry, place, record)
 
-    def _touch(self, entry: Entry[object], place: Place, record: Record) -> None:
+    def _touch(self, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         if self._timing is not None and self.sessions.find(place.session) is not None:
             self._timing.touch(place.session, entry, self.sessions.gate, place, record)
 
@@ -335,11 +343,11 @@ class RangeFold:
                 self.sessions.suspend_before(record.offset + 1)
             return
         entry = self.sessions.find(session)
-        if entry is not None and (answer is Judgement.SUSPEND or is_on_its_way(cast("GateState", entry.gate))):
+        if entry is not None and (answer is Judgement.SUSPEND or is_multipart_open(cast("GateState", entry.gate))):
             self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
 
 
-def decoded(value: bytes | None, program: Program) -> object:
+def decode_message(value: bytes | None, program: CompiledStream) -> object:
     """Decode a value as the fold does, which has these lines in its loop.
 
     Raises:
@@ -354,4 +362,4 @@ def _offset(message: Message) -> int:
 
 
 def _too_large(value: bytes, bytes_max: int) -> object:
-    raise Undecodable(Cause.TOO_LARGE, f"{len(value)} bytes, more than the limit of {bytes_max}")
+    raise Undecodable(DecodeCause.TOO_LARGE, f"{len(value)} bytes, more than the limit of {bytes_max}")

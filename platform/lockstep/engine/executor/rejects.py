@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.declare.decoders.base import Cause, Undecodable, cause_of
-from lockstep.engine.protocol import AcceptedLoss, Counts, Position, event_time
+from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
+from lockstep.engine.protocol import AcceptedLoss, Counts, Position, to_event_time
 from lockstep.integrity.base import Fault, IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
@@ -21,7 +21,7 @@ from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 KEPT_BYTES_MAX = 64_000_000
 """A range with more in quarantine ends early, so that garbage cannot fill a worker's memory."""
 
-KILLS_ITS_WORKER = Undecodable(Cause.KILLS_ITS_WORKER, "each worker that was given it died")
+KILLS_ITS_WORKER = Undecodable(DecodeCause.KILLS_ITS_WORKER, "each worker that was given it died")
 """What the fold says of a message that the driver found to end its worker."""
 
 
@@ -36,7 +36,7 @@ class Message(KafkaMessage, Protocol):
 T = TypeVar("T", bound=Message)
 
 
-class Without(msgspec.Struct, frozen=True):
+class Exclusions(msgspec.Struct, frozen=True):
     """What an earlier fold of the same range found out.
 
     Attributes:
@@ -71,7 +71,7 @@ class Without(msgspec.Struct, frozen=True):
         return 2 * before + (offset in alone), self.suspended_before(offset)
 
 
-class Kept:
+class QuarantineBuffer:
     """What goes to quarantine from one range.
 
     Attributes:
@@ -98,7 +98,7 @@ class Kept:
             cause=found.cause,
             expected=found.expected,
             found=found.found or found.detail or None,
-            timestamp=event_time(record.timestamp_ms * 1000),
+            timestamp=to_event_time(record.timestamp_ms * 1000),
             key=record.key,
             value=value[:VALUE_BYTES_MAX] if value is not None else None,
             value_bytes=len(value or b""),
@@ -113,11 +113,11 @@ _REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
 _NOT_KEPT = (Judgement.GAP, Judgement.DUPLICATE, Judgement.LATE)
 
 
-class Ended(Exception):
+class StopFold(Exception):
     """The fold of the range goes no further; why is noted."""
 
 
-class Judging:
+class VerdictHandler:
     """The verdicts of one range that are more than "accept".
 
     Attributes:
@@ -133,7 +133,7 @@ class Judging:
     def __init__(self, integrity: IntegrityClass, position: Position) -> None:
         self._integrity, self._position = integrity, position
         self.counts = Counts()
-        self.kept, self.late = Kept(), Kept()
+        self.kept, self.late = QuarantineBuffer(), QuarantineBuffer()
         self.accepted: list[AcceptedLoss] = []
         self.stopped: Finding | None = None
         self.refused: Finding | None = None
@@ -145,7 +145,7 @@ class Judging:
         return self.stopped is not None or self.refused is not None or self.kept.full or self.late.full
 
     @property
-    def fullest(self) -> Kept:
+    def fullest(self) -> QuarantineBuffer:
         """What is kept aside, of the kind that can take no more; else the quarantine."""
         return self.late if self.late.full else self.kept
 
@@ -182,7 +182,7 @@ class Judging:
         """
         if judgement is Judgement.VIOLATION:
             self.stopped = found
-            raise Ended
+            raise StopFold
         if self._keeps(judgement):
             self.counts.late += 1
             self.late.add(record, found)
@@ -192,7 +192,7 @@ class Judging:
             self.counts.quarantined += 1
             self.kept.add(record, found)
         if self.kept.full or self.late.full:
-            raise Ended
+            raise StopFold
 
     def undecodable(self, record: Record, error: Exception) -> Judgement:
         """Judge a message that cannot be decoded.
@@ -201,12 +201,12 @@ class Judging:
             Ended: The fold goes no further.
         """
         problem = "no value (null)" if record.value is None else str(error)
-        cause = Cause.NO_VALUE if record.value is None else cause_of(error)
+        cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
         answer = self.answer(Fault.UNDECODABLE, record.offset)
         given_up = record.offset < self._position.suspended_from
         # A class that only counts them fills no quarantine, and what an operator has given up is no burst.
         self.counts.refused += answer is not Judgement.GAP and not given_up
-        found = self.finding("undecodable", record.offset, session=key_text(record))
+        found = self.finding("undecodable", record.offset, session=format_key(record))
         self.judged(
             answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))
         )
@@ -243,6 +243,6 @@ class Judging:
         return replace(found, expected=verdict.expected, found=verdict.found)
 
 
-def key_text(record: Record) -> str | None:
+def format_key(record: Record) -> str | None:
     """The key of a record, for people."""
     return record.key.decode(errors="replace") if record.key is not None else None

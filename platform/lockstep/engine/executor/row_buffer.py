@@ -20,9 +20,9 @@ import pyarrow as pa
 from lockstep.engine.protocol import Counts, Position
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
-from lockstep.table.row_encoder import Proof, RowsBuilder, Run
+from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
-Origin = tuple[int, int, str, int | None, int | None, int]
+MessageOrigin = tuple[int, int, str, int | None, int | None, int]
 """Of one message: offset, number of its rows, session, sequence, event time in microseconds, and the offset
 that was being worked on when the rows were emitted."""
 
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
     emit_offsets: Sequence[int]
 
 
-class Numbering:
+class RowNumbering:
     """Numbers the rows of each emit offset, over the chunks of a range."""
 
     def __init__(self, offset: int, rows: int) -> None:
@@ -56,17 +56,17 @@ class Numbering:
         return range(first, first + rows)
 
 
-def proof_of(position: Position, known: Chunk, rows: int, numbering: Numbering) -> Proof:
+def expand_origins(position: Position, known: Chunk, rows: int, numbering: RowNumbering) -> Provenance:
     """One entry a row, from one entry a message; nearly always each message has one row, of its own."""
-    run, emitted = Run(position.topic, position.topic_id, position.partition, rows), known.emit_offsets
+    run, emitted = PartitionRun(position.topic, position.topic_id, position.partition, rows), known.emit_offsets
     own = known.offsets == emitted
     if own and set(known.rows) == {1} and not numbering.rows_at(emitted[0]):
         numbering.next(emitted[-1], 1)
-        return Proof((run,), known.offsets, [0] * rows, known.sessions, known.sequences, known.event_times_us)
+        return Provenance((run,), known.offsets, [0] * rows, known.sessions, known.sequences, known.event_times_us)
     pairs = zip(emitted, known.rows, strict=True)
     numbers = [number for offset, count in pairs for number in numbering.next(offset, count)]
     offsets, sessions, sequences, times, emits = (_repeated(each, known.rows) for each in known[:1] + known[2:])
-    return Proof((run,), offsets, numbers, sessions, sequences, times, None if own else emits)
+    return Provenance((run,), offsets, numbers, sessions, sequences, times, None if own else emits)
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
@@ -77,7 +77,7 @@ CHUNK_ROWS = 500
 """Rows turned into Arrow at once: once per batch costs 2.5 times as much (caches), fewer cost calls."""
 
 
-class Emission:
+class RowBuffer:
     """The rows of one range.
 
     The fold puts rows into `rows` and says whose they are by `proofs`: one entry for each message, in order.
@@ -100,10 +100,10 @@ class Emission:
             time: The watermark, where nothing depends on it and a look at each chunk is enough; else None.
         """
         self._builder, self._position, self._counts, self._time = builder, position, counts, time
-        self._numbering = Numbering(position.next_offset, position.rows_emitted)
+        self._numbering = RowNumbering(position.next_offset, position.rows_emitted)
         self.batches: list[pa.RecordBatch] = []
         self.rows: list[msgspec.Struct] = []
-        self.proofs: list[Origin] = []
+        self.proofs: list[MessageOrigin] = []
         self.rows_written = 0
         self.event_time_us: tuple[int, int] | None = None
         self._beside: set[int] = set()
@@ -113,12 +113,12 @@ class Emission:
         """Whether it is time to flush."""
         return len(self.proofs) >= CHUNK_ROWS or len(self.rows) >= CHUNK_ROWS
 
-    def beside(self, origin: Origin) -> None:
+    def beside(self, origin: MessageOrigin) -> None:
         """Rows that no message emitted: those of a timer, or of a session that fell silent."""
         self._beside.add(len(self.proofs))
         self.proofs.append(origin)
 
-    def proof_at(self, position: int) -> tuple[Origin, bool]:
+    def proof_at(self, position: int) -> tuple[MessageOrigin, bool]:
         """Whose row stands at a position of what is not in Arrow yet, and whether it is no message's."""
         ends = accumulate(rows for _, rows, *_ in self.proofs)
         at = next(number for number, end in enumerate(ends) if position < end)
@@ -143,7 +143,7 @@ class Emission:
         self._counts.timer_rows += len(self._beside)
         self._note_times([time for time in chunk.event_times_us if time is not None])
         if self.rows:
-            proof = proof_of(self._position, chunk, len(self.rows), self._numbering)
+            proof = expand_origins(self._position, chunk, len(self.rows), self._numbering)
             self.batches.append(self._builder.build(self.rows, proof))
             self.rows_written += len(self.rows)
         self.rows.clear()

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import cast
 
-from lockstep.engine.executor.compiled_stream import Program
+from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.protocol import Position
 from lockstep.integrity.base import PartitionTime
-from lockstep.integrity.multipart import Parts, is_spread
-from lockstep.integrity.suspension import Opened, suspended_state
+from lockstep.integrity.multipart import OpenMultipart, is_spread
+from lockstep.integrity.suspension import Opened, mark_suspended
 from lockstep.integrity.verdict import Gate, GateState, Verdict
-from lockstep.model.record import Place, Record
-from lockstep.state.store import Entry, PartitionState
-from lockstep.state.timers import Held
+from lockstep.model.record import Envelope, Record
+from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.timers import MessageBuffer
 
 DIGEST_BYTES = 8
 
@@ -32,11 +32,11 @@ class Sessions:
     """
 
     gate: Gate
-    check: Callable[[GateState, Place, Record], tuple[GateState, Verdict]]
+    check: Callable[[GateState, Envelope, Record], tuple[GateState, Verdict]]
     suspended_from: int
 
     def __init__(
-        self, program: Program, position: Position, state: PartitionState[object], time: PartitionTime
+        self, program: CompiledStream, position: Position, state: PartitionState[object], time: PartitionTime
     ) -> None:
         self._program, self._state, self._time = program, state, time
         self._skipped = position.suspended_sessions
@@ -44,7 +44,7 @@ class Sessions:
         self._spread = False
         self.opened: set[str] = set()
         self.closed: set[str] = set()
-        self.held = Held(state.reserved)
+        self.held = MessageBuffer(state.reserved)
         self.suspend_before(position.suspended_from)
 
     def suspend_before(self, offset: int) -> None:
@@ -60,21 +60,21 @@ class Sessions:
             self._spread = True
             self.suspend_before(self.suspended_from)
 
-    def load(self, session: str) -> Entry[object] | None:
+    def load(self, session: str) -> SessionEntry[object] | None:
         """The session's stored state, as the declaration of today keeps it."""
         entry = self._state.load(session)
         if entry is not None:
             gate = self._adapted(cast("GateState", entry.gate))
             entry.gate = gate
-            if is_on_its_way(gate):
+            if is_multipart_open(gate):
                 self.bear_parts()
         return entry
 
-    def find(self, session: str) -> Entry[object] | None:
+    def find(self, session: str) -> SessionEntry[object] | None:
         """The session's state, if it has one."""
         return self._state.entries.get(session) or self.load(session)
 
-    def keep(self, session: str, entry: Entry[object]) -> None:
+    def keep(self, session: str, entry: SessionEntry[object]) -> None:
         """Put a session that may be new among those that are saved."""
         if session not in self._state.entries:
             self._state.entries[session] = entry
@@ -87,7 +87,7 @@ class Sessions:
         self.opened.discard(session)
         self.closed.add(session)
 
-    def suspend(self, session: str, entry: Entry[object], since: int) -> tuple[int, ...]:
+    def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
         """Suspend one session; gives the offsets of its messages that were held back.
 
         A class that suspends nothing gives up the snapshot that is on its way: the session is as it was before.
@@ -95,25 +95,25 @@ class Sessions:
         gate = cast("GateState", entry.gate)
         held = self.gate.held(gate)
         if self._program.integrity.may_suspend(self.suspended_from, self._skipped):
-            entry.gate = suspended_state(gate, since)
+            entry.gate = mark_suspended(gate, since)
         elif entry.state is None:
             self.remove(session)
         elif is_spread(gate):
-            entry.gate = cast("Parts", gate)["g"]
+            entry.gate = cast("OpenMultipart", gate)["g"]
         return held
 
-    def is_suspended(self, session: str, entry: Entry[object]) -> bool:
+    def is_suspended(self, session: str, entry: SessionEntry[object]) -> bool:
         """Whether a session waits for its next snapshot."""
         gate, before = entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0))
         return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < before)
 
 
-def digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
+def count_digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
     """What tells the driver of sessions in two partitions, without their names."""
     return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in sessions))
 
 
-def is_on_its_way(gate: GateState) -> bool:
+def is_multipart_open(gate: GateState) -> bool:
     """Whether a snapshot of the session is on its way, in several messages."""
     if not isinstance(gate, dict):
         return False

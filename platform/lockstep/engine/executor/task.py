@@ -22,23 +22,31 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from lockstep.declare.decoders.base import Cause
-from lockstep.engine.executor.compiled_stream import Program, shipped_program
-from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decoded
-from lockstep.engine.executor.rejects import Kept, Message, Without
+from lockstep.declare.decoders.base import DecodeCause
+from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
+from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_message
+from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
 from lockstep.engine.executor.row_buffer import Spill
-from lockstep.engine.executor.sessions import digests
-from lockstep.engine.protocol import BinFacts, BinTask, Failed, Job, PlannedRange, Position, RangeFacts
+from lockstep.engine.executor.sessions import count_digests
+from lockstep.engine.protocol import JobSpec, PlannedRange, Position, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
-from lockstep.integrity.base import Fault, microseconds
+from lockstep.integrity.base import Fault, to_microseconds
 from lockstep.integrity.resume_options import UNDECODABLE
-from lockstep.integrity.suspension import SuspendedSession, still_skipped
+from lockstep.integrity.suspension import SuspendedSession, is_still_skipped
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.client import Configuration, RangeConsumer, consumer
-from lockstep.kafka.reader import ONE_BATCH, Range, Run, Unreadable, explain, read, readable_again
+from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
+from lockstep.kafka.reader import (
+    ONE_BATCH,
+    MessageRun,
+    Range,
+    UnreadableRange,
+    explain_missing_offsets,
+    find_next_readable,
+    read_ranges,
+)
 from lockstep.model.finding import Finding, Hole
-from lockstep.state.changelog import SectionRef, StateAddress, StateFileWriter
-from lockstep.state.local_store_pool import HotFolder
+from lockstep.state.changelog import SegmentRef, StateFileWriter, StateVersion
+from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.delta_log import SideFile
 from lockstep.table.parquet import DataFile, DataFileWriter
@@ -46,7 +54,7 @@ from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
 
-class Work(msgspec.Struct):
+class RangeInProgress(msgspec.Struct):
     """A range while it is worked on."""
 
     planned: PlannedRange
@@ -67,17 +75,17 @@ class Work(msgspec.Struct):
 @lru_cache(maxsize=1)
 def _kept_consumer(configuration: bytes) -> RangeConsumer:
     """The worker's consumer, kept between tasks: connecting anew costs a round trip to each broker."""
-    return consumer(msgspec.msgpack.decode(configuration))
+    return make_consumer(msgspec.msgpack.decode(configuration))
 
 
-class Log(Protocol):
+class MessageSource(Protocol):
     """Where the messages of ranges are."""
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         """Read all ranges at once, each in offset order."""
         ...
 
-    def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
+    def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         """Read a range that is only looked at: nothing of it is folded."""
         ...
 
@@ -85,51 +93,51 @@ class Log(Protocol):
         """The first offset of a range that begins corrupt which can be read; None where that cannot be told."""
         ...
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
         """Offsets that held no message, each with its cause; or why that cannot be found out now."""
         ...
 
 
 @dataclass(frozen=True)
-class KafkaLog:
+class KafkaSource:
     """The log of a cluster, read with the worker's consumer."""
 
     configuration: Configuration
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[Run | Unreadable]:
-        """See `Log.read`."""
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
+        """See `MessageSource.read`."""
         single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
-        return read(_kept_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
+        return read_ranges(_kept_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
 
-    def ahead(self, beyond: Range) -> Iterator[Run | Unreadable]:
-        """See `Log.ahead`."""
+    def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
+        """See `MessageSource.ahead`."""
         return self.read([beyond])
 
     def readable_again(self, corrupt: Range) -> int | None:
-        """See `Log.readable_again`."""
-        return readable_again(self.configuration, corrupt)
+        """See `MessageSource.readable_again`."""
+        return find_next_readable(self.configuration, corrupt)
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | Unreadable:
-        """See `Log.explain`."""
-        return explain(self.configuration, position.topic, position.partition, gaps)
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
+        """See `MessageSource.explain`."""
+        return explain_missing_offsets(self.configuration, position.topic, position.partition, gaps)
 
 
 @dataclass(frozen=True)
-class Opener:
+class RangeOpener:
     """Opens the state and the fold of a range; closed with the task. `latest_us`: later event times are absurd."""
 
-    job: Job
-    log: Log
+    job: JobSpec
+    log: MessageSource
     generation: int
-    program: Program
-    hot: HotFolder
+    program: CompiledStream
+    hot: LocalStorePool
     stack: ExitStack
     latest_us: int
 
-    def open(self, planned: PlannedRange, without: Without | None = None) -> Work:
+    def open(self, planned: PlannedRange, without: Exclusions | None = None) -> RangeInProgress:
         """A range, ready to fold; a second time with what the first fold found out."""
         position = planned.position
-        address = StateAddress(
+        address = StateVersion(
             generation=self.generation,
             topic_id=position.topic_id,
             partition=position.partition,
@@ -138,18 +146,18 @@ class Opener:
         )
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
         state = self.stack.enter_context(opened)
-        without = without or Without(killing=planned.killing)
+        without = without or Exclusions(killing=planned.killing)
         fold = RangeFold(self.program, position, state, without, self.latest_us)
-        return Work(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
+        return RangeInProgress(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
 
 
-def read_and_fold(opener: Opener, works: list[Work]) -> None:
+def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold what comes, range by range in offset order."""
     spill = Spill(opener.job.hot)
     moving = [work for work in works if work.planned.messages]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
-        if isinstance(run, Run):
+        if isinstance(run, MessageRun):
             _fold_run(work, run, spill)
         else:
             work.trouble, work.is_corrupt = run.reason, run.is_corrupt
@@ -161,7 +169,7 @@ def read_and_fold(opener: Opener, works: list[Work]) -> None:
         work.fold.finish(work.reached)
 
 
-def _fold_run(work: Work, run: Run, spill: Spill) -> None:
+def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
     started, batches = time.process_time(), len(work.fold.batches)
     work.fold.fold(run.messages)
     spill.note(work.fold.batches, batches)
@@ -174,7 +182,7 @@ def _fold_run(work: Work, run: Run, spill: Spill) -> None:
     work.cpu_seconds += time.process_time() - started
 
 
-def _leader_epoch(work: Work, run: Run) -> int | None:
+def _leader_epoch(work: RangeInProgress, run: MessageRun) -> int | None:
     """An epoch that reaches to the end of what was read, so that what is shorter later was cut.
 
     A marker at the end may be of a newer leader than the last message; of none newer than the plan knew.
@@ -185,7 +193,7 @@ def _leader_epoch(work: Work, run: Run) -> int | None:
     return max((epoch for epoch in epochs if epoch is not None and epoch >= 0), default=None)
 
 
-def _range(work: Work) -> Range:
+def _range(work: RangeInProgress) -> Range:
     position = work.planned.position
     return Range(
         position.topic,
@@ -217,9 +225,9 @@ class Garbage(msgspec.Struct):
     undecodable: int = 1
 
 
-def with_range(finding: Finding | None, work: Work, opener: Opener) -> Finding | None:
+def narrow_range(finding: Finding | None, work: RangeInProgress, opener: RangeOpener) -> Finding | None:
     """A finding of an undecodable message with the range of all that follow as planned; others as they are."""
-    if finding is None or finding.cause != UNDECODABLE or finding.detail == Cause.KILLS_ITS_WORKER:
+    if finding is None or finding.cause != UNDECODABLE or finding.detail == DecodeCause.KILLS_ITS_WORKER:
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
     for message in _following(finding, work, opener):
@@ -238,12 +246,12 @@ def with_range(finding: Finding | None, work: Work, opener: Opener) -> Finding |
     return msgspec.structs.replace(finding, until=seen.until, detail=f"{finding.detail}; {told}")
 
 
-def _following(finding: Finding, work: Work, opener: Opener) -> Iterator[Message]:
+def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> Iterator[Message]:
     """The messages after the first one, as far as one look goes."""
     position, size = work.planned.position, 0
     until = min(work.planned.until, finding.until + AHEAD_MESSAGES_MAX)
     for run in opener.log.ahead(Range(position.topic, position.partition, finding.until, until)):
-        if not isinstance(run, Run):
+        if not isinstance(run, MessageRun):
             return
         for message in run.messages:
             size += len(message.value() or b"")
@@ -252,10 +260,10 @@ def _following(finding: Finding, work: Work, opener: Opener) -> Iterator[Message
             yield message
 
 
-def _decodes(message: Message, program: Program) -> bool | None:
+def _decodes(message: Message, program: CompiledStream) -> bool | None:
     """Whether a message can be decoded; None where that cannot be told now."""
     try:
-        decoded(message.value(), program)
+        decode_message(message.value(), program)
     except LockstepError:
         return None  # the registry does not answer: it says nothing of the message
     except DECODE_ERRORS:
@@ -269,7 +277,7 @@ REFUSED_MAX = 8
 """Each message that the transform cannot take costs another fold of the range; then the range ends early."""
 
 
-class _Bounds(msgspec.Struct, frozen=True):
+class RefoldPlan(msgspec.Struct, frozen=True):
     """What the next fold of a range is to leave out, and where it is to end.
 
     Attributes:
@@ -280,14 +288,14 @@ class _Bounds(msgspec.Struct, frozen=True):
         passes_to: The first offset after what lies corrupt there, where that is passed over.
     """
 
-    without: Without
+    without: Exclusions
     until: int
     finding: Finding | None = None
     trouble: str | None = None
     passes_to: int | None = None
 
 
-def settle(work: Work, opener: Opener) -> Work:
+def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
     """Fold a range again until nothing in it is left to be found out.
 
     1. Prove the holes; before what follows an unproven one, a class that suspends suspends. Where Kafka cannot be
@@ -301,11 +309,11 @@ def settle(work: Work, opener: Opener) -> Work:
     """
     planned, program = work.planned, opener.program
     explained = opener.log.explain(planned.position, work.gaps)
-    if isinstance(explained, Unreadable):
+    if isinstance(explained, UnreadableRange):
         holes, bounds = [], _before_gaps(work, explained)
     else:
         holes = explained
-        bounds = _Bounds(Without(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
+        bounds = RefoldPlan(Exclusions(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
     if bounds.without.suspend_at or bounds.trouble:
         work = _fold_again(work, opener, bounds)
     while (narrower := _narrower(work, holes, bounds, program)) is not None:
@@ -313,11 +321,11 @@ def settle(work: Work, opener: Opener) -> Work:
         work = _fold_again(work, opener, bounds)
     work.holes = [hole for hole in holes if hole.until <= bounds.until]
     work.planned, work.trouble = planned, work.trouble or bounds.trouble
-    work.finding = with_range(bounds.finding, work, opener)
+    work.finding = narrow_range(bounds.finding, work, opener)
     return _without_corrupt(work, opener, bounds) if work.is_corrupt else work
 
 
-def _without_corrupt(work: Work, opener: Opener, bounds: _Bounds) -> Work:
+def _without_corrupt(work: RangeInProgress, opener: RangeOpener, bounds: RefoldPlan) -> RangeInProgress:
     """Judge record batches that nobody can read: the end of the range, or passed over, as if they were one message.
 
     Where they can be read after all, or Kafka does not say, the range ends before them and a later batch reads on.
@@ -337,20 +345,22 @@ def _without_corrupt(work: Work, opener: Opener, bounds: _Bounds) -> Work:
     suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
     without = msgspec.structs.replace(bounds.without, suspend_at=suspend_at)
     holes = [*work.holes, Hole(start=start, until=end, cause="corrupt")]
-    again = _fold_again(work, opener, _Bounds(without, start, passes_to=end))
+    again = _fold_again(work, opener, RefoldPlan(without, start, passes_to=end))
     again.planned, again.holes = planned, holes
     again.trouble = f"offsets {start} to {end - 1} are corrupt on the broker and passed over: {problem}"
     return again
 
 
-def _before_gaps(work: Work, unread: Unreadable) -> _Bounds:
+def _before_gaps(work: RangeInProgress, unread: UnreadableRange) -> RefoldPlan:
     """Not to be able to ask is no evidence: the range ends before what is in question, and a later batch asks again."""
     first = work.gaps[0][0]
     problem = f"why offset {first} holds no message could not be read from Kafka: {unread.reason}"
-    return _Bounds(Without(killing=work.planned.killing), first, trouble=problem)
+    return RefoldPlan(Exclusions(killing=work.planned.killing), first, trouble=problem)
 
 
-def _narrower(work: Work, holes: list[Hole], bounds: _Bounds, program: Program) -> _Bounds | None:
+def _narrower(
+    work: RangeInProgress, holes: list[Hole], bounds: RefoldPlan, program: CompiledStream
+) -> RefoldPlan | None:
     """The bounds of the next fold; None when the last one found nothing new."""
     stop, judge = _first_stop(work, holes, bounds.until, program), work.fold.judge
     refused, kept = judge.refused, judge.fullest
@@ -366,7 +376,7 @@ def _narrower(work: Work, holes: list[Hole], bounds: _Bounds, program: Program) 
     return None
 
 
-def _leaving_out(bounds: _Bounds, refused: Finding, *, held: bool) -> _Bounds:
+def _leaving_out(bounds: RefoldPlan, refused: Finding, *, held: bool) -> RefoldPlan:
     field = "held_refused" if held else "refused"
     known: Mapping[int, Finding] = getattr(bounds.without, field)
     if refused.offset in known or refused.offset >= bounds.until:
@@ -378,7 +388,7 @@ def _leaving_out(bounds: _Bounds, refused: Finding, *, held: bool) -> _Bounds:
     return msgspec.structs.replace(bounds, until=refused.offset, finding=None, trouble=problem)
 
 
-def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
+def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: RefoldPlan) -> RangeInProgress:
     work.state.close()
     again = opener.open(msgspec.structs.replace(work.planned, until=bounds.until), bounds.without)
     again.passes_to = bounds.passes_to
@@ -386,7 +396,7 @@ def _fold_again(work: Work, opener: Opener, bounds: _Bounds) -> Work:
     return again
 
 
-def _first_stop(work: Work, holes: list[Hole], until: int, program: Program) -> Finding | None:
+def _first_stop(work: RangeInProgress, holes: list[Hole], until: int, program: CompiledStream) -> Finding | None:
     """The earlier of the fold's stop and the first hole that nothing explains."""
     stopped = work.fold.judge.stopped
     if program.integrity.answer(Fault.HOLE) is not Judgement.VIOLATION:
@@ -397,13 +407,13 @@ def _first_stop(work: Work, holes: list[Hole], until: int, program: Program) -> 
     return stopped
 
 
-def _suspensions(holes: list[Hole], program: Program) -> tuple[int, ...]:
+def _suspensions(holes: list[Hole], program: CompiledStream) -> tuple[int, ...]:
     if program.integrity.answer(Fault.HOLE) is not Judgement.SUSPEND:
         return ()
     return tuple(hole.until for hole in holes if hole.cause == "unproven")
 
 
-def _hole_finding(work: Work, hole: Hole) -> Finding:
+def _hole_finding(work: RangeInProgress, hole: Hole) -> Finding:
     position = work.planned.position
     return Finding(
         cause="hole",
@@ -417,26 +427,26 @@ def _hole_finding(work: Work, hole: Hole) -> Finding:
     )
 
 
-def run_bins(job: Job, tasks: Iterable[bytes]) -> Iterator[bytes]:
+def run_tasks(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """What Spark runs on each partition of its small job: encoded tasks in, encoded facts out."""
     for encoded in tasks:
-        yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=BinTask)))
+        yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=TaskSpec)))
 
 
-def _facts_or_reason(job: Job, task: BinTask) -> BinFacts | Failed:
+def _facts_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
     """What has a name comes back as a value: an error would reach the driver as Spark's, as if a worker had died."""
     try:
-        return run_bin(job, task)
+        return run_task(job, task)
     except LockstepError as error:
-        return Failed(pickle.dumps(error))
+        return TaskFailure(pickle.dumps(error))
 
 
-def run_bin(job: Job, task: BinTask) -> BinFacts:
+def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     """Do the work of one bin, as a worker does: the declaration that was shipped, over Kafka."""
-    return work_bin(job, task, shipped_program(job.stream, job.registry), KafkaLog(job.kafka))
+    return run_task_safely(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka))
 
 
-def work_bin(job: Job, task: BinTask, program: Program, log: Log) -> BinFacts:
+def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
     """Do the work of one bin.
 
     1. Open the state of each range.
@@ -451,11 +461,13 @@ def work_bin(job: Job, task: BinTask, program: Program, log: Log) -> BinFacts:
     gc.disable()  # would walk over all state again and again
     try:
         with ExitStack() as stack:
-            latest_us = task.planned_at_us + microseconds(program.event_time.max_skew)
-            opener = Opener(job, log, task.generation, program, HotFolder(job.hot, job.state), stack, latest_us)
+            latest_us = task.planned_at_us + to_microseconds(program.event_time.max_skew)
+            opener = RangeOpener(
+                job, log, task.generation, program, LocalStorePool(job.hot, job.state), stack, latest_us
+            )
             works = [opener.open(planned) for planned in task.ranges]
             read_and_fold(opener, works)
-            works = [settle(work, opener) for work in works]
+            works = [finalize_range(work, opener) for work in works]
             files = _write_rows(job, task, works, program)
             quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
             late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
@@ -464,10 +476,12 @@ def work_bin(job: Job, task: BinTask, program: Program, log: Log) -> BinFacts:
         gc.enable()
         gc.unfreeze()
     cpu_seconds = time.process_time() - started
-    return BinFacts(ranges=facts, files=files, cpu_seconds=cpu_seconds, quarantine=quarantine, late=late)
+    return TaskResult(ranges=facts, files=files, cpu_seconds=cpu_seconds, quarantine=quarantine, late=late)
 
 
-def _write_rows(job: Job, task: BinTask, works: list[Work], program: Program) -> tuple[DataFile, ...]:
+def _write_rows(
+    job: JobSpec, task: TaskSpec, works: list[RangeInProgress], program: CompiledStream
+) -> tuple[DataFile, ...]:
     """One file for the bin; none without rows."""
     batches = [batch for work in works for batch in work.fold.batches]
     if not batches:
@@ -479,14 +493,14 @@ def _write_rows(job: Job, task: BinTask, works: list[Work], program: Program) ->
         return (writer.finish(),)
 
 
-def _write_aside(folder: Path, task: BinTask, kept: list[Kept]) -> tuple[SideFile, ...]:
+def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
     """One file of a side table for the bin; none when nothing was kept aside."""
     identity = {"generation": task.generation, "batch": task.number}
     rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
     return (write_quarantine(folder, rows),) if rows else ()
 
 
-def _save_states(job: Job, task: BinTask, works: list[Work]) -> tuple[RangeFacts, ...]:
+def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> tuple[RangeResult, ...]:
     """All changed states in one durable file, synced; then the hot copies take the changes."""
     facts = []
     with StateFileWriter.open(job.state, _label(task)) as writer:
@@ -500,15 +514,15 @@ def _save_states(job: Job, task: BinTask, works: list[Work]) -> tuple[RangeFacts
     return tuple(facts)
 
 
-def _label(task: BinTask) -> str:
+def _label(task: TaskSpec) -> str:
     """By which clean-up tells what is in flight."""
     return WrittenBy(task.generation, task.epoch, task.number).label
 
 
-def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
+def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
     fold, changed = work.fold, section != work.planned.position.state
     low, high = fold.emission.event_time_us or (None, None)
-    return RangeFacts(
+    return RangeResult(
         range=work.planned,
         until=work.reached,
         counts=fold.counts,
@@ -524,8 +538,8 @@ def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,
         rows_emitted=fold.emission.emitted_at(work.reached),
-        opened=() if work.planned.position.is_only else digests(fold.sessions.opened),
-        closed=() if work.planned.position.is_only else digests(fold.sessions.closed),
+        opened=() if work.planned.position.is_only else count_digests(fold.sessions.opened),
+        closed=() if work.planned.position.is_only else count_digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),
         suspended_sessions=_still_skipped(work),
         finding=work.finding,
@@ -533,8 +547,8 @@ def _facts(work: Work, section: SectionRef | None) -> RangeFacts:
     )
 
 
-def _still_skipped(work: Work) -> tuple[SuspendedSession, ...]:
+def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:
     """A session that was not touched in this range has not begun anew in it."""
     entries = work.state.entries
     skipped = work.planned.position.suspended_sessions
-    return still_skipped(skipped, lambda session: entries[session].gate if session in entries else None)
+    return is_still_skipped(skipped, lambda session: entries[session].gate if session in entries else None)

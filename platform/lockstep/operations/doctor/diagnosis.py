@@ -31,16 +31,16 @@ class Diagnosis(msgspec.Struct, frozen=True):
     next_step: str = ""
 
 
-def ok(check: str, found: str) -> Diagnosis:
+def make_ok(check: str, found: str) -> Diagnosis:
     """As it should be."""
     return Diagnosis(check, Level.OK, found)
 
 
-def warning(check: str, found: str, next_step: str) -> Diagnosis:
+def make_warning(check: str, found: str, next_step: str) -> Diagnosis:
     """It works, and will hurt some day."""
     return Diagnosis(check, Level.WARNING, found, next_step)
 
 
-def error(check: str, found: str, next_step: str) -> Diagnosis:
+def make_error(check: str, found: str, next_step: str) -> Diagnosis:
     """It does not work, or a promise cannot be kept."""
     return Diagnosis(check, Level.ERROR, found, next_step)

@@ -11,7 +11,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.doctor import kafka as doctor_cluster
 from lockstep.operations.doctor import machine
-from lockstep.operations.doctor.diagnosis import Diagnosis, Level, error
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error
 from lockstep.settings import KafkaSettings, Settings
 
 
@@ -32,7 +32,7 @@ class Report(msgspec.Struct, frozen=True):
         return all(finding.level is not Level.ERROR for finding in self.findings)
 
 
-def examine(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) -> Report:
+def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) -> Report:
     """Look at everything; what fails to answer is a finding, and never hides the others.
 
     Args:
@@ -40,11 +40,11 @@ def examine(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) 
         streams: Loads the declared streams, whose topics are judged by their classes.
     """
     looks: dict[str, Callable[[], Iterator[Diagnosis]]] = {
-        "Java": machine.java,
-        "jars": machine.jars,
-        "ports": machine.ports,
-        "table root": lambda: machine.table_root(settings.table_root),
-        "local root": lambda: machine.local_root(settings.local_root),
+        "Java": machine.check_java,
+        "jars": machine.check_jars,
+        "ports": machine.check_ports,
+        "table root": lambda: machine.check_table_root(settings.table_root),
+        "local root": lambda: machine.check_local_root(settings.local_root),
         "Kafka": lambda: _kafka(settings.kafka, streams),
     }
     return Report(
@@ -54,11 +54,11 @@ def examine(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) 
 
 def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
     """A cluster that does not answer is waited for once."""
-    yield from doctor_cluster.cluster(kafka)
-    yield from doctor_cluster.topics(kafka, streams())
+    yield from doctor_cluster.check_cluster(kafka)
+    yield from doctor_cluster.check_topics(kafka, streams())
 
 
-def asked(settings: Settings, brokers: str | None) -> Settings:
+def with_brokers(settings: Settings, brokers: str | None) -> Settings:
     """The settings with other brokers.
 
     Raises:
@@ -79,7 +79,7 @@ def _safely(name: str, look: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosi
     try:
         found.extend(look())
     except LockstepError as problem:
-        found.append(error(name, problem.problem, problem.next_step))
+        found.append(make_error(name, problem.problem, problem.next_step))
     except OSError as problem:
-        found.append(error(name, str(problem), "mend what the operating system says"))
+        found.append(make_error(name, str(problem), "mend what the operating system says"))
     return found

@@ -21,9 +21,9 @@ from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.once import Once
 from lockstep.integrity.strict import Strict
-from lockstep.kafka.admin import Discovery, TopicSettings, newest_timestamps, topic_settings
-from lockstep.kafka.client import admin_client
-from lockstep.operations.doctor.diagnosis import Diagnosis, Level, ok, warning
+from lockstep.kafka.admin import ClusterAdmin, TopicSettings, read_newest_timestamps, read_topic_settings
+from lockstep.kafka.client import make_admin_client
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_ok, make_warning
 from lockstep.settings import KafkaSettings
 
 RETENTION_MIN = timedelta(days=3)
@@ -50,7 +50,7 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-def fitness(topic: TopicSettings, integrity: IntegrityClass, *, message_bytes_max: int) -> tuple[Fitness, ...]:
+def check_fitness(topic: TopicSettings, integrity: IntegrityClass, *, message_bytes_max: int) -> tuple[Fitness, ...]:
     """All that can be said of a topic, good and bad, in a fixed order.
 
     Args:
@@ -181,53 +181,55 @@ AHEAD_SECONDS_MAX = 60.0
 NAMED_MAX = 3
 
 
-def cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
+def check_cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
     """Whether it answers, and what its brokers say of themselves.
 
     Raises:
         KafkaError: It does not answer.
     """
-    admin = admin_client(kafka)
+    admin = make_admin_client(kafka)
     began = time.monotonic()
-    cluster_id = Discovery(admin, kafka.timeout_seconds).cluster_id()
+    cluster_id = ClusterAdmin(admin, kafka.timeout_seconds).cluster_id()
     brokers = _brokers(admin, kafka.timeout_seconds)
     took = time.monotonic() - began
-    yield ok("Kafka", f"cluster {cluster_id} answers in {took:.2f} s, brokers {', '.join(map(str, sorted(brokers)))}")
+    yield make_ok(
+        "Kafka", f"cluster {cluster_id} answers in {took:.2f} s, brokers {', '.join(map(str, sorted(brokers)))}"
+    )
     settings = _broker_settings(admin, min(brokers), kafka.timeout_seconds)
     if settings.get("auto.create.topics.enable") == "true":
         step = "auto.create.topics.enable=false on the brokers: producers then learn of a mistyped topic at once"
-        yield warning("Kafka: auto.create.topics.enable", "a mistyped topic name makes a new topic", step)
+        yield make_warning("Kafka: auto.create.topics.enable", "a mistyped topic name makes a new topic", step)
     if len(brokers) == 1:
         step = "three brokers with replication factor 3, where messages must outlive a disk"
-        yield warning("Kafka: brokers", "there is one: its disk is the only copy of all messages", step)
+        yield make_warning("Kafka: brokers", "there is one: its disk is the only copy of all messages", step)
 
 
-def topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iterator[Diagnosis]:
+def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iterator[Diagnosis]:
     """The topics of each stream, judged by what its integrity class promises.
 
     Raises:
         KafkaError: It does not answer.
     """
-    admin, timeout = admin_client(kafka), kafka.timeout_seconds
-    discovery = Discovery(admin, timeout)
+    admin, timeout = make_admin_client(kafka), kafka.timeout_seconds
+    discovery = ClusterAdmin(admin, timeout)
     names = discovery.topic_names()
     for name in sorted(streams):
         stream = streams[name]
         wanted = stream.topics.select(names)
         if not wanted:
             step = "create them, or correct Topics(pattern=...)"
-            yield warning(f"topics of {name}", f"no topic matches {stream.topics.pattern}", step)
+            yield make_warning(f"topics of {name}", f"no topic matches {stream.topics.pattern}", step)
             continue
         looks = [
             look
-            for kept in topic_settings(admin, wanted, timeout)
-            for look in fitness(kept, stream.integrity, message_bytes_max=stream.limits.message_bytes)
+            for kept in read_topic_settings(admin, wanted, timeout)
+            for look in check_fitness(kept, stream.integrity, message_bytes_max=stream.limits.message_bytes)
         ]
-        yield from judged(name, looks)
+        yield from summarize_checks(name, looks)
         yield from _clocks(name, admin, discovery, wanted, timeout)
 
 
-def judged(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
+def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
     """One finding for all topics that are the same in what matters. Pure."""
     looks = list(looks)
     groups: dict[tuple[str, str, str], list[Fitness]] = {}
@@ -235,7 +237,7 @@ def judged(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
         if look.level is not Level.OK:
             groups.setdefault((look.setting, look.found, look.reason), []).append(look)
     good, count = sum(look.level is Level.OK for look in looks), len({look.topic for look in looks})
-    yield ok(f"topics of {stream}", f"{count} topics, {good} of {len(looks)} settings as they should be")
+    yield make_ok(f"topics of {stream}", f"{count} topics, {good} of {len(looks)} settings as they should be")
     for (setting, found, reason), group in sorted(groups.items()):
         where = ", ".join(look.topic for look in group[:NAMED_MAX])
         more = f" and {len(group) - NAMED_MAX} more" if len(group) > NAMED_MAX else ""
@@ -244,18 +246,18 @@ def judged(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
 
 
 def _clocks(
-    stream: str, admin: AdminClient, discovery: Discovery, names: Iterable[str], timeout: float
+    stream: str, admin: AdminClient, discovery: ClusterAdmin, names: Iterable[str], timeout: float
 ) -> Iterator[Diagnosis]:
     """Kafka cannot be asked for its time; a message from the future says as much."""
     places = [(topic.name, number) for topic in discovery.topics(names).values() for number in range(topic.partitions)]
-    newest = newest_timestamps(admin, places, timeout)
+    newest = read_newest_timestamps(admin, places, timeout)
     ahead = {topic: at / 1000 - time.time() for (topic, _), at in newest.items()}
     far = {topic: seconds for topic, seconds in ahead.items() if seconds > AHEAD_SECONDS_MAX}
     if far:
         topic = max(far, key=lambda name: far[name])
         step = "set the clocks by NTP: of the producers, of the brokers and of this machine"
         found = f"{len(far)} topics have messages from the future, {topic} by {far[topic]:.0f} s: freshness is wrong"
-        yield warning(f"clocks of {stream}", found, step)
+        yield make_warning(f"clocks of {stream}", found, step)
 
 
 def _brokers(admin: AdminClient, timeout: float) -> list[int]:

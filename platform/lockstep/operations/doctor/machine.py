@@ -14,9 +14,9 @@ from pathlib import Path
 import lmdb
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.operations.doctor.diagnosis import Diagnosis, error, ok, warning
-from lockstep.spark.jars import LOCK, cache_folder, check, read_lock
-from lockstep.spark.java import find_java, java_problem
+from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok, make_warning
+from lockstep.spark.jars import LOCK, check_jars_lock, find_cache_folder, read_lock
+from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
 
 PORTS = {3000: "Dagster's web UI"}
@@ -28,41 +28,43 @@ FETCHED_BY = {
 }
 
 
-def java() -> Iterator[Diagnosis]:
+def check_java() -> Iterator[Diagnosis]:
     """The Java that Spark would take."""
-    problem = java_problem(os.environ)
+    problem = find_java_problem(os.environ)
     if problem is not None:
-        yield error("Java", problem.what, problem.next_step)
+        yield make_error("Java", problem.what, problem.next_step)
     else:
-        yield ok("Java", f"{find_java(os.environ)} runs Spark")
+        yield make_ok("Java", f"{find_java(os.environ)} runs Spark")
 
 
-def jars() -> Iterator[Diagnosis]:
+def check_jars() -> Iterator[Diagnosis]:
     """The jars in the cache, each hashed; nothing is fetched."""
     for group in ("delta", "kafka"):
         name, locked = f"jars ({group})", read_lock(LOCK, group)
-        folder = cache_folder(locked)
+        folder = find_cache_folder(locked)
         if not folder.exists():
-            yield warning(name, f"not in {folder} yet", f"{FETCHED_BY[group]}; or now: python -m lockstep.spark.jars")
+            yield make_warning(
+                name, f"not in {folder} yet", f"{FETCHED_BY[group]}; or now: python -m lockstep.spark.jars"
+            )
             continue
         try:
-            check(locked, folder)
+            check_jars_lock(locked, folder)
         except EnvironmentProblem as problem:
-            yield error(name, problem.problem, problem.next_step)
+            yield make_error(name, problem.problem, problem.next_step)
         else:
-            yield ok(name, f"{len(locked)} jars, every SHA-256 as locked")
+            yield make_ok(name, f"{len(locked)} jars, every SHA-256 as locked")
 
 
-def ports() -> Iterator[Diagnosis]:
+def check_ports() -> Iterator[Diagnosis]:
     """Whether a server could listen; one that does may be the very one that is meant."""
     for port, purpose in PORTS.items():
         with socket.socket() as probe:
             probe.settimeout(1)
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
         if taken:
-            yield warning(f"port {port}", f"in use: by {purpose}, or by another program", "fine if it is Dagster")
+            yield make_warning(f"port {port}", f"in use: by {purpose}, or by another program", "fine if it is Dagster")
         else:
-            yield ok(f"port {port}", f"free for {purpose}")
+            yield make_ok(f"port {port}", f"free for {purpose}")
 
 
 ROOM_BYTES_MIN, ROOM_BYTES_WARN = 1 << 30, 10 << 30
@@ -76,7 +78,7 @@ OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.s3fs", "fuse.sshfs")
 """File systems whose exclusive creation or syncing has exceptions of its own."""
 
 
-def table_root(root: Path) -> Iterator[Diagnosis]:
+def check_table_root(root: Path) -> Iterator[Diagnosis]:
     """The table root: everything that must last lies there."""
     name = "table root"
     folder = _nearest(root)
@@ -84,7 +86,7 @@ def table_root(root: Path) -> Iterator[Diagnosis]:
         yield problem
         return
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
-        yield ok(name, f"{root} can be written")
+        yield make_ok(name, f"{root} can be written")
         yield _exclusive(Path(draft))
         yield _syncs(Path(draft))
         yield _clock(Path(draft))
@@ -92,7 +94,7 @@ def table_root(root: Path) -> Iterator[Diagnosis]:
     yield _room(name, folder)
 
 
-def local_root(root: Path) -> Iterator[Diagnosis]:
+def check_local_root(root: Path) -> Iterator[Diagnosis]:
     """The folder of hot copies: lost at any time without harm, but lmdb must work in it."""
     name, folder = "local root", _nearest(root)
     if (problem := _unwritable(name, root, folder)) is not None:
@@ -111,9 +113,11 @@ def _nearest(folder: Path) -> Path:
 
 def _unwritable(name: str, root: Path, folder: Path) -> Diagnosis | None:
     if not folder.is_dir():
-        return error(name, f"{root} cannot be made: {folder} is no folder", f"name another {name.replace(' ', '_')}")
+        return make_error(
+            name, f"{root} cannot be made: {folder} is no folder", f"name another {name.replace(' ', '_')}"
+        )
     if not os.access(folder, os.W_OK):
-        return error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
+        return make_error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")
     return None
 
 
@@ -124,9 +128,9 @@ def _exclusive(draft: Path) -> Diagnosis:
     try:
         path.open("xb").close()
     except FileExistsError:
-        return ok(name, "the second creator of a file is refused")
+        return make_ok(name, "the second creator of a file is refused")
     step = "put table_root on a file system that has exclusive creation: two writers could both commit here"
-    return error(name, "a file was created twice", step)
+    return make_error(name, "a file was created twice", step)
 
 
 def _syncs(draft: Path) -> Diagnosis:
@@ -141,8 +145,8 @@ def _syncs(draft: Path) -> Diagnosis:
     median = statistics.median(took)
     found = f"4 KiB are synced in {median * 1000:.2f} ms (median of {SYNCS})"
     if median > SYNC_SECONDS_WARN:
-        return warning("fsync", found, "each batch waits for three syncs: use a faster disk, or larger batches")
-    return ok("fsync", found)
+        return make_warning("fsync", found, "each batch waits for three syncs: use a faster disk, or larger batches")
+    return make_ok("fsync", found)
 
 
 def _clock(draft: Path) -> Diagnosis:
@@ -152,8 +156,8 @@ def _clock(draft: Path) -> Diagnosis:
     apart = abs(path.stat().st_mtime - time.time())
     if apart > CLOCK_SECONDS_MAX:
         step = "set both clocks by NTP: files are judged by their age before they are committed or vacuumed"
-        return error(name, f"the clock of the file system is {apart:.0f} s from this machine's", step)
-    return ok(name, "the file system's clock is this machine's, within a minute")
+        return make_error(name, f"the clock of the file system is {apart:.0f} s from this machine's", step)
+    return make_ok(name, "the file system's clock is this machine's, within a minute")
 
 
 def _maps(name: str, draft: Path) -> Diagnosis:
@@ -161,22 +165,24 @@ def _maps(name: str, draft: Path) -> Diagnosis:
         lmdb.open(str(draft / "probe.mdb"), subdir=False, map_size=MAP_BYTES, lock=False, sync=False).close()
     except (lmdb.Error, OSError) as problem:
         step = "use a local disk; raise the limit of virtual memory (ulimit -v)"
-        return error(name, f"lmdb cannot map {MAP_BYTES >> 30} GiB there: {problem}", step)
-    return ok(name, f"lmdb maps {MAP_BYTES >> 30} GiB (virtual) there")
+        return make_error(name, f"lmdb cannot map {MAP_BYTES >> 30} GiB there: {problem}", step)
+    return make_ok(name, f"lmdb maps {MAP_BYTES >> 30} GiB (virtual) there")
 
 
 def _kind(name: str, folder: Path, *, must_last: bool) -> Diagnosis:
-    kind = file_system(folder.absolute(), Path("/proc/mounts").read_text(encoding="utf-8"))
+    kind = find_file_system(folder.absolute(), Path("/proc/mounts").read_text(encoding="utf-8"))
     what = f"{name}: file system"
     if must_last and kind in IN_MEMORY:
-        return warning(what, f"{kind} is gone with a restart of the machine", "set table_root to a folder on a disk")
+        return make_warning(
+            what, f"{kind} is gone with a restart of the machine", "set table_root to a folder on a disk"
+        )
     if kind in OVER_NETWORK:
         step = "a local disk, or a network file system that you have seen to sync and to create exclusively"
-        return warning(what, f"{kind} is a network file system", step)
-    return ok(what, kind)
+        return make_warning(what, f"{kind} is a network file system", step)
+    return make_ok(what, kind)
 
 
-def file_system(folder: Path, mounts: str) -> str:
+def find_file_system(folder: Path, mounts: str) -> str:
     """The kind of file system that holds a folder, from the text of /proc/mounts. Pure."""
     fields = [line.split() for line in mounts.splitlines()]
     holding = [(len(parts[1]), parts[2]) for parts in fields if folder.is_relative_to(_unescaped(parts[1]))]
@@ -191,7 +197,7 @@ def _room(name: str, folder: Path) -> Diagnosis:
     free = shutil.disk_usage(folder).free
     what, found = f"{name}: room", f"{free / 1e9:.1f} GB free"
     if free < ROOM_BYTES_MIN:
-        return error(what, found, f"make room: a batch that cannot be written ends the run ({folder})")
+        return make_error(what, found, f"make room: a batch that cannot be written ends the run ({folder})")
     if free < ROOM_BYTES_WARN:
-        return warning(what, found, "make room, or watch it: a compaction holds old and new files for three days")
-    return ok(what, found)
+        return make_warning(what, found, "make room, or watch it: a compaction holds old and new files for three days")
+    return make_ok(what, found)

@@ -12,12 +12,12 @@ from confluent_kafka import Message as ClientMessage
 
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
-from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, quarantined
-from lockstep.operations.tables import opened
+from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, read_quarantined
+from lockstep.operations.tables import open_table
 from lockstep.settings import KafkaSettings
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import Header
-from lockstep.verify.kafka_reader import KafkaLog, Wanted
+from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Headers = Sequence[tuple[str, bytes | None]]
@@ -70,7 +70,7 @@ class NoMessage(LockstepError):
         self.stream, self.place = stream, place
 
 
-def message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:
+def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:
     """The message of a place, or the first one that halts the stream.
 
     Raises:
@@ -78,7 +78,7 @@ def message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -
         NoMessage: There is none at that place; or no place is given, and no message halts the stream.
         KafkaError: Kafka does not answer.
     """
-    findings = opened(folders).base().head.findings
+    findings = open_table(folders).base().head.findings
     if place is None:
         place = next((_place_of(each) for each in findings if each.until > each.offset), None)
         if place is None:
@@ -110,13 +110,13 @@ def _place_of(finding: Finding) -> Place:
 
 
 def _in_kafka(kafka: KafkaSettings, place: Place) -> StoredMessage | None:
-    log, where = KafkaLog(kafka), (place.topic, place.partition)
+    log, where = KafkaTopicLog(kafka), (place.topic, place.partition)
     if place.topic not in log.topic_ids([place.topic]):
         return None
     kept = log.kept([where])[where]
     if not kept.first <= place.offset < kept.end:
         return None
-    wanted = Wanted(place.topic, place.partition, place.offset, place.offset + 1)
+    wanted = WantedRange(place.topic, place.partition, place.offset, place.offset + 1)
     messages = [each for piece in log.read([wanted]) for each in piece.messages]
     return _of_kafka(place, messages[0]) if messages else None
 
@@ -145,7 +145,7 @@ def _time(timestamp_ms: int) -> datetime | None:
 
 def _in_quarantine(folders: StreamFolders, place: Place) -> StoredMessage | None:
     try:
-        row = quarantined(folders, place)[-1]
+        row = read_quarantined(folders, place)[-1]
     except NotInQuarantine:
         return None
     fields = {name: getattr(row, name) for name in StoredMessage.__struct_fields__ if hasattr(row, name)}

@@ -8,25 +8,25 @@ import msgspec
 from deltalake import DeltaTable
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.committer import refuse_lost_table
-from lockstep.engine.driver.planner import BatchPlan, PlanInput, clock_hour, hour_of, plan_batch
+from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.planner import BatchPlan, PlanInput, choose_commit_hour, find_current_hour, plan_batch
 from lockstep.engine.driver.positions import Subscription
-from lockstep.engine.driver.startup import refuse_changed_state
+from lockstep.engine.driver.startup import check_state_types
 from lockstep.engine.protocol import Position
 from lockstep.errors import StateError, TableError
-from lockstep.integrity.resume_options import resume_command
+from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import audit
-from lockstep.kafka.consumer_group import Group
+from lockstep.kafka.audit import audit_positions
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding, Key
-from lockstep.model.table_schema import table_schema
-from lockstep.operations.inspect.status import writer_of
-from lockstep.operations.tables import discovery_of, head_or_none
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.inspect.status import find_writer
+from lockstep.operations.tables import make_cluster_admin, try_read_head
 from lockstep.settings import Settings
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, positions
-from lockstep.table.schema_evolution import Growth, defaulted_columns, growth
+from lockstep.table.ledger import LedgerRow, read_positions
+from lockstep.table.schema_evolution import Growth, find_defaulted_columns, find_schema_changes
 
 LOCAL_MASTER = re.compile(r"local\[(\d+)")
 CORES_ELSEWHERE = 2
@@ -125,7 +125,7 @@ class _Seen(msgspec.Struct, frozen=True):
     selected: frozenset[str]
 
 
-def next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
+def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     """Plan the next batch by the planner itself, as the first one of a new run: without what a living run has learned.
 
     Works before the first run too. A run that waits for files to fill plans when they do.
@@ -142,19 +142,19 @@ def next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
             generation=head.generation,
             epoch=head.epoch,
             number=head.batch + 1,
-            commit_hour=hour_of(clock_hour(), head.hour, head.closed_hour),
+            commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
             positions=tuple(partitions.positions.values()),
             ends=seen.view.ends,
             messages_max=stream.limits.batch_messages,
             cores=_cores(settings.spark.master),
         )
     )
-    found = _preview(stream, plan, partitions.positions, audit(partitions.known, seen.view))
+    found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
     refused = _halted(head) or _types(stream, settings, seen)[1]
     return msgspec.structs.replace(found, refused=refused, next_step=_next_step(head))
 
 
-def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
+def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     """Say what a new run would read from where, and why.
 
     Raises:
@@ -176,7 +176,7 @@ def restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
         kept_aside=tuple(sorted({item.topic for item in aside})),
         partitions=tuple(listed),
-        findings=audit(partitions.known, seen.view),
+        findings=audit_positions(partitions.known, seen.view),
         changes=changes,
         next_step=_next_step(seen.head),
     )
@@ -187,15 +187,15 @@ def _halted(head: Head) -> str:
 
 
 def _next_step(head: Head) -> str:
-    return resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else ""
+    return make_resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else ""
 
 
 def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
     if halted := _halted(head):
         return halted
-    folders, group = StreamFolders(stream.name, settings.table_root), Group(settings.kafka, stream.name)
+    folders, group = StreamFolders(stream.name, settings.table_root), ConsumerGroup(settings.kafka, stream.name)
     try:
-        refuse_lost_table(stream, folders, discovery_of(settings.kafka), group)
+        check_table_present(stream, folders, make_cluster_admin(settings.kafka), group)
     except TableError as error:
         return error.problem
     return ""
@@ -207,9 +207,11 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
     if seen.head.epoch == 0:
         return (), ""
     try:
-        migrated = refuse_changed_state(stream, folders, seen.known.values())
+        migrated = check_state_types(stream, folders, seen.known.values())
         row = stream.types.row
-        grown = growth(DeltaTable(folders.table), table_schema(row), defaulted=defaulted_columns(row))
+        grown = find_schema_changes(
+            DeltaTable(folders.table), make_table_schema(row), defaulted=find_defaulted_columns(row)
+        )
     except (StateError, TableError) as error:
         return (), error.problem
     columns = (f"table: {grown}",) if grown != Growth() else ()
@@ -218,9 +220,9 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:
     folders = StreamFolders(stream.name, settings.table_root)
-    discovery = discovery_of(settings.kafka)
-    head = head_or_none(folders) or Head(stream=stream.name, cluster_id=discovery.cluster_id())
-    known = positions(folders, head) if head.batch else {}
+    discovery = make_cluster_admin(settings.kafka)
+    head = try_read_head(folders) or Head(stream=stream.name, cluster_id=discovery.cluster_id())
+    known = read_positions(folders, head) if head.batch else {}
     selected = stream.topics.select(row.topic for row in known.values())
     wanted = stream.topics.select(discovery.topic_names())
     return _Seen(head, known, discovery.view(wanted | selected), selected)
@@ -277,7 +279,7 @@ def _waiting(topic: str, seen: _Seen) -> RestartedPartition:
 def _takes_over(folders: StreamFolders, head: Head) -> str:
     if head.epoch == 0:
         return "nobody: it would be the first run"
-    writer = writer_of(folders, head.epoch)
+    writer = find_writer(folders, head.epoch)
     if writer in {"writing", "draining"}:
         return f"epoch {head.epoch}, which is {writer} and would hand over at its batch boundary"
     return f"epoch {head.epoch}, which has ended" if writer == "ended" else f"epoch {head.epoch}, which is gone"

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.declare.transform import migration_of
-from lockstep.engine.driver.positions import position_of
+from lockstep.declare.transform import find_migration
+from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError
-from lockstep.model.map_state import Rows
-from lockstep.operations.tables import opened
-from lockstep.state.changelog import Section, SectionHeader, StateAddress, read_section
-from lockstep.state.codec import StateSchema, Translation
-from lockstep.state.values import RowStore, is_session, session_prefix, versions_of
+from lockstep.model.map_state import MapState
+from lockstep.operations.tables import open_table
+from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, read_segment
+from lockstep.state.codec import StateMigrator, StateSchema
+from lockstep.state.values import MapStateStore, is_session, make_session_prefix, read_versions
 from lockstep.table import ledger
 from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
@@ -62,7 +62,7 @@ class SessionStates(msgspec.Struct, frozen=True):
     sessions: tuple[SessionState, ...]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class StateFilter(msgspec.Struct, frozen=True):
     """Which sessions; None for all.
 
     Attributes:
@@ -85,7 +85,7 @@ class NoSuchSession(LockstepError):
         session: The session that was wanted; None for any.
     """
 
-    def __init__(self, stream: str, wanted: Wanted, places: str) -> None:
+    def __init__(self, stream: str, wanted: StateFilter, places: str) -> None:
         super().__init__(
             f"no session {wanted.session or ''!r} with a state in {places} partitions",
             next_step=f"lockstep state {stream} lists the sessions that there are",
@@ -110,7 +110,7 @@ class NotRetained(LockstepError):
         self.batch, self.oldest, self.newest = batch, oldest, newest
 
 
-def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = None) -> SessionStates:
+def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | None = None) -> SessionStates:
     """Read the sessions that are wanted; decoded when one is named.
 
     Args:
@@ -127,24 +127,24 @@ def read_states(stream: AnyStream, root: Path, wanted: Wanted, at: int | None = 
         StateTypeChanged: It was stored by a type that this one cannot read.
     """
     folders = StreamFolders(stream.name, root)
-    head = opened(folders).base().head
+    head = open_table(folders).base().head
     batch = head.batch if at is None else at
     rows = sorted(_rows_at(folders, head, batch), key=lambda row: (row.topic, row.partition))
     read = [row for row in rows if _is_wanted(row, wanted)]
-    schema: StateSchema[object] = StateSchema(stream.types.state, migration_of(stream.transform))
+    schema: StateSchema[object] = StateSchema(stream.types.state, find_migration(stream.transform))
     found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
-    if not found and wanted != Wanted():
+    if not found and wanted != StateFilter():
         raise NoSuchSession(stream.name, wanted, f"{len(read)} of {len(rows)}")
     return SessionStates(stream.name, head.generation, batch, tuple(found))
 
 
-def address_of(row: LedgerRow) -> StateAddress:
+def find_state_version(row: LedgerRow) -> StateVersion:
     """The state that a ledger row leaves."""
-    position = position_of(row)
-    return StateAddress(row.generation, row.topic_id, row.partition, row.until, position.state)
+    position = read_position(row)
+    return StateVersion(row.generation, row.topic_id, row.partition, row.until, position.state)
 
 
-def sections_of(address: StateAddress, durable: Path) -> Iterator[Section]:
+def read_segments(address: StateVersion, durable: Path) -> Iterator[Segment]:
     """The sections of a state, from its base on; each read whole and checked.
 
     Raises:
@@ -152,22 +152,22 @@ def sections_of(address: StateAddress, durable: Path) -> Iterator[Section]:
     """
     if address.section is None:
         return
-    head = read_section(durable, address.section, address)
+    head = read_segment(durable, address.section, address)
     for ref in head.header.chain:
-        yield read_section(durable, ref, address)
+        yield read_segment(durable, ref, address)
     yield head
 
 
-def plain(value: object) -> object:
+def to_plain(value: object) -> object:
     """A state as JSON can carry it, with struct fields by name whatever the stored layout."""
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, (dict, Rows)):
+        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, (dict, MapState)):
         if all(isinstance(key, str) for key in value):
-            return {key: plain(held) for key, held in value.items()}
-        return [{"key": plain(key), "value": plain(held)} for key, held in value.items()]
+            return {key: to_plain(held) for key, held in value.items()}
+        return [{"key": to_plain(key), "value": to_plain(held)} for key, held in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(held) for held in value]
+        return [to_plain(held) for held in value]
     return value
 
 
@@ -176,11 +176,11 @@ def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerR
     if not max(0, head.rewind_floor) <= batch <= head.batch:
         raise NotRetained(head.stream, batch, head.rewind_floor, head.batch)
     if batch == head.batch:
-        return ledger.positions(folders, head).values()
-    return ledger.positions_at(folders, batch).values()
+        return ledger.read_positions(folders, head).values()
+    return ledger.read_positions_at(folders, batch).values()
 
 
-def _is_wanted(row: LedgerRow, wanted: Wanted) -> bool:
+def _is_wanted(row: LedgerRow, wanted: StateFilter) -> bool:
     return wanted.topic in {None, row.topic} and wanted.partition in {None, row.partition}
 
 
@@ -188,7 +188,7 @@ def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: 
     header, stored = _stored(row, durable, None if only is None else only.encode("utf-8", "surrogatepass"))
     if header is None:
         return
-    schema.accept(versions_of(header).shapes, f"the state of {row.topic}/{row.partition}")
+    schema.accept(read_versions(header).shapes, f"the state of {row.topic}/{row.partition}")
     state = _LoadedState(schema, header, stored)
     for key, value in sorted(stored.items()):
         if is_session(key):
@@ -199,9 +199,9 @@ def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: 
 class _LoadedState:
     """Some sessions of a partition, all in memory."""
 
-    def __init__(self, schema: StateSchema[object], header: SectionHeader, stored: dict[bytes, bytes]) -> None:
+    def __init__(self, schema: StateSchema[object], header: SegmentHeader, stored: dict[bytes, bytes]) -> None:
         self._schema, self._stored = schema, stored
-        self._typed, self._rows = Translation(schema, header), RowStore(schema.tables, self)
+        self._typed, self._rows = StateMigrator(schema, header), MapStateStore(schema.tables, self)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of an entry; None without one."""
@@ -223,16 +223,16 @@ class _LoadedState:
         return gate, state
 
 
-def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SectionHeader | None, dict[bytes, bytes]]:
+def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SegmentHeader | None, dict[bytes, bytes]]:
     """The newest header of a partition's state, and the entries of each session that is wanted."""
     stored: dict[bytes, bytes] = {}
-    header: SectionHeader | None = None
-    for section in sections_of(address_of(row), durable):
+    header: SegmentHeader | None = None
+    for section in read_segments(find_state_version(row), durable):
         header = section.header
         for key, value in chain.from_iterable(section.blocks()):
             if value is None:
                 stored.pop(key, None)
-            elif only is None or key == only or key.startswith(session_prefix(only)):
+            elif only is None or key == only or key.startswith(make_session_prefix(only)):
                 stored[key] = value
     return header, stored
 
@@ -245,6 +245,6 @@ def _session(row: LedgerRow, key: str, value: bytes, decoded: tuple[object, obje
         session=key.encode("utf-8", "replace").decode(),
         position=row.until,
         stored_bytes=len(value),
-        gate=plain(gate),
-        state=plain(state),
+        gate=to_plain(gate),
+        state=to_plain(state),
     )

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from lockstep.engine.driver.handover import Phase, pulse, writer_lives
+from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
 from lockstep.errors import KafkaError, LockstepError
-from lockstep.integrity.resume_options import resume_command
-from lockstep.kafka.admin import ClusterView, Discovery, oldest_unread, topic_settings
-from lockstep.kafka.client import admin_client, reader_configuration
+from lockstep.integrity.resume_options import make_resume_command
+from lockstep.kafka.admin import ClusterAdmin, ClusterView, find_oldest_unread, read_topic_settings
+from lockstep.kafka.client import make_admin_client, make_reader_configuration
 from lockstep.model.finding import Finding
-from lockstep.operations.tables import NoTable, opened
+from lockstep.operations.tables import NoTable, open_table
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, now, positions
+from lockstep.table.ledger import LedgerRow, read_clock, read_positions
 
 STREAMS_AT_ONCE = 16
 """A look mostly waits: for a counter to move, and for Kafka."""
@@ -140,7 +140,7 @@ class KafkaLook(msgspec.Struct, frozen=True):
     problem: str
 
 
-def overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview, ...]:
+def read_overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview, ...]:
     """Where all these streams stand, by name; looked at side by side."""
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
         return tuple(pool.map(lambda name: _overview(name, settings), sorted(streams)))
@@ -148,7 +148,7 @@ def overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview
 
 def _overview(stream: str, settings: Settings) -> StreamOverview:
     try:
-        found = status(stream, settings)
+        found = read_status(stream, settings)
     except NoTable as none:
         return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
     except LockstepError as error:
@@ -166,7 +166,7 @@ def _overview(stream: str, settings: Settings) -> StreamOverview:
     )
 
 
-def status(stream: str, settings: Settings) -> Status:
+def read_status(stream: str, settings: Settings) -> Status:
     """Read the status of a stream. Takes a second or three: a writer lives when its counter moves.
 
     Raises:
@@ -174,8 +174,8 @@ def status(stream: str, settings: Settings) -> Status:
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream, settings.table_root)
-    head = opened(folders).base().head
-    read = (row for row in positions(folders, head).values() if not row.retired)
+    head = open_table(folders).base().head
+    read = (row for row in read_positions(folders, head).values() if not row.retired)
     rows = sorted(read, key=lambda row: (row.topic, row.partition))
     seen = _look(settings.kafka, rows)
     partitions = tuple(_partition(row, seen) for row in rows)
@@ -186,7 +186,7 @@ def status(stream: str, settings: Settings) -> Status:
         desired=head.desired.value,
         reason=head.reason,
         findings=head.findings,
-        writer=writer_of(folders, head.epoch),
+        writer=find_writer(folders, head.epoch),
         generation=head.generation,
         epoch=head.epoch,
         batch=head.batch,
@@ -199,7 +199,7 @@ def status(stream: str, settings: Settings) -> Status:
         partitions=partitions,
         kafka=seen.problem,
         halted_at=_halted_at(folders, head),
-        next_step=resume_command(stream, head.findings) if head.desired is Desired.HALTED else "",
+        next_step=make_resume_command(stream, head.findings) if head.desired is Desired.HALTED else "",
     )
 
 
@@ -209,32 +209,32 @@ def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
     return None if entry is None else entry.written_at
 
 
-def writer_of(folders: StreamFolders, epoch: int) -> str:
+def find_writer(folders: StreamFolders, epoch: int) -> str:
     """What is known of the writer of an epoch, after looking whether it counts."""
-    last = pulse(folders.control, epoch)
+    last = read_heartbeat(folders.control, epoch)
     if last is None:
         return "none"
     if last.phase is Phase.ENDED:
         return Phase.ENDED.value
-    if writer_lives(folders.control, epoch):
+    if is_writer_alive(folders.control, epoch):
         return str(last.phase.value)
-    after = pulse(folders.control, epoch)
+    after = read_heartbeat(folders.control, epoch)
     return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
 
 
 def _look(kafka: KafkaSettings, rows: Iterable[LedgerRow]) -> KafkaLook:
     """Ask for offsets; then, of partitions that lag, how old their first unread message is and how long it stays."""
     rows = list(rows)
-    admin = admin_client(kafka)
+    admin = make_admin_client(kafka)
     try:
-        view = Discovery(admin, kafka.timeout_seconds).view({row.topic for row in rows})
+        view = ClusterAdmin(admin, kafka.timeout_seconds).view({row.topic for row in rows})
         lagging = {(row.topic, row.partition): row.until for row in rows if _lag(row, view)}
         retained = {
             kept.topic: int(kept.settings.get("retention.ms", "-1"))
-            for kept in topic_settings(admin, {topic for topic, _ in lagging}, kafka.timeout_seconds)
+            for kept in read_topic_settings(admin, {topic for topic, _ in lagging}, kafka.timeout_seconds)
         }
         ending = {place: offset for place, offset in lagging.items() if retained[place[0]] >= 0}
-        oldest = oldest_unread(reader_configuration(kafka), ending, OLDEST_SECONDS_MAX)
+        oldest = find_oldest_unread(make_reader_configuration(kafka), ending, OLDEST_SECONDS_MAX)
     except KafkaError as error:
         return KafkaLook(None, {}, error.problem)
     expires = {place: (timestamp + retained[place[0]]) / 1000 for place, timestamp in oldest.items()}
@@ -255,7 +255,7 @@ def _lag(row: LedgerRow, view: ClusterView) -> int | None:
 
 def _freshness(rows: Iterable[LedgerRow]) -> float | None:
     newest: list[datetime] = [row.newest_timestamp for row in rows if row.newest_timestamp is not None]
-    return max(0.0, (now() - max(newest)).total_seconds()) if newest else None
+    return max(0.0, (read_clock() - max(newest)).total_seconds()) if newest else None
 
 
 def _last_resume(last: Resumption | None) -> str | None:

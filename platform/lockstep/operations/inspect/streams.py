@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.declare.stream import AnyStream, source_form
+from lockstep.declare.stream import AnyStream, format_source
 from lockstep.errors import LockstepError, TableError
-from lockstep.operations.tables import head_or_none, opened
+from lockstep.operations.tables import open_table, try_read_head
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
 
@@ -69,7 +69,7 @@ def find_stream(name: str, known: Mapping[str, AnyStream]) -> AnyStream:
     return known[name]
 
 
-def declared_streams(known: Mapping[str, AnyStream], root: Path) -> tuple[DeclaredStream, ...]:
+def list_declared_streams(known: Mapping[str, AnyStream], root: Path) -> tuple[DeclaredStream, ...]:
     """All streams by name; a table that cannot be read is said in its stream's reason."""
     return tuple(_declared(known[name], StreamFolders(name, root)) for name in sorted(known))
 
@@ -80,9 +80,9 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
         name=stream.name,
         topics=stream.topics.pattern,
         exclude=stream.topics.exclude,
-        integrity=source_form(stream.integrity),
+        integrity=format_source(stream.integrity),
         promise=stream.integrity.promise(),
-        trigger=source_form(stream.trigger, with_defaults=True),
+        trigger=format_source(stream.trigger, with_defaults=True),
         table=str(folders.table),
         desired=desired,
         reason=reason,
@@ -93,7 +93,7 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
 
 def _standing(folders: StreamFolders) -> tuple[str, str, int]:
     try:
-        head = head_or_none(folders)
+        head = try_read_head(folders)
     except TableError as error:
         return "unreadable", error.problem, 0
     if head is None:
@@ -101,7 +101,7 @@ def _standing(folders: StreamFolders) -> tuple[str, str, int]:
     return head.desired.value, head.reason, head.batch
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
+class PartitionPosition(msgspec.Struct, frozen=True, order=True):
     """Where one partition stands: the next offset to read."""
 
     topic: str
@@ -121,7 +121,7 @@ class Positions(msgspec.Struct, frozen=True):
 
     stream: str
     batch: int
-    partitions: tuple[Position, ...]
+    partitions: tuple[PartitionPosition, ...]
 
 
 def read_positions(folders: StreamFolders) -> Positions:
@@ -131,13 +131,13 @@ def read_positions(folders: StreamFolders) -> Positions:
         NoTable: The stream has never run.
         TableError: The table is not as its head says.
     """
-    head = opened(folders).base().head
-    rows = ledger.positions(folders, head).values()
-    listed = sorted(Position(row.topic, row.topic_id, row.partition, row.until) for row in rows)
+    head = open_table(folders).base().head
+    rows = ledger.read_positions(folders, head).values()
+    listed = sorted(PartitionPosition(row.topic, row.topic_id, row.partition, row.until) for row in rows)
     return Positions(folders.stream, head.batch, tuple(listed))
 
 
-def spark_offsets(found: Positions) -> str:
+def format_spark_offsets(found: Positions) -> str:
     """The option `startingOffsets` of Spark's Kafka source: it goes on where the stream stands."""
     offsets: dict[str, dict[str, int]] = {}
     for item in found.partitions:

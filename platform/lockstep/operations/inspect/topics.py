@@ -10,10 +10,18 @@ from enum import Enum
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.alarms import headroom_seconds
-from lockstep.kafka.admin import ClusterView, Discovery, Ends, Place, Topic, newest_timestamps, oldest_timestamps
-from lockstep.kafka.client import admin_client
-from lockstep.operations.tables import head_or_none
+from lockstep.engine.driver.alarms import compute_headroom_seconds
+from lockstep.kafka.admin import (
+    ClusterAdmin,
+    ClusterView,
+    PartitionOffsets,
+    Place,
+    Topic,
+    read_newest_timestamps,
+    read_oldest_timestamps,
+)
+from lockstep.kafka.client import make_admin_client
+from lockstep.operations.tables import try_read_head
 from lockstep.settings import Settings
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
@@ -99,7 +107,7 @@ class _Cluster(msgspec.Struct, frozen=True):
     newest: Mapping[str, datetime]
 
 
-def topics_of(stream: AnyStream, settings: Settings, *, timeout_seconds: float | None = None) -> TopicsOfStream:
+def read_topics(stream: AnyStream, settings: Settings, *, timeout_seconds: float | None = None) -> TopicsOfStream:
     """Compare the ledger with Kafka, topic by topic.
 
     Args:
@@ -112,28 +120,28 @@ def topics_of(stream: AnyStream, settings: Settings, *, timeout_seconds: float |
         TableError: The table is not as its head says.
     """
     folders = StreamFolders(stream.name, settings.table_root)
-    head = head_or_none(folders)
-    known = ledger.positions(folders, head) if head is not None else {}
+    head = try_read_head(folders)
+    known = ledger.read_positions(folders, head) if head is not None else {}
     held: dict[str, list[LedgerRow]] = {}
     for row in known.values():
         if not row.retired:  # an operator accepted that this life of the topic is over
             held.setdefault(row.topic, []).append(row)
     timeout = min(settings.kafka.timeout_seconds, timeout_seconds or math.inf)
-    admin = admin_client(settings.kafka)
-    discovery = Discovery(admin, timeout)
+    admin = make_admin_client(settings.kafka)
+    discovery = ClusterAdmin(admin, timeout)
     wanted = stream.topics.select(discovery.topic_names())
     view = discovery.view(wanted | held.keys())
     places = [(topic.name, partition) for topic in view.topics.values() for partition in range(topic.partitions)]
     cluster = _Cluster(
         view=view,
-        oldest=_by_topic(oldest_timestamps(admin, places, timeout), min),
-        newest=_by_topic(newest_timestamps(admin, places, timeout), max),
+        oldest=_by_topic(read_oldest_timestamps(admin, places, timeout), min),
+        newest=_by_topic(read_newest_timestamps(admin, places, timeout), max),
     )
     listed = tuple(_topic(name, held.get(name, []), stream, cluster) for name in sorted(wanted | held.keys()))
     return TopicsOfStream(stream.name, stream.topics.pattern, len(wanted), len(held), listed)
 
 
-def topic_lifecycle(
+def judge_lifecycle(
     rows: Iterable[LedgerRow], topic: Topic | None, stream: AnyStream, *, lag: int, quiet: timedelta | None
 ) -> TopicLifecycle:
     """Where a topic is in its life. Pure.
@@ -176,7 +184,7 @@ def _topic(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _Cluste
     newest, now = cluster.newest.get(name), datetime.now(UTC)
     return TopicStatus(
         topic=name,
-        state=topic_lifecycle(rows, topic, stream, lag=lag or 0, quiet=None if newest is None else now - newest),
+        state=judge_lifecycle(rows, topic, stream, lag=lag or 0, quiet=None if newest is None else now - newest),
         partitions=topic.partitions if topic is not None else len(rows),
         position=sum(row.until for row in current),
         messages=None if ends is None else sum(end.high_watermark - end.start for end in ends.values()),
@@ -189,14 +197,14 @@ def _topic(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _Cluste
     )
 
 
-def _ends(topic: Topic | None, view: ClusterView) -> dict[int, Ends] | None:
+def _ends(topic: Topic | None, view: ClusterView) -> dict[int, PartitionOffsets] | None:
     """Offsets of each partition of a topic; None when it is not in Kafka."""
     if topic is None:
         return None
     return {n: view.ends[topic.topic_id, n] for n in range(topic.partitions) if (topic.topic_id, n) in view.ends}
 
 
-def _lag(rows: list[LedgerRow], ends: Mapping[int, Ends] | None) -> int | None:
+def _lag(rows: list[LedgerRow], ends: Mapping[int, PartitionOffsets] | None) -> int | None:
     """Of a topic that is not read yet: all that it holds."""
     if ends is None:
         return None
@@ -214,7 +222,7 @@ def _headroom(rows: Iterable[LedgerRow], topic: Topic | None, view: ClusterView,
         if row.newest_timestamp is not None
     }
     alone = msgspec.structs.replace(view, topics={topic.name: topic})
-    return headroom_seconds(positions, committed, alone, int(now.timestamp() * 1000))
+    return compute_headroom_seconds(positions, committed, alone, int(now.timestamp() * 1000))
 
 
 def _by_topic(

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import msgspec
 
-from lockstep.model.record import Kind, Place, Record
+from lockstep.model.record import Envelope, Kind, Record
 
 Memory = int | bool | list[int] | dict[str, Any] | None
 """What a class remembers of a session, as it is stored; None for a session that is not known."""
 
 
-class Answer(Enum):
+class GateAnswer(Enum):
     """What a class does about a message that it cannot apply, or about offsets that are gone."""
 
     STOP = "stop"
@@ -27,7 +27,7 @@ class Answer(Enum):
     COUNT = "count"
 
 
-class What(Enum):
+class Action(Enum):
     """What a rule says of one message."""
 
     ACCEPT = "accept"
@@ -57,7 +57,7 @@ class Ruling(NamedTuple):
         stale: Offsets of those that a snapshot covers: dropped, and counted.
     """
 
-    what: What
+    what: Action
     memory: Memory = None
     cause: str = ""
     before: tuple[int, ...] = ()
@@ -66,11 +66,11 @@ class Ruling(NamedTuple):
     stale: tuple[int, ...] = ()
 
 
-Rule = Callable[[Memory, Place, Record], Ruling]
+GateRule = Callable[[Memory, Envelope, Record], Ruling]
 """From what is remembered, the message's place and its record to a ruling."""
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     """An integrity class, as its second gate sees it.
 
     Attributes:
@@ -89,12 +89,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         at_first: Whether any update begins a session that is unknown or waits.
     """
 
-    rule: Rule
-    undecodable: Answer
-    raised: Answer
-    hole: Answer
-    expired: Answer
-    grew: Answer
+    rule: GateRule
+    undecodable: GateAnswer
+    raised: GateAnswer
+    hole: GateAnswer
+    expired: GateAnswer
+    grew: GateAnswer
     bears: bool
     passes_unknown: bool = False
     of_one_partition: bool = True
@@ -106,7 +106,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def suspends(self) -> bool:
         """Whether sessions may be suspended: then the offset that opened each is stored beside its memory."""
-        return Answer.SUSPEND in (self.undecodable, self.raised, self.hole, self.expired, self.grew)
+        return GateAnswer.SUSPEND in (self.undecodable, self.raised, self.hole, self.expired, self.grew)
 
     @property
     def needs_no_snapshot(self) -> bool:
@@ -126,12 +126,12 @@ class NotProvable(Exception):  # no error: the reason why a proof ends here
         self.reason = reason
 
 
-def refuse(cause: str) -> Ruling:
+def refuse_proof(cause: str) -> Ruling:
     """The promise is broken."""
-    return Ruling(What.REFUSE, None, cause)
+    return Ruling(Action.REFUSE, None, cause)
 
 
-def not_provable(what: str) -> NoReturn:
+def raise_not_provable(what: str) -> NoReturn:
     """Say that a proof of something is not there yet."""
     raise NotProvable(f"{what} cannot be proven yet: no second gate knows it")
 
@@ -140,59 +140,59 @@ PARTS_MAX = 10_000
 """A longer snapshot is taken for one that never ends."""
 
 
-def ruled(rules: Rules, memory: Memory, place: Place, record: Record) -> Ruling:
+def make_ruling(rules: GateRules, memory: Memory, place: Envelope, record: Record) -> Ruling:
     """What a class says of a message, where snapshots may lie over several.
 
     All that comes between a snapshot's first part and the message that completes it is held back, in order, without
     anything missing; each part counts as a snapshot to the class. One that is interrupted breaks the promise; a class
     that bears all gives it up and goes on.
     """
-    if place.kind is not Kind.PART and not is_on_its_way(memory):
+    if place.kind is not Kind.PART and not is_multipart_open(memory):
         return rules.rule(memory, place, record)
-    parts, inner = (memory["p"], memory["g"]) if is_on_its_way(memory) else ([], memory)
+    parts, inner = (memory["p"], memory["g"]) if is_multipart_open(memory) else ([], memory)
     as_snapshot = msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.PART else place
     ruling = rules.rule(inner, as_snapshot, record)
     cause = _unfit(parts, place, ruling)
     if cause is not None and not rules.bears_all:
-        return refuse(cause)
-    if ruling.what is not What.ACCEPT:
+        return refuse_proof(cause)
+    if ruling.what is not Action.ACCEPT:
         return ruling
     if cause is not None:
         ruling, parts = ruling._replace(cause=cause, freed=tuple(parts)), []
     if place.kind is Kind.PART or parts:
         if place.kind is Kind.SNAPSHOT:
             return ruling._replace(before=tuple(parts))
-        return ruling._replace(what=What.HOLD, memory={"p": [*parts, record.offset], "g": ruling.memory})
+        return ruling._replace(what=Action.HOLD, memory={"p": [*parts, record.offset], "g": ruling.memory})
     return ruling
 
 
-def _unfit(parts: list[int], place: Place, ruling: Ruling) -> str | None:
+def _unfit(parts: list[int], place: Envelope, ruling: Ruling) -> str | None:
     """Why a message cannot be part of the snapshot that is on its way, whatever the class says of it."""
     if parts and (place.resets or place.kind is Kind.END):
         return "snapshot not complete"
-    if ruling.what is What.HOLD or ruling.after or ruling.before or ruling.stale:
+    if ruling.what is Action.HOLD or ruling.after or ruling.before or ruling.stale:
         return "snapshot out of order"
-    return "snapshot too long" if ruling.what is What.ACCEPT and len(parts) >= PARTS_MAX else None
+    return "snapshot too long" if ruling.what is Action.ACCEPT and len(parts) >= PARTS_MAX else None
 
 
-def is_on_its_way(memory: Memory) -> TypeGuard[dict[str, Any]]:
+def is_multipart_open(memory: Memory) -> TypeGuard[dict[str, Any]]:
     """Whether a snapshot has begun and is not complete."""
     return isinstance(memory, dict) and "p" in memory
 
 
-def held_of(memory: Memory) -> tuple[int, ...]:
+def find_buffered(memory: Memory) -> tuple[int, ...]:
     """Offsets of a session's messages that wait: for the rest of a snapshot, or for their turn."""
     if not isinstance(memory, dict):
         return ()
     if "p" in memory:
-        return (*memory["p"], *held_of(memory["g"]))
+        return (*memory["p"], *find_buffered(memory["g"]))
     if "r" in memory:
-        return held_of(memory["g"])
+        return find_buffered(memory["g"])
     early = tuple(offset for offset, *_ in memory.get("e", ()))
     return early or tuple(offset for _, offset, _ in memory.get("h", ()))
 
 
-class Known(NamedTuple):
+class SessionMemory(NamedTuple):
     """A session.
 
     Attributes:
@@ -208,7 +208,7 @@ class Known(NamedTuple):
     broken: bool = False
 
 
-class Fate(NamedTuple):
+class SessionOutcome(NamedTuple):
     """What becomes of one message.
 
     Attributes:
@@ -222,8 +222,8 @@ class Fate(NamedTuple):
         begins: It is an update that begins a waiting session anew.
     """
 
-    what: What
-    known: Known | None
+    what: Action
+    known: SessionMemory | None
     cause: str = ""
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -248,14 +248,18 @@ class Suspension(NamedTuple):
         return max(self.before, self.skipped.get(session, 0))
 
 
-def fate(rules: Rules, known: Known | None, place: Place, record: Record, suspension: Suspension) -> Fate:
+def decide_outcome(
+    rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, suspension: Suspension
+) -> SessionOutcome:
     """What becomes of a message of a session; see `_fate` for what is given."""
     if rules.needs_no_snapshot:
         return _unless_given_up(rules, known, place, record, suspension.of(place.session))
     return _fate(rules, known, place, record, suspension)
 
 
-def _fate(rules: Rules, known: Known | None, place: Place, record: Record, suspension: Suspension) -> Fate:
+def _fate(
+    rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, suspension: Suspension
+) -> SessionOutcome:
     """What becomes of a message of a session.
 
     Args:
@@ -267,43 +271,43 @@ def _fate(rules: Rules, known: Known | None, place: Place, record: Record, suspe
     """
     offset, from_offset = record.offset, suspension.of(place.session)
     waits = known is not None and is_waiting(known, from_offset)
-    held = () if known is None or known.waits else held_of(known.memory)
+    held = () if known is None or known.waits else find_buffered(known.memory)
     at_first = rules.at_first and place.kind is Kind.UPDATE and (known is None or waits)
     begins = (at_first or place.kind in {Kind.SNAPSHOT, Kind.PART}) and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
     if known is not None and waits and (not begins or (_is_broken(known) and not place.resets)):
-        return Fate(What.WAIT, suspended(known, place), "suspended", freed=held)
+        return SessionOutcome(Action.WAIT, mark_suspended(known, place), "suspended", freed=held)
     if not begins and (skipped or offset < from_offset):
-        return Fate(What.WAIT, known, "suspended")
+        return SessionOutcome(Action.WAIT, known, "suspended")
     before = None if known is None or waits else known.memory
-    ruling = ruled(rules, before, place, record)
+    ruling = make_ruling(rules, before, place, record)
     what, cause = ruling.what, ruling.cause
     if what in _GOES_ON:
         opened_at = offset if known is None or begins else known.opened_at
-        going_on = _going_on(Known(opened_at, ruling.memory), ruling, freed=held if waits else ())
+        going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=held if waits else ())
         return going_on._replace(begins=at_first and waits)
-    is_whole = place.resets or not is_on_its_way(before)
+    is_whole = place.resets or not is_multipart_open(before)
     if begins and what not in _NOTHING_ELSE and before is not None and rules.bears and is_whole:
-        anew = ruled(rules, None, place, record)
+        anew = make_ruling(rules, None, place, record)
         if anew.what in _GOES_ON and not anew.cause:
-            return Fate(anew.what, Known(offset, anew.memory), cause, freed=held)
+            return SessionOutcome(anew.what, SessionMemory(offset, anew.memory), cause, freed=held)
         what, cause = anew.what, anew.cause
     may_have_begun_before = known is None and not begins and suspension.before != 0
-    if what in _NOTHING_ELSE or (what is What.REFUSE and not rules.bears and not may_have_begun_before):
-        return Fate(what, known, cause)
-    return Fate(What.WAIT, suspended(known, place) if known is not None else None, cause, freed=held)
+    if what in _NOTHING_ELSE or (what is Action.REFUSE and not rules.bears and not may_have_begun_before):
+        return SessionOutcome(what, known, cause)
+    return SessionOutcome(Action.WAIT, mark_suspended(known, place) if known is not None else None, cause, freed=held)
 
 
-_GOES_ON = (What.ACCEPT, What.HOLD)
-_NOTHING_ELSE = (What.DROP, What.LATE, What.ASIDE)
+_GOES_ON = (Action.ACCEPT, Action.HOLD)
+_NOTHING_ELSE = (Action.DROP, Action.LATE, Action.ASIDE)
 
 
-def is_waiting(known: Known, from_offset: int) -> bool:
+def is_waiting(known: SessionMemory, from_offset: int) -> bool:
     """Whether a session waits for its next snapshot: it was suspended, or began before an offset."""
     return known.waits or known.opened_at < from_offset
 
 
-def suspended(known: Known, place: Place | None = None) -> Known:
+def mark_suspended(known: SessionMemory, place: Envelope | None = None) -> SessionMemory:
     """A session from now on until its next snapshot.
 
     Args:
@@ -315,48 +319,50 @@ def suspended(known: Known, place: Place | None = None) -> Known:
     return known._replace(memory=None, waits=True, broken=may_go_on and _is_broken(known))
 
 
-def _is_broken(known: Known) -> bool:
-    return known.broken if known.waits else is_on_its_way(known.memory)
+def _is_broken(known: SessionMemory) -> bool:
+    return known.broken if known.waits else is_multipart_open(known.memory)
 
 
-def _going_on(known: Known, ruling: Ruling, freed: tuple[int, ...]) -> Fate:
+def _going_on(known: SessionMemory, ruling: Ruling, freed: tuple[int, ...]) -> SessionOutcome:
     freed = (*freed, *ruling.freed)
-    return Fate(ruling.what, known, ruling.cause, ruling.before, ruling.after, freed, ruling.stale)
+    return SessionOutcome(ruling.what, known, ruling.cause, ruling.before, ruling.after, freed, ruling.stale)
 
 
-def _unless_given_up(rules: Rules, known: Known | None, place: Place, record: Record, from_offset: int) -> Fate:
+def _unless_given_up(
+    rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, from_offset: int
+) -> SessionOutcome:
     """Of a class whose sessions wait for no snapshot: what an operator gave up is put aside, no more."""
     if record.offset < from_offset:
-        return Fate(What.WAIT, known, "given up")
-    ruling = ruled(rules, None if known is None else known.memory, place, record)
+        return SessionOutcome(Action.WAIT, known, "given up")
+    ruling = make_ruling(rules, None if known is None else known.memory, place, record)
     if ruling.what not in _GOES_ON:
-        return Fate(ruling.what, known, ruling.cause)
+        return SessionOutcome(ruling.what, known, ruling.cause)
     opened_at = record.offset if known is None else known.opened_at
-    return _going_on(Known(opened_at, ruling.memory), ruling, freed=())
+    return _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=())
 
 
-def stored_form(known: Known, *, suspends: bool) -> object:
+def to_stored_form(known: SessionMemory, *, suspends: bool) -> object:
     """A session as a state file holds it."""
     if not suspends:
         return known.memory
     return {"o": known.opened_at, "g": False if known.waits else known.memory}
 
 
-def from_stored(gate: object, suspended_from: int, *, suspends: bool) -> Known | None:
+def read_stored_form(gate: object, suspended_from: int, *, suspends: bool) -> SessionMemory | None:
     """A session out of a state file, where a proof begins in the middle of a log.
 
     What was stored under a policy that suspended is unknown to one that does not, where it was suspended then.
     """
     if not is_wrapped(gate):
-        return Known(0, _memory(gate))
+        return SessionMemory(0, _memory(gate))
     opened_at, memory = int(gate["o"]), gate["g"]
     waits = memory is False
     if not suspends and (waits or opened_at < suspended_from):
         return None
-    return Known(opened_at, None if waits else _memory(memory), waits, waits and bool(gate.get("b")))
+    return SessionMemory(opened_at, None if waits else _memory(memory), waits, waits and bool(gate.get("b")))
 
 
-def agree(gate: object, known: Known, before: int) -> bool:
+def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
     """Whether a stored gate says the same of a session as the proof does, under whatever policy it was stored.
 
     Args:
@@ -400,7 +406,7 @@ UNKNOWN_US = -(2**63)
 NO_LIMIT_US = 2**63 - 1
 
 
-class Moment:
+class ReplayWatermark:
     """The watermark of a partition, and what is too far ahead to move it.
 
     Attributes:
@@ -423,7 +429,7 @@ class Moment:
             self.at_us = time_us
 
 
-def happened(place: Place, record: Record) -> int:
+def find_event_time(place: Envelope, record: Record) -> int:
     """Event time of a message: its own, else Kafka's."""
     return place.event_time_us if place.event_time_us is not None else record.timestamp_ms * 1000
 
@@ -431,17 +437,17 @@ def happened(place: Place, record: Record) -> int:
 LARGEST = 2**63 - 1
 
 
-def fits_64_bits(number: int) -> bool:
+def is_64_bit(number: int) -> bool:
     """Whether state and table can hold a producer's number."""
     return abs(number) <= LARGEST
 
 
 def may_be_sent(number: int, wraps_at: int | None) -> bool:
     """Whether it is one of the numbers that a producer has."""
-    return fits_64_bits(number) if wraps_at is None else number in range(wraps_at)
+    return is_64_bit(number) if wraps_at is None else number in range(wraps_at)
 
 
-def counted_on(number: int, last: int, wraps_at: int | None) -> int:
+def count_on(number: int, last: int, wraps_at: int | None) -> int:
     """A number as if it had never wrapped around: of all that it may stand for, the nearest to the last."""
     if wraps_at is None:
         return number
@@ -449,6 +455,6 @@ def counted_on(number: int, last: int, wraps_at: int | None) -> int:
     return last + ahead - (wraps_at if ahead >= wraps_at - wraps_at // 2 else 0)
 
 
-def content_of(record: Record) -> bytes:
+def hash_content(record: Record) -> bytes:
     """What tells the content of one message from another's, as it is stored."""
     return blake2b(record.value or b"", digest_size=8).digest()

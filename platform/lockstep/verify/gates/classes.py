@@ -8,35 +8,35 @@ from typing import Any
 
 import msgspec
 
-from lockstep.model.record import Kind, Link, Place, Record
+from lockstep.model.record import Envelope, Kind, Link, Record
 from lockstep.verify.gates import window
 from lockstep.verify.gates.base import (
     LARGEST,
-    Answer,
+    Action,
+    GateAnswer,
+    GateRule,
+    GateRules,
     Memory,
-    Moment,
-    Rule,
-    Rules,
+    ReplayWatermark,
     Ruling,
-    What,
-    content_of,
-    counted_on,
-    fits_64_bits,
+    count_on,
+    hash_content,
+    is_64_bit,
     may_be_sent,
-    not_provable,
-    refuse,
+    raise_not_provable,
+    refuse_proof,
 )
 
 
-def none_rules(integrity: Any) -> Rules:
+def make_none_rules(integrity: Any) -> GateRules:
     """The rules of a declared `NoIntegrity`."""
-    return Rules(
-        rule=partial(by_counting, wraps_at=integrity.wraps_at),
-        undecodable=Answer.COUNT,
-        raised=Answer.QUARANTINE,
-        hole=Answer.COUNT,
-        expired=Answer.COUNT,
-        grew=Answer.COUNT,
+    return GateRules(
+        rule=partial(rule_by_counting, wraps_at=integrity.wraps_at),
+        undecodable=GateAnswer.COUNT,
+        raised=GateAnswer.QUARANTINE,
+        hole=GateAnswer.COUNT,
+        expired=GateAnswer.COUNT,
+        grew=GateAnswer.COUNT,
         bears=False,
         passes_unknown=True,
         of_one_partition=False,
@@ -44,43 +44,43 @@ def none_rules(integrity: Any) -> Rules:
     )
 
 
-def by_counting(memory: Memory, place: Place, record: Record, wraps_at: int | None = None) -> Ruling:
+def rule_by_counting(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """Memory is the highest number since the last snapshot; True while none came."""
     del record
     number = place.sequence
     known = True if memory is None else memory
     if number is None or not may_be_sent(number, wraps_at):
-        return Ruling(What.ACCEPT, known)
+        return Ruling(Action.ACCEPT, known)
     if known is True or not isinstance(known, int):
-        return Ruling(What.ACCEPT, number)
+        return Ruling(Action.ACCEPT, number)
     is_snapshot = place.kind is Kind.SNAPSHOT
     if not (is_snapshot and place.resets):
-        number = counted_on(number, known, wraps_at)
+        number = count_on(number, known, wraps_at)
     if number == known + 1 or (is_snapshot and (place.resets or number == known)):
-        return Ruling(What.ACCEPT, number)
+        return Ruling(Action.ACCEPT, number)
     if number > known:
-        return Ruling(What.ACCEPT, number, "gap")
+        return Ruling(Action.ACCEPT, number, "gap")
     cause = "repeat" if number == known else "sequence goes back"
-    return Ruling(What.ACCEPT, number if is_snapshot else known, cause)
+    return Ruling(Action.ACCEPT, number if is_snapshot else known, cause)
 
 
-def once_rules(integrity: Any, *, bears: bool) -> Rules:
+def make_once_rules(integrity: Any, *, bears: bool) -> GateRules:
     """The rules of a declared `Once`."""
-    answer = Answer.SUSPEND if bears else Answer.STOP
-    return Rules(
-        rule=partial(by_id, keep_ids=integrity.keep_ids),
-        undecodable=Answer.QUARANTINE,
-        raised=Answer.QUARANTINE,
+    answer = GateAnswer.SUSPEND if bears else GateAnswer.STOP
+    return GateRules(
+        rule=partial(rule_by_id, keep_ids=integrity.keep_ids),
+        undecodable=GateAnswer.QUARANTINE,
+        raised=GateAnswer.QUARANTINE,
         hole=answer,
         expired=answer,
-        grew=Answer.COUNT,
+        grew=GateAnswer.COUNT,
         bears=bears,
         passes_unknown=True,
         of_one_partition=False,
     )
 
 
-def by_id(memory: Memory, place: Place, record: Record, keep_ids: int) -> Ruling:
+def rule_by_id(memory: Memory, place: Envelope, record: Record, keep_ids: int) -> Ruling:
     """Memory is {"n": messages of the session, "ids": content of the newest by a digest of their id}."""
     met: dict[str, Any] = memory if isinstance(memory, dict) else {"n": 0, "ids": {}}
     named = place.id
@@ -89,47 +89,47 @@ def by_id(memory: Memory, place: Place, record: Record, keep_ids: int) -> Ruling
     key = place.sequence if named is None else named
     identity = None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
     known = met["ids"].get(identity)
-    if known is not None and known != content_of(record):
-        return refuse("same id, other content")
+    if known is not None and known != hash_content(record):
+        return refuse_proof("same id, other content")
     if known is not None:  # a number alone does not say that it is the same message
-        return refuse("repeat") if named is None else Ruling(What.DROP, memory, "repeat")
+        return refuse_proof("repeat") if named is None else Ruling(Action.DROP, memory, "repeat")
     said = place.count if place.kind is Kind.END else None
     if said not in {None, met["n"] + 1}:
-        return refuse("ids missing")
-    ids = met["ids"] if identity is None else {**met["ids"], identity: content_of(record)}
+        return refuse_proof("ids missing")
+    ids = met["ids"] if identity is None else {**met["ids"], identity: hash_content(record)}
     for oldest in list(ids)[: max(0, len(ids) - keep_ids)]:
         del ids[oldest]
-    return Ruling(What.ACCEPT, {"n": met["n"] + 1, "ids": ids})
+    return Ruling(Action.ACCEPT, {"n": met["n"] + 1, "ids": ids})
 
 
-def ordered_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
+def make_ordered_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> GateRules:
     """The rules of a declared `Ordered`."""
-    return Rules(
-        rule=partial(by_number, wraps_at=integrity.wraps_at),
-        undecodable=Answer.SUSPEND,
-        raised=Answer.SUSPEND,
-        hole=Answer.COUNT,
-        expired=Answer.SUSPEND,
-        grew=Answer.SUSPEND if bears or restarts_on_growth else Answer.STOP,
+    return GateRules(
+        rule=partial(rule_by_number, wraps_at=integrity.wraps_at),
+        undecodable=GateAnswer.SUSPEND,
+        raised=GateAnswer.SUSPEND,
+        hole=GateAnswer.COUNT,
+        expired=GateAnswer.SUSPEND,
+        grew=GateAnswer.SUSPEND if bears or restarts_on_growth else GateAnswer.STOP,
         bears=bears,
     )
 
 
-def by_number(memory: Memory, place: Place, record: Record, wraps_at: int | None = None) -> Ruling:
+def rule_by_number(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """The producer's number rises, or the offset does where there is none. A snapshot begins anew."""
     number = record.offset if place.sequence is None else place.sequence
     if not may_be_sent(number, None if place.sequence is None else wraps_at):
-        return refuse("number out of range")
+        return refuse_proof("number out of range")
     if place.kind is Kind.SNAPSHOT:
-        return Ruling(What.ACCEPT, number)
+        return Ruling(Action.ACCEPT, number)
     if not isinstance(memory, int):
-        return Ruling(What.WAIT, None, "unknown session")
+        return Ruling(Action.WAIT, None, "unknown session")
     if place.sequence is not None:
-        number = counted_on(number, memory, wraps_at)
+        number = count_on(number, memory, wraps_at)
     if number <= memory:
-        return Ruling(What.DROP, memory, "repeat" if number == memory else "sequence goes back")
+        return Ruling(Action.DROP, memory, "repeat" if number == memory else "sequence goes back")
     skips = place.sequence is not None and number - memory > 1
-    return Ruling(What.ACCEPT, number, "gap" if skips else "")
+    return Ruling(Action.ACCEPT, number, "gap" if skips else "")
 
 
 REMEMBERED = 64
@@ -138,75 +138,77 @@ WAITING_MAX = 10_000
 """So many updates of a session wait for its snapshot."""
 
 
-def strict_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> Rules:
+def make_strict_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> GateRules:
     """The rules of a declared `Strict`."""
-    answer = Answer.SUSPEND if bears else Answer.STOP
-    return Rules(
+    answer = GateAnswer.SUSPEND if bears else GateAnswer.STOP
+    return GateRules(
         rule=_rule(integrity),
         undecodable=answer,
         raised=answer,
         hole=answer,
         expired=answer,
-        grew=Answer.SUSPEND if restarts_on_growth else answer,
+        grew=GateAnswer.SUSPEND if restarts_on_growth else answer,
         bears=bears,
     )
 
 
-def _rule(integrity: Any) -> Rule:
+def _rule(integrity: Any) -> GateRule:
     evidence, repeats = integrity.evidence, integrity.repeats
     name = type(evidence).__name__
     if name not in _RULES:
-        not_provable(f"Strict by {name}")
+        raise_not_provable(f"Strict by {name}")
     rule = _RULES[name]
     if name == "Sequence":
-        rule = partial(by_sequence, wraps_at=evidence.wraps_at)
+        rule = partial(rule_by_sequence, wraps_at=evidence.wraps_at)
     if integrity.buffer_until_snapshot:
-        rule = partial(until_snapshot, rule, getattr(evidence, "wraps_at", None))
+        rule = partial(rule_until_snapshot, rule, getattr(evidence, "wraps_at", None))
     if repeats.name == "DROP":
-        return partial(without_repeats, rule)
+        return partial(drop_duplicates, rule)
     return rule
 
 
-def by_sequence(memory: Memory, place: Place, record: Record, wraps_at: int | None = None) -> Ruling:
+def rule_by_sequence(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """Each number is one more than the last; a snapshot may carry the last one again, or begin to count anew."""
     del record
     number, is_snapshot = place.sequence, place.kind is Kind.SNAPSHOT
     if number is None:
-        return refuse("no evidence")
+        return refuse_proof("no evidence")
     if memory is None or (is_snapshot and _resets(place)):
         return _begun(place, number, number, wraps_at)
     last = _number(memory)
     if number != last + 1 and not (is_snapshot and number == last):
         if wraps_at is not None and not may_be_sent(number, wraps_at):
-            return refuse("number out of range")
-        number = counted_on(number, last, wraps_at)
+            return refuse_proof("number out of range")
+        number = count_on(number, last, wraps_at)
     if number - last == 1 or (is_snapshot and number == last):
-        return Ruling(What.ACCEPT, number)
+        return Ruling(Action.ACCEPT, number)
     if number > last:
-        return refuse("gap")
-    return refuse("repeat" if number == last else "sequence goes back")
+        return refuse_proof("gap")
+    return refuse_proof("repeat" if number == last else "sequence goes back")
 
 
-def by_link(memory: Memory, place: Place, record: Record) -> Ruling:
+def rule_by_link(memory: Memory, place: Envelope, record: Record) -> Ruling:
     """Each message names the one before it, or ids that follow on; memory is [last id, 1 before any update]."""
     del record
     link, is_snapshot = place.link, place.kind is Kind.SNAPSHOT
     if link is None:
-        return refuse("no evidence")
+        return refuse_proof("no evidence")
     if not isinstance(memory, list) or (is_snapshot and _resets(place)):
         return _begun(place, link.last, [link.last, 1])
     last, untouched = memory
     if is_snapshot:
-        return Ruling(What.ACCEPT, [last, untouched]) if link.last == last else refuse(_why(link, last, link.last))
+        return (
+            Ruling(Action.ACCEPT, [last, untouched]) if link.last == last else refuse_proof(_why(link, last, link.last))
+        )
     fits = _follows(link, last) or (untouched == 1 and _reaches_over(link, last))
     if not _runs_forward(link):
-        return refuse("broken link")
+        return refuse_proof("broken link")
     named = link.first - 1 if link.first is not None else None
     before = named if link.previous is None else link.previous
-    return Ruling(What.ACCEPT, [link.last, 0]) if fits else refuse(_why(link, last, before))
+    return Ruling(Action.ACCEPT, [link.last, 0]) if fits else refuse_proof(_why(link, last, before))
 
 
-def by_count(memory: Memory, place: Place, record: Record) -> Ruling:
+def rule_by_count(memory: Memory, place: Envelope, record: Record) -> Ruling:
     """The fold checks what it can; here that a session begins with a snapshot, and how many messages it had.
 
     Memory is their number; True where it is not known.
@@ -214,23 +216,23 @@ def by_count(memory: Memory, place: Place, record: Record) -> Ruling:
     del record
     if memory is None:
         if place.kind is Kind.END and place.count not in {None, 1}:
-            return refuse("count")
-        return Ruling(What.ACCEPT, 1) if place.kind is Kind.SNAPSHOT else refuse("unknown session")
+            return refuse_proof("count")
+        return Ruling(Action.ACCEPT, 1) if place.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
     if memory is True or not isinstance(memory, int):
-        return Ruling(What.ACCEPT, memory=True)
+        return Ruling(Action.ACCEPT, memory=True)
     said = place.count if place.kind is Kind.END else None
-    return refuse("count") if said not in {None, memory + 1} else Ruling(What.ACCEPT, memory + 1)
+    return refuse_proof("count") if said not in {None, memory + 1} else Ruling(Action.ACCEPT, memory + 1)
 
 
-def without_repeats(rule: Rule, memory: Memory, place: Place, record: Record) -> Ruling:
+def drop_duplicates(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:
     """A message that came before with the same content is dropped; memory is {"r": contents, "g": the rule's}."""
     known: dict[str, Any] = memory if isinstance(memory, dict) else {"r": {}, "g": memory}
     number = place.sequence if place.link is None else place.link.last
-    content = content_of(record)
+    content = hash_content(record)
     if number is not None and known["r"].get(number) == content:
-        return Ruling(What.DROP, memory, "repeat")
+        return Ruling(Action.DROP, memory, "repeat")
     ruling = rule(known["g"], place, record)
-    if ruling.what not in {What.ACCEPT, What.HOLD}:
+    if ruling.what not in {Action.ACCEPT, Action.HOLD}:
         return ruling._replace(memory=memory)
     contents = {} if _resets(place) else {held: each for held, each in known["r"].items() if held != number}
     if number is not None:
@@ -239,7 +241,9 @@ def without_repeats(rule: Rule, memory: Memory, place: Place, record: Record) ->
     return ruling._replace(memory={"r": newest, "g": ruling.memory})
 
 
-def until_snapshot(rule: Rule, wraps_at: int | None, memory: Memory, place: Place, record: Record) -> Ruling:
+def rule_until_snapshot(
+    rule: GateRule, wraps_at: int | None, memory: Memory, place: Envelope, record: Record
+) -> Ruling:
     """Updates wait for the snapshot of their session; it drops what it covers, and what follows it goes on.
 
     Memory is {"e": what waits, each with offset, number, first and previous} before the snapshot, {"q": its number,
@@ -255,62 +259,69 @@ def until_snapshot(rule: Rule, wraps_at: int | None, memory: Memory, place: Plac
         return _waits(early, wraps_at, number, place, record)
     if is_snapshot and (known is None or place.resets):
         ruling = _begun_with_early(rule, wraps_at, early, place, record)
-        return ruling if ruling.what is What.ACCEPT else ruling._replace(memory=memory)
-    if "q" in parts and not is_snapshot and counted_on(number, parts["q"], wraps_at) <= parts["q"]:
-        return Ruling(What.DROP, memory, "stale")
+        return ruling if ruling.what is Action.ACCEPT else ruling._replace(memory=memory)
+    if "q" in parts and not is_snapshot and count_on(number, parts["q"], wraps_at) <= parts["q"]:
+        return Ruling(Action.DROP, memory, "stale")
     ruling = rule(known, place, record)
-    if "q" in parts and is_snapshot and ruling.what is What.ACCEPT:
+    if "q" in parts and is_snapshot and ruling.what is Action.ACCEPT:
         return ruling._replace(memory={"q": number, "g": ruling.memory})
     return ruling
 
 
-def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Place, record: Record) -> Ruling:
+def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Envelope, record: Record) -> Ruling:
     first, previous = (None, None) if place.link is None else (place.link.first, place.link.previous)
-    if not all(fits_64_bits(each) for each in (number, first, previous) if each is not None):
-        return refuse("number out of range")
+    if not all(is_64_bit(each) for each in (number, first, previous) if each is not None):
+        return refuse_proof("number out of range")
     if not may_be_sent(number, wraps_at):
-        return refuse("number out of range")
+        return refuse_proof("number out of range")
     if early and wraps_at is not None and (number - early[0][1]) % wraps_at >= wraps_at // 2:
-        return refuse("no snapshot")
+        return refuse_proof("no snapshot")
     if len(early) == WAITING_MAX:
-        return refuse("no snapshot")
-    if early and counted_on(number, early[-1][1], wraps_at) <= early[-1][1]:
-        return refuse("repeat" if number == early[-1][1] else "sequence goes back")
-    return Ruling(What.HOLD, {"e": [*early, [record.offset, number, first, previous]]}, "held back")
+        return refuse_proof("no snapshot")
+    if early and count_on(number, early[-1][1], wraps_at) <= early[-1][1]:
+        return refuse_proof("repeat" if number == early[-1][1] else "sequence goes back")
+    return Ruling(Action.HOLD, {"e": [*early, [record.offset, number, first, previous]]}, "held back")
 
 
-def _begun_with_early(rule: Rule, wraps_at: int | None, early: list[list[Any]], place: Place, record: Record) -> Ruling:
+def _begun_with_early(
+    rule: GateRule, wraps_at: int | None, early: list[list[Any]], place: Envelope, record: Record
+) -> Ruling:
     """A snapshot; what waited for it is covered by it, or follows it one by one."""
     begun = rule(None, place, record)
     number = place.sequence if place.link is None else place.link.last
-    if begun.what is not What.ACCEPT or number is None:
+    if begun.what is not Action.ACCEPT or number is None:
         return begun
     memory, stale, after = begun.memory, list[int](), list[int]()
     for offset, each, first, previous in early:
-        if counted_on(each, number, wraps_at) <= number:
+        if count_on(each, number, wraps_at) <= number:
             stale.append(offset)
             continue
         link = None if place.link is None else Link(each, first=first, previous=previous)
-        ruling = rule(memory, Place(place.session, sequence=each if link is None else None, link=link), record)
-        if ruling.what is not What.ACCEPT:
+        ruling = rule(memory, Envelope(place.session, sequence=each if link is None else None, link=link), record)
+        if ruling.what is not Action.ACCEPT:
             return ruling
         after.append(offset)
         memory = ruling.memory
     memory = memory if after else {"q": number, "g": memory}
-    return Ruling(What.ACCEPT, memory, after=tuple(after), stale=tuple(stale))
+    return Ruling(Action.ACCEPT, memory, after=tuple(after), stale=tuple(stale))
 
 
-_RULES: dict[str, Rule] = {"Sequence": by_sequence, "Linked": by_link, "Checksum": by_count, "LogOnly": by_count}
+_RULES: dict[str, GateRule] = {
+    "Sequence": rule_by_sequence,
+    "Linked": rule_by_link,
+    "Checksum": rule_by_count,
+    "LogOnly": rule_by_count,
+}
 
 
-def _resets(place: Place) -> bool:
+def _resets(place: Envelope) -> bool:
     return place.resets
 
 
-def _begun(place: Place, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:
+def _begun(place: Envelope, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:
     if place.kind is not Kind.SNAPSHOT:
-        return refuse("unknown session")
-    return Ruling(What.ACCEPT, memory) if may_be_sent(number, wraps_at) else refuse("number out of range")
+        return refuse_proof("unknown session")
+    return Ruling(Action.ACCEPT, memory) if may_be_sent(number, wraps_at) else refuse_proof("number out of range")
 
 
 def _follows(link: Link, last: int) -> bool:
@@ -344,7 +355,7 @@ def _number(memory: Memory) -> int:
     return memory
 
 
-def rules_of(integrity: Any, moment: Moment) -> Rules:
+def make_rules(integrity: Any, moment: ReplayWatermark) -> GateRules:
     """The rules of a stream's integrity class, in the partition of a watermark.
 
     Raises:
@@ -353,13 +364,13 @@ def rules_of(integrity: Any, moment: Moment) -> Rules:
     rules = _rules_of(integrity, moment)
     start = getattr(getattr(integrity, "session_start", None), "name", "SNAPSHOT")
     if start not in {"SNAPSHOT", "FIRST_MESSAGE"}:
-        not_provable(f"session_start={start}")
+        raise_not_provable(f"session_start={start}")
     if start == "SNAPSHOT":
         return rules
-    return msgspec.structs.replace(rules, at_first=True, rule=partial(begun_by_any, rules.rule))
+    return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules.rule))
 
 
-def begun_by_any(rule: Rule, memory: Memory, place: Place, record: Record) -> Ruling:
+def begin_with_any(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:
     """Where no snapshot is needed: an update begins a session that is not known, and an end of one ends nothing."""
     if memory is not None or place.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, place, record)
@@ -367,24 +378,24 @@ def begun_by_any(rule: Rule, memory: Memory, place: Place, record: Record) -> Ru
     if as_it_is.cause != "unknown session":
         return as_it_is
     begun = rule(None, msgspec.structs.replace(place, kind=Kind.SNAPSHOT), record)
-    ends = place.kind is Kind.END and begun.what is What.ACCEPT
-    return Ruling(What.ACCEPT) if ends else begun
+    ends = place.kind is Kind.END and begun.what is Action.ACCEPT
+    return Ruling(Action.ACCEPT) if ends else begun
 
 
-def _rules_of(integrity: Any, moment: Moment) -> Rules:
+def _rules_of(integrity: Any, moment: ReplayWatermark) -> GateRules:
     name, policy = type(integrity).__name__, type(getattr(integrity, "on_violation", None)).__name__
     if policy not in {"Halt", "Suspend"}:
-        not_provable(f"{name}(on_violation={policy})")
+        raise_not_provable(f"{name}(on_violation={policy})")
     growth = getattr(getattr(integrity, "on_growth", None), "name", "VIOLATION")
     bears, restarts = policy == "Suspend", growth == "RESTART_SESSIONS"
     if name == "Strict":
-        return strict_rules(integrity, bears=bears, restarts_on_growth=restarts)
+        return make_strict_rules(integrity, bears=bears, restarts_on_growth=restarts)
     if name == "Ordered":
-        return ordered_rules(integrity, bears=bears, restarts_on_growth=restarts)
+        return make_ordered_rules(integrity, bears=bears, restarts_on_growth=restarts)
     if name == "Once":
-        return once_rules(integrity, bears=bears)
+        return make_once_rules(integrity, bears=bears)
     if name == "FuzzyWindow":
-        return window.window_rules(integrity, moment, bears=bears, restarts_on_growth=restarts)
+        return window.make_window_rules(integrity, moment, bears=bears, restarts_on_growth=restarts)
     if name == "NoIntegrity":
-        return none_rules(integrity)
-    return not_provable(f"the class {name}")
+        return make_none_rules(integrity)
+    return raise_not_provable(f"the class {name}")
