@@ -83,7 +83,7 @@ class RunnerChange(msgspec.Struct, frozen=True):
 class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
     """The ladders and figures of one market's runners."""
 
-    def place(self, message: MarketMessage, record: Record) -> Envelope:
+    def envelope(self, message: MarketMessage, record: Record) -> Envelope:
         """The market is the key; a heartbeat tells nothing."""
         session, time_us = (record.key or b"").decode(), message.pt * 1000
         if not message.mc:

@@ -114,21 +114,21 @@ class LevelChange(msgspec.Struct, frozen=True):
 class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
     """The book of one pair."""
 
-    def place(self, message: BookMessage, record: Record) -> Envelope:
+    def envelope(self, message: BookMessage, record: Record) -> Envelope:
         """The pair is the key; the newest level tells the time."""
         kind = Kind.UPDATE if message.first.all_asks is None else Kind.SNAPSHOT
         newest = max((level.time for _, level in message.levels()), default=None)
         event_time_us = None if newest is None else int(newest.replace(".", ""))  # sent with six decimals
         return Envelope((record.key or b"").decode(), kind, event_time_us=event_time_us)
 
-    def open(self, message: BookMessage, record: Record) -> Book:
+    def on_snapshot(self, message: BookMessage, record: Record) -> Book:
         """Set the book from a snapshot."""
         book = Book()
         for side, level in message.levels():
             book.put(side, level)
         return book
 
-    def apply(self, state: Book, message: BookMessage, record: Record) -> Iterable[LevelChange]:
+    def on_update(self, state: Book, message: BookMessage, record: Record) -> Iterable[LevelChange]:
         """Change levels, cut what falls below the book's depth, and compare the checksum."""
         rows: list[LevelChange] = []
         for side, level in message.levels():

@@ -55,7 +55,7 @@ class LevelChange(msgspec.Struct, frozen=True):
 class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
     """The book of one market: quantity by (side, price)."""
 
-    def place(self, message: BookMessage, record: Record) -> Envelope:
+    def envelope(self, message: BookMessage, record: Record) -> Envelope:
         """The market is the key; snapshots are linked to differences by the exchange's ids."""
         session = (record.key or b"").decode()
         difference = message.data

@@ -50,13 +50,13 @@ class Reading(msgspec.Struct):
 class _Readings(Transform[Reading, Reading, Reading]):
     """Never folds anything here: rows are given to the committer as a task would give them."""
 
-    def place(self, message: Reading, record: object) -> Envelope:
+    def envelope(self, message: Reading, record: object) -> Envelope:
         return Envelope(message.sensor, Kind.UPDATE, None, None, None)
 
-    def open(self, message: Reading, record: object) -> Reading:
+    def on_snapshot(self, message: Reading, record: object) -> Reading:
         return message
 
-    def apply(self, state: Reading, message: Reading, record: object) -> Iterator[Reading]:
+    def on_update(self, state: Reading, message: Reading, record: object) -> Iterator[Reading]:
         yield message
 
 

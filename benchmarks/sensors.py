@@ -18,16 +18,16 @@ State = dict[int, Values]
 class Sensors(Transform[Message, State, Change]):
     """Rows of 8 columns by id; an update changes some columns of some rows."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         """Sessions and numbers come with each message."""
         kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
         return Envelope(message.session, kind, message.seq, None, message.ts)
 
-    def open(self, message: Message, record: Record) -> State:
+    def on_snapshot(self, message: Message, record: Record) -> State:
         """All rows of the snapshot."""
         return {row.id: astuple(row)[1:] for row in message.rows}
 
-    def apply(self, state: State, message: Message, record: Record) -> Iterable[Change]:
+    def on_update(self, state: State, message: Message, record: Record) -> Iterable[Change]:
         """One output row a changed row."""
         changed = []
         for change in message.rows:

@@ -197,7 +197,7 @@ def pip(draft: Path) -> list[str]:
 
 def check_java() -> None:
     """Stop unless there is a Java that Spark and Kafka run on; the rule is the product's own."""
-    problem = runpy.run_path(str(JAVA))["java_problem"](os.environ)
+    problem = runpy.run_path(str(JAVA))["find_java_problem"](os.environ)
     if problem is not None:
         raise ProblemError(f"{problem.what}; {problem.next_step}")
 

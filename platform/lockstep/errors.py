@@ -13,7 +13,7 @@ LockstepError                 something a person must know; `next_step` says wha
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
 |  |- ForeignCommit           somebody else committed to a table of a stream (table/foreign_commits.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
-|  |- Replan                  the hour of a planned batch was closed: it is planned again (table/commit.py)
+|  |- HourClosed                  the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (compaction/run.py)
 |  |- InputsGone              another compaction was faster (compaction/run.py)
 |  |- OutOfOrder              rows of a partition do not follow each other (compaction/row_order.py)
@@ -23,8 +23,8 @@ LockstepError                 something a person must know; `next_step` says wha
 |  |- StateTypeChanged        it was stored by a type that this one cannot read (state/codec.py)
 |  |- StateNotOfItsType       a fold left what its state type cannot hold (state/codec.py)
 |  `- MigrationFailed         `migrate` did not make today's state of a stored one (state/codec.py)
-|- BatchOverdue               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)
-|- RowRefused                 a row holds a value that its column cannot (table/row_encoder.py)
+|- BatchTimeout               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)
+|- RowRejected                 a row holds a value that its column cannot (table/row_encoder.py)
 |- RecordingError             a line of a recording is not of one (localdev/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
 |- NoTable                    the stream has never run into this table root (operations/tables.py)
@@ -38,11 +38,11 @@ LockstepError                 something a person must know; `next_step` says wha
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
 |- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
 |- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
-|- NotCovered                 a resumption leaves findings of the halt unanswered (operations/resume.py)
-|- NotThere                   what is accepted is not where the stream stands (operations/resume.py)
+|- UnansweredFindings                 a resumption leaves findings of the halt unanswered (operations/resume.py)
+|- PositionMismatch                   what is accepted is not where the stream stands (operations/resume.py)
 |- StartFailed                a run was asked for and does not write (orchestration/launch.py)
 |- StreamHeld                 an operator holds the stream: no run may write until it is released
-|- StreamHalted               the stream is halted; it goes on only after `lockstep resume` (integrity/resume_options.py)
+|- StreamHalted               halted; resumes after `lockstep resume` only (integrity/resume_options.py)
 |  `- IntegrityLost           the promise of the stream's class is broken (integrity/resume_options.py)
 `- Violation                  raised by a fold: what it checked does not hold
 

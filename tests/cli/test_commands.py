@@ -262,7 +262,7 @@ def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Pla
     with pytest.raises(IntegrityLost):
         fresh.runs.run()
     told = fresh.call("status", "adding").stdout.splitlines()[-1]
-    command = told.partition("lockstep ")[2].partition(" (or --mended")[0].replace("'...'", "'a broken producer'")
+    command = told.partition("lockstep ")[2].partition(" (or --fixed")[0].replace("'...'", "'a broken producer'")
     assert f"--from-snapshot {topic}/0@2-52" in command
     assert fresh.call(*shlex.split(command)).exit_code == 0
     assert fresh.runs.run().value == "all that was available is committed"
@@ -329,7 +329,7 @@ def test_an_end_of_a_run_is_told_in_json_too() -> None:
 def test_help_loads_neither_kafka_nor_delta_nor_spark_nor_dagster() -> None:
     heavy = ("confluent_kafka", "deltalake", "pyarrow", "pyspark", "dagster", "pydantic", "lmdb", "numpy")
     code = (
-        "import sys\nfrom lockstep.cli import app\n"
+        "import sys\nfrom lockstep.cli.__main__ import app\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )

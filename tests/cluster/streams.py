@@ -31,10 +31,10 @@ class Catching(Adding):
     def __init__(self, trap: str) -> None:
         self.trap = trap
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         if CATCH in message.values.values():
             self._wait(Path(self.trap))
-        return super().apply(state, message, record)
+        return super().on_update(state, message, record)
 
     def _wait(self, trap: Path) -> None:
         (trap / f"task-{uuid.uuid4().hex}").touch()

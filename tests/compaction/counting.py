@@ -24,16 +24,16 @@ class Nothing(msgspec.Struct):
 class Counting(Transform[Count, Nothing, Count]):
     """Emits each message; the first of a key opens its session."""
 
-    def place(self, message: Count, record: Record) -> Envelope:
+    def envelope(self, message: Count, record: Record) -> Envelope:
         """The key is the session."""
         return Envelope((record.key or b"").decode(), Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
 
-    def open(self, message: Count, record: Record) -> Nothing:
+    def on_snapshot(self, message: Count, record: Record) -> Nothing:
         """A new count."""
         del message, record
         return Nothing()
 
-    def apply(self, state: Nothing, message: Count, record: Record) -> Iterable[Count]:
+    def on_update(self, state: Nothing, message: Count, record: Record) -> Iterable[Count]:
         """One row."""
         del record
         state.counted += 1

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from lockstep.model.column_types import DecimalType
 from lockstep.model.table_schema import IDENTITY, make_table_schema
-from lockstep.table import commit, ledger
-from lockstep.table.commit import Committed
+from lockstep.table import ledger
+from lockstep.table.commit import BatchCommit, Committed, Writer, commit_batch, commit_claim, commit_closed_hour
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
@@ -75,8 +75,8 @@ class StreamTable:
     def __init__(self, root: Path) -> None:
         self.folders = StreamFolders("readings", root)
         self.output = open_tables(self.folders, make_table_schema(Reading), "cluster")
-        claimed = self.output.commit(commit.commit_claim(0, self.output.table_id, lambda _: None))
-        self._writer = commit.Writer(epoch=claimed.head.epoch, generation=claimed.head.generation)
+        claimed = self.output.commit(commit_claim(0, self.output.table_id, lambda _: None))
+        self._writer = Writer(epoch=claimed.head.epoch, generation=claimed.head.generation)
         self._builder = RowsBuilder(Reading)
         self._next: dict[Partition, int] = {}
         self.head = claimed.head
@@ -89,13 +89,13 @@ class StreamTable:
 
     def try_batch(self, files: Sequence[DataFile], hour: str) -> Committed:
         """Commit written files as the next batch, or raise as the commit does."""
-        batch = commit.BatchCommit(
+        batch = BatchCommit(
             number=self.output.base().head.batch + 1,
             commit_hour=hour,
             files=tuple(files),
             ledger=ledger.write_ledger(self.folders.ledger, []),
         )
-        return self.output.commit(commit.commit_batch(self._writer, batch))
+        return self.output.commit(commit_batch(self._writer, batch))
 
     def file(self, messages: Mapping[Partition, int], hour: str = HOUR) -> DataFile:
         """Write, but do not commit, the next messages of some partitions."""
@@ -120,7 +120,7 @@ class StreamTable:
 
     def close(self, hour: str = HOUR) -> None:
         """Close an hour."""
-        self.output.commit(commit.commit_closed_hour(hour))
+        self.output.commit(commit_closed_hour(hour))
 
     def _places(self, partition: Partition, messages: int) -> list[Identity]:
         """Every third message gives two rows, every fifth none."""

@@ -37,15 +37,15 @@ class PanelTransform(Transform[Snapshot | Update, Panel, Reading]):
     def __init__(self, unit: str = "volt") -> None:
         self.unit = unit
 
-    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
         return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
         del record
         return Panel(message.values if isinstance(message, Snapshot) else {})
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         del record
         if isinstance(message, Update):
             previous = state.values.get(message.id)

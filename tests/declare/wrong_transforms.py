@@ -21,13 +21,13 @@ R = TypeVar("R", bound=msgspec.Struct)
 class Bare(Transform[M, S, R], Generic[M, S, R]):
     """The methods that every transform has, for any types."""
 
-    def place(self, message: M, record: Record) -> Envelope:
+    def envelope(self, message: M, record: Record) -> Envelope:
         raise NotImplementedError
 
-    def open(self, message: M, record: Record) -> S:
+    def on_snapshot(self, message: M, record: Record) -> S:
         raise NotImplementedError
 
-    def apply(self, state: S, message: M, record: Record) -> Iterable[R]:
+    def on_update(self, state: S, message: M, record: Record) -> Iterable[R]:
         raise NotImplementedError
 
 

@@ -111,14 +111,14 @@ class Reading(msgspec.Struct):
 class Panels(Transform[Snapshot | Update, Panel, Reading]):
     """The values of a panel; one row a changed value."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
         return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
         return Panel(dict(message.values) if isinstance(message, Snapshot) else {})
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         if isinstance(message, Update):
             previous = state.values.get(message.id)
             state.values[message.id] = message.value
@@ -128,14 +128,14 @@ class Panels(Transform[Snapshot | Update, Panel, Reading]):
 class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
     """The same of generated classes."""
 
-    def place(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Envelope:
+    def envelope(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, ProtoSnapshot) else Kind.UPDATE
         return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
-    def open(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Panel:
+    def on_snapshot(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Panel:
         return Panel(dict(message.values) if isinstance(message, ProtoSnapshot) else {})
 
-    def apply(self, state: Panel, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Iterable[Reading]:
         if isinstance(message, ProtoUpdate):
             previous = state.values.get(message.id)
             state.values[message.id] = message.value
@@ -145,11 +145,11 @@ class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
 class Lengths(Transform[bytes, int, Where]):
     """The length of each value, by a session of the whole partition."""
 
-    def place(self, message: bytes, record: Record) -> Envelope:
+    def envelope(self, message: bytes, record: Record) -> Envelope:
         return Envelope(record.topic, Kind.UPDATE)
 
-    def open(self, message: bytes, record: Record) -> int:
+    def on_snapshot(self, message: bytes, record: Record) -> int:
         return len(message)
 
-    def apply(self, state: int, message: bytes, record: Record) -> Iterable[Where]:
+    def on_update(self, state: int, message: bytes, record: Record) -> Iterable[Where]:
         yield Where(record.topic, len(message))

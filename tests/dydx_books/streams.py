@@ -107,21 +107,26 @@ class LevelSet(msgspec.Struct, frozen=True):
 class AsTheyCome(Transform[Message, Books, LevelSet]):
     """Every level replaces the one before it."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         """The receive time is Kafka's timestamp."""
         kind = Kind.SNAPSHOT if isinstance(message, Connected) else Kind.UPDATE
         number, again = message.message_id, isinstance(message, Connected) and message.again
         unique = f"{kind.value} {number}"  # a snapshot may carry the number of the last update
         return Envelope(
-            message.connection_id, kind, sequence=number, id=unique, event_time_us=message.at_us, resets=again
+            message.connection_id,
+            kind,
+            sequence=number,
+            id=unique,
+            event_time_us=message.at_us,
+            restarts_sequence=again,
         )
 
-    def open(self, message: Message, record: Record) -> InitialState[Books, LevelSet]:
+    def on_snapshot(self, message: Message, record: Record) -> InitialState[Books, LevelSet]:
         """Nothing is known yet, unless a class lets an update open its session."""
         levels: Books = {}
-        return InitialState(levels, list(self.apply(levels, message, record)))
+        return InitialState(levels, list(self.on_update(levels, message, record)))
 
-    def apply(self, state: Books, message: Message, record: Record) -> Iterable[LevelSet]:
+    def on_update(self, state: Books, message: Message, record: Record) -> Iterable[LevelSet]:
         """One row a level."""
         emitted = False
         for side, price, level in message.levels():

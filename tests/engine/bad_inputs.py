@@ -61,18 +61,18 @@ class Reading(msgspec.Struct):
 class Reader(Transform[Snapshot | Update, Book, Reading]):
     """Takes the session from the message, and refuses rows that it does not know."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is in the body."""
         if isinstance(message, Snapshot):
             return Envelope(message.session, Kind.SNAPSHOT, sequence=message.seq)
         return Envelope(message.session, Kind.UPDATE, sequence=message.seq, event_time_us=message.time_us)
 
-    def open(self, message: Snapshot | Update, record: Record) -> InitialState[Book, Reading]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> InitialState[Book, Reading]:
         """A row for each of the snapshot's."""
         rows = message.rows if isinstance(message, Snapshot) else {}
         return InitialState(Book(dict(rows)), [Reading(name, size, 0.0, "") for name, size in rows.items()])
 
-    def apply(self, state: Book, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Book, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """A KeyError for a row that is not there."""
         if isinstance(message, Update):
             _ = state.rows[message.id]

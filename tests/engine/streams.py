@@ -46,16 +46,16 @@ class Reading(msgspec.Struct):
 class Adding(Transform[Snapshot | Update, Panel, Reading]):
     """Adds to values by name. Fails at POISON, half-way through its message."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
         return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
         """All values, without rows."""
         return Panel(dict(message.values))
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """One row a value."""
         for name, added in message.values.items():
             state.values[name] = state.values.get(name, 0) + added

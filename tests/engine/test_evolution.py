@@ -11,11 +11,10 @@ from deltalake import DeltaTable
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import TableError
-from lockstep.operations.inspect import plan as preview
+from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
 from lockstep.state.codec import MigrationFailed, StateTypeChanged
-from lockstep.table import commit
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, commit_closed_hour
 from tests.engine.feed import folded, session, snapshot, update
 from tests.engine.plain_reader import entries, heads, named_files
 from tests.state.evolving_streams import (
@@ -138,10 +137,10 @@ def test_a_state_that_cannot_be_read_is_refused_before_the_run_claims(told: Told
     ):
         told.run(Unmigrated())
     assert heads(told.runs.folders.table)[-1] == before
-    found = preview.plan_restart(told.of(Unmigrated()).stream, told.runs.settings)
+    found = plan_restart(told.of(Unmigrated()).stream, told.runs.settings)
     assert "written by another state type" in found.refused
-    assert "written by another" in preview.plan_next_batch(told.of(Unmigrated()).stream, told.runs.settings).refused
-    migrating = preview.plan_restart(told.of(Second()).stream, told.runs.settings)
+    assert "written by another" in plan_next_batch(told.of(Unmigrated()).stream, told.runs.settings).refused
+    migrating = plan_restart(told.of(Second()).stream, told.runs.settings)
     assert (migrating.refused, len(migrating.changes)) == ("", 3)
 
 
@@ -160,7 +159,7 @@ def test_columns_are_added_by_one_commit_and_older_rows_have_null_in_them(told: 
     told.send(*(("a", value) for value in session(3)))
     told.run(First())
     wider = told.of(Wider())
-    assert preview.plan_restart(wider.stream, told.runs.settings).changes == (
+    assert plan_restart(wider.stream, told.runs.settings).changes == (
         "table: column unit (string) is added; column weight (int64) is added; column value may be null",
     )
     told.send(("a", update(5, a=1, zero=0)))
@@ -187,7 +186,7 @@ def test_files_of_before_and_after_a_new_column_are_compacted_together(told: Tol
     told.send(("a", update(5, a=1, zero=0)))
     told.run(Wider())
     folders = told.runs.folders
-    OutputLog(folders.table).commit(commit.commit_closed_hour(heads(folders.table)[-1]["hour"]))
+    OutputLog(folders.table).commit(commit_closed_hour(heads(folders.table)[-1]["hour"]))
     before = by_place(folders)
     result = compact_stream(folders)
     assert (result.files_before, result.files_after, result.rows) == (2, 1, 8)
@@ -221,7 +220,7 @@ def test_columns_that_go_or_change_are_refused_by_name(told: Told, transform: An
     before = heads(told.runs.folders.table)[-1]
     with pytest.raises(TableError, match=said):
         told.run(transform)
-    refused = preview.plan_restart(told.of(transform).stream, told.runs.settings).refused
+    refused = plan_restart(told.of(transform).stream, told.runs.settings).refused
     assert re.search(said, refused)
     assert heads(told.runs.folders.table)[-1] == before
 

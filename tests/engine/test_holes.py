@@ -17,7 +17,7 @@ from lockstep import LogOnly, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka import reader
-from lockstep.kafka import reader as holes
+from lockstep.kafka import reader as kafka_reader
 from lockstep.kafka.client import Configuration, make_reader_configuration
 from lockstep.localdev.broker import Broker
 from lockstep.model.finding import Hole
@@ -77,15 +77,17 @@ def test_markers_beside_what_compaction_removed_are_told_apart(feed: Feed) -> No
     compact_for_a_while(feed, topic, gone=4)
     left = offsets_of(feed, topic)
     gaps = [(at, at + 1) for at in range(8) if at not in left]
-    found = holes.explain_missing_offsets(configuration(feed), topic, 0, gaps)
+    found = kafka_reader.explain_missing_offsets(configuration(feed), topic, 0, gaps)
     assert causes(found) == {at: "unproven" if at in {0, 2, 4, 6} else "marker" for at, _ in gaps}
 
 
 def test_many_transactions_are_proven_by_one_read(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = feed.create("values")
     transactions(feed, topic, *([update(n, a=1)] for n in range(50)))
-    monkeypatch.setattr(holes, "RUNS_MAX", 0)
-    found = holes.explain_missing_offsets(configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)])
+    monkeypatch.setattr(kafka_reader, "RUNS_MAX", 0)
+    found = kafka_reader.explain_missing_offsets(
+        configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)]
+    )
     assert set(causes(found).values()) == {"marker"}
 
 
@@ -93,7 +95,7 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
     broker: Broker, feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The range ends before the hole, and the next batch asks again."""
-    topic, asked, explained = feed.create("values"), [], holes.explain_missing_offsets
+    topic, asked, explained = feed.create("values"), [], kafka_reader.explain_missing_offsets
     transactions(feed, topic, session(3), [update(5, a=1)])
     monkeypatch.setattr(reader, "SILENCE_SECONDS_MAX", 0.5)
 

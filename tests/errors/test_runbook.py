@@ -58,5 +58,5 @@ def test_the_commands_that_an_error_names_exist_with_their_options(error: Lockst
 def test_every_option_of_resume_is_explained() -> None:
     resume, _ = of_words(["resume"])
     for parameter in resume.params:
-        if parameter.opts[0].startswith("--accept") or parameter.opts[0] in {"--mended", "--from-snapshot"}:
+        if parameter.opts[0].startswith("--accept") or parameter.opts[0] in {"--fixed", "--from-snapshot"}:
             assert f"`{parameter.opts[0]}`" in RUNBOOK

@@ -55,22 +55,22 @@ class Total(msgspec.Struct, frozen=True):
 class Meters(Transform[Message, Meter, Total]):
     """One row a minute, when it is over; a negative value raises."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         session = (record.key or b"").decode()
         at_us, number = message.second * 1_000_000, message.number
         match message:
             case Start():
-                kind = Kind.PART if message.more else Kind.SNAPSHOT
-                return Envelope(session, kind, sequence=number, event_time_us=at_us, resets=message.again)
+                kind = Kind.SNAPSHOT_PART if message.more else Kind.SNAPSHOT
+                return Envelope(session, kind, sequence=number, event_time_us=at_us, restarts_sequence=message.again)
             case Close():
                 return Envelope(session, Kind.END, sequence=number, event_time_us=at_us, count=message.count)
             case Read():
                 return Envelope(session, Kind.UPDATE, sequence=number, event_time_us=at_us)
 
-    def open(self, message: Message, record: Record) -> Meter:
+    def on_snapshot(self, message: Message, record: Record) -> Meter:
         return Meter()
 
-    def apply(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
+    def on_update(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
         if isinstance(message, Start):
             state.started += 1
             return

@@ -36,10 +36,10 @@ def test_a_session_whose_snapshot_is_on_its_way_falls_silent_without_rows() -> N
 class Unlucky(Meters):
     """A part of a snapshot at second 13 raises."""
 
-    def apply(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
+    def on_update(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
         if isinstance(message, Start) and message.second == 13:
             raise ValueError("thirteen")
-        yield from super().apply(state, message, record)
+        yield from super().on_update(state, message, record)
 
 
 @pytest.mark.parametrize("refused", [2, 3])

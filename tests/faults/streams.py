@@ -50,12 +50,12 @@ class Deadly(Adding):
     def __init__(self, way: str, trap: str, deaths: int) -> None:
         self.way, self.trap, self.deaths = way, trap, deaths
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """As ever, but for what is deadly."""
         if DEADLY in message.values.values() and len(list(Path(self.trap).iterdir())) < self.deaths:
             (Path(self.trap) / f"{self.way}-{os.getpid()}-{uuid.uuid4().hex}").touch()
             self._die()
-        return super().apply(state, message, record)
+        return super().on_update(state, message, record)
 
     def _die(self) -> None:
         if self.way == "killed":

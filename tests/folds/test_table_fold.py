@@ -29,7 +29,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Table(TableFold[Message, str, int, Change]):
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         del record
         return Envelope("s", Kind.SNAPSHOT if message.snapshot else Kind.UPDATE)
 
@@ -51,7 +51,7 @@ class Counting(Table):
 class Columns(TableFold[Message, str, list[int], Change]):
     """Its rows are lists that grow."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         del message, record
         return Envelope("s")
 
@@ -88,11 +88,11 @@ def oracle(table: dict[str, int], message: Changes) -> list[tuple[str, int | Non
 @given(changes, some.lists(changes, max_size=10))
 def test_tables_and_rows_are_those_of_a_plain_dictionary(opening: Changes, updates: list[Changes]) -> None:
     fold = Table()
-    state = fold.open(Message(opening, snapshot=True), RECORD)
+    state = fold.on_snapshot(Message(opening, snapshot=True), RECORD)
     table = {key: value for key, value in opening if value is not None}
     assert state == table
     for update in updates:
-        rows = list(fold.apply(state, Message(update), RECORD))
+        rows = list(fold.on_update(state, Message(update), RECORD))
         assert [(row.key, row.new, row.previous) for row in rows] == oracle(table, update)
         assert state == table
 
@@ -101,31 +101,31 @@ def test_tables_and_rows_are_those_of_a_plain_dictionary(opening: Changes, updat
 def test_an_update_that_says_what_is_already_so_emits_nothing(opening: Changes, update: Changes) -> None:
     once = list(dict(update).items())
     fold = Table()
-    state = fold.open(Message(opening, snapshot=True), RECORD)
-    list(fold.apply(state, Message(once), RECORD))
-    assert list(fold.apply(state, Message(once), RECORD)) == []
+    state = fold.on_snapshot(Message(opening, snapshot=True), RECORD)
+    list(fold.on_update(state, Message(once), RECORD))
+    assert list(fold.on_update(state, Message(once), RECORD)) == []
 
 
 @given(some.lists(some.tuples(keys, some.integers(0, 2)), max_size=20))
 def test_merged_rows_add_up(additions: list[tuple[str, int]]) -> None:
     fold, totals = Counting(), dict[str, int]()
-    state = fold.open(Message([], snapshot=True), RECORD)
+    state = fold.on_snapshot(Message([], snapshot=True), RECORD)
     for key, added in additions:
         before, totals[key] = totals.get(key), totals.get(key, 0) + added
-        rows = list(fold.apply(state, Message([(key, added)]), RECORD))
+        rows = list(fold.on_update(state, Message([(key, added)]), RECORD))
         assert rows == ([Change(key, totals[key], before)] if totals[key] != before else [])
     assert state == totals
 
 
 def test_a_snapshot_merges_too_and_leaves_removed_rows_out() -> None:
-    state = Counting().open(Message([("a", 2), ("b", None), ("c", 0)], snapshot=True), RECORD)
+    state = Counting().on_snapshot(Message([("a", 2), ("b", None), ("c", 0)], snapshot=True), RECORD)
     assert state == {"a": 2, "c": 0}
 
 
 def test_rows_come_in_the_order_of_the_message() -> None:
     fold = Table()
     state = {"c": 1, "a": 1}
-    rows = fold.apply(state, Message([("c", 2), ("b", 1), ("a", None), ("c", 3)]), RECORD)
+    rows = fold.on_update(state, Message([("c", 2), ("b", 1), ("a", None), ("c", 3)]), RECORD)
     assert [(row.key, row.new, row.previous) for row in rows] == [
         ("c", 2, 1),
         ("b", 1, None),
@@ -136,12 +136,12 @@ def test_rows_come_in_the_order_of_the_message() -> None:
 
 def test_a_removal_of_what_is_not_there_emits_nothing() -> None:
     state: dict[str, int] = {}
-    assert list(Table().apply(state, Message([("a", None)]), RECORD)) == []
+    assert list(Table().on_update(state, Message([("a", None)]), RECORD)) == []
 
 
 def test_a_removed_row_begins_anew() -> None:
     fold = Columns()
-    state = fold.open(Message([("a", 1)]), RECORD)
-    rows = list(fold.apply(state, Message([("a", 2), ("a", None), ("a", 5)]), RECORD))
+    state = fold.on_snapshot(Message([("a", 1)]), RECORD)
+    rows = list(fold.on_update(state, Message([("a", 2), ("a", None), ("a", 5)]), RECORD))
     assert rows == [Change("a", 3, 1), Change("a", 0, 3), Change("a", 5, 0)]
     assert state == {"a": [5]}

@@ -54,7 +54,7 @@ class Change(msgspec.Struct):
     add: int = 0
     total: int | None = None
     count: int | None = None
-    resets: bool = False
+    restarts_sequence: bool = False
 
 
 class Tank(msgspec.Struct):
@@ -74,20 +74,20 @@ class Level(msgspec.Struct, frozen=True):
 class Tanks(Transform[Change, Tank, Level]):
     """A row for each change."""
 
-    def place(self, message: Change, record: Record) -> Envelope:
+    def envelope(self, message: Change, record: Record) -> Envelope:
         return Envelope(
             (record.key or b"").decode(),
             message.type,
             sequence=message.number,
             event_time_us=record.timestamp_ms * 1000,
             count=message.count,
-            resets=message.resets,
+            restarts_sequence=message.restarts_sequence,
         )
 
-    def open(self, message: Change, record: Record) -> Tank | InitialState[Tank, Level]:
+    def on_snapshot(self, message: Change, record: Record) -> Tank | InitialState[Tank, Level]:
         return Tank(message.level + message.add)
 
-    def apply(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
+    def on_update(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
         state.level += message.level + message.add
         state.minute = record.timestamp_ms // 1000 // MINUTE_S if state.minute is None else state.minute
         yield Level("change", state.level)
@@ -100,16 +100,16 @@ class Tanks(Transform[Change, Tank, Level]):
 class ById(Tanks):
     """The number is an id: it says nothing of the order."""
 
-    def place(self, message: Change, record: Record) -> Envelope:
-        return msgspec.structs.replace(super().place(message, record), id=message.number, sequence=None)
+    def envelope(self, message: Change, record: Record) -> Envelope:
+        return msgspec.structs.replace(super().envelope(message, record), id=message.number, sequence=None)
 
 
 class ByLink(Tanks):
     """Each message names its predecessor."""
 
-    def place(self, message: Change, record: Record) -> Envelope:
+    def envelope(self, message: Change, record: Record) -> Envelope:
         link = Link(last=message.number, previous=message.number - 1)
-        return msgspec.structs.replace(super().place(message, record), link=link, sequence=None)
+        return msgspec.structs.replace(super().envelope(message, record), link=link, sequence=None)
 
 
 class Minutes(Tanks):
@@ -148,9 +148,9 @@ def _stream(
 class Added(Tanks):
     """A tank without snapshots: it is empty before its first message, which is applied like any other."""
 
-    def open(self, message: Change, record: Record) -> InitialState[Tank, Level]:
+    def on_snapshot(self, message: Change, record: Record) -> InitialState[Tank, Level]:
         tank = Tank(0)
-        return InitialState(tank, self.apply(tank, message, record))
+        return InitialState(tank, self.on_update(tank, message, record))
 
 
 class AddedById(Added, ById):

@@ -39,11 +39,13 @@ class Sent:
     number: int | None
     second: int
     content: bytes = b""
-    resets: bool = False
+    restarts_sequence: bool = False
 
     def at(self, offset: int) -> tuple[Envelope, Record]:
         event_time_us = self.second * 1_000_000
-        place = Envelope("s", self.kind, sequence=self.number, event_time_us=event_time_us, resets=self.resets)
+        place = Envelope(
+            "s", self.kind, sequence=self.number, event_time_us=event_time_us, restarts_sequence=self.restarts_sequence
+        )
         content = self.content or f"{self.kind.value} {self.number} {self.second}".encode()
         return place, Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(content))
 
@@ -54,7 +56,7 @@ def snapshot(number: int | None, second: int, content: bytes = b"") -> Sent:
 
 def anew(number: int | None, second: int, content: bytes = b"") -> Sent:
     """A snapshot with which the producer begins its numbers again."""
-    return Sent(Kind.SNAPSHOT, number, second, content, resets=True)
+    return Sent(Kind.SNAPSHOT, number, second, content, restarts_sequence=True)
 
 
 def update(number: int | None, second: int, content: bytes = b"") -> Sent:

@@ -35,7 +35,7 @@ def test_strict_stops_at_what_it_cannot_prove() -> None:
 
 def test_no_integrity_counts_it_and_goes_on() -> None:
     answers = {fault: NoIntegrity().answer(fault) for fault in Fault}
-    assert answers.pop(Fault.RAISED) is Judgement.QUARANTINE
+    assert answers.pop(Fault.TRANSFORM_FAILED) is Judgement.QUARANTINE
     assert set(answers.values()) == {Judgement.GAP}
     assert NoIntegrity.passes_unknown_sessions
 

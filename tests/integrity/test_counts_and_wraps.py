@@ -101,7 +101,7 @@ def test_a_wrap_around_that_is_none_is_refused(wraps_at: object) -> None:
 
 
 def test_a_snapshot_may_begin_the_numbering_anew_where_the_producer_says_so() -> None:
-    anew = Envelope("s", Kind.SNAPSHOT, sequence=1, resets=True)
+    anew = Envelope("s", Kind.SNAPSHOT, sequence=1, restarts_sequence=True)
     assert refused_at(Sequence(), [snapshot(7), update(8), anew, update(2)]) is None
     assert refused_at(Sequence(), [snapshot(7), update(8), snapshot(1)]) is not None
 

@@ -87,13 +87,13 @@ ANY_STYLE: Cells = {
         GOING,
         update(105),
         GOING,
-        report_violation("no evidence", "a link from Transform.place", "link=None (update)"),
+        report_violation("no evidence", "a link from Transform.envelope", "link=None (update)"),
     ),
     "a snapshot without link": (
         None,
         snapshot(100),
         None,
-        report_violation("no evidence", "a link from Transform.place", "link=None (snapshot)"),
+        report_violation("no evidence", "a link from Transform.envelope", "link=None (snapshot)"),
     ),
 }
 

@@ -28,7 +28,12 @@ CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
     ),
     "a snapshot that goes back begins anew": (41, snapshot(0), 0, accept_with_remark("sequence goes back", 42, 0)),
     "a snapshot after a gap begins anew": (41, snapshot(60), 60, accept_with_remark("gap", 42, 60)),
-    "a snapshot that begins the numbers anew": (41, Envelope("s", Kind.SNAPSHOT, sequence=1, resets=True), 1, ACCEPT),
+    "a snapshot that begins the numbers anew": (
+        41,
+        Envelope("s", Kind.SNAPSHOT, sequence=1, restarts_sequence=True),
+        1,
+        ACCEPT,
+    ),
     "no number, unknown session": (None, update(), True, ACCEPT),
     "no number, no number before": (True, update(), True, ACCEPT),
     "no number after numbers": (41, update(), 41, ACCEPT),

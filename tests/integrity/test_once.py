@@ -22,7 +22,7 @@ def numbered(number: int, content: bytes = b"x") -> Message:
 
 
 def anew(number: int, name: str | None = None) -> Message:
-    return Envelope("s", Kind.SNAPSHOT, sequence=number, id=name, resets=True), b"anew"
+    return Envelope("s", Kind.SNAPSHOT, sequence=number, id=name, restarts_sequence=True), b"anew"
 
 
 def end(count: int | None) -> Message:

@@ -40,13 +40,13 @@ CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
         40,
         update(),
         40,
-        report_violation("no evidence", "a sequence from Transform.place", "sequence=None (update)"),
+        report_violation("no evidence", "a sequence from Transform.envelope", "sequence=None (update)"),
     ),
     "a snapshot without number": (
         None,
         snapshot(),
         None,
-        report_violation("no evidence", "a sequence from Transform.place", "sequence=None (snapshot)"),
+        report_violation("no evidence", "a sequence from Transform.envelope", "sequence=None (snapshot)"),
     ),
     "the largest number": (None, snapshot(LARGEST), LARGEST, ACCEPT),
     "a number that no state file holds": (

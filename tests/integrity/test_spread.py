@@ -21,8 +21,8 @@ HELD: Told = ("buffer", "", ())
 BROKEN: Told = ("violation", "snapshot not complete", ())
 
 
-def part(number: int | None, *, resets: bool = False) -> Sent:
-    return Sent(Kind.PART, number, 0, resets=resets)
+def part(number: int | None, *, restarts_sequence: bool = False) -> Sent:
+    return Sent(Kind.SNAPSHOT_PART, number, 0, restarts_sequence=restarts_sequence)
 
 
 def end(number: int | None) -> Sent:
@@ -43,11 +43,11 @@ STRICT: dict[str, tuple[list[Sent], list[Told]]] = {
         [HELD, HELD, ("accept", "", (0, 1))],
     ),
     "a gap in it": ([part(1), part(3)], [HELD, ("violation", "gap", ())]),
-    "another one that begins anew within it": ([part(1), part(1, resets=True)], [HELD, BROKEN]),
+    "another one that begins anew within it": ([part(1), part(1, restarts_sequence=True)], [HELD, BROKEN]),
     "a whole one that begins anew within it": ([part(1), anew(1, 0)], [HELD, BROKEN]),
     "the end of the session within it": ([part(1), end(2)], [HELD, BROKEN]),
     "one that begins anew as the first part": (
-        [snapshot(5, 0), part(1, resets=True), snapshot(2, 0)],
+        [snapshot(5, 0), part(1, restarts_sequence=True), snapshot(2, 0)],
         [ACCEPTED, HELD, ("accept", "", (1,))],
     ),
 }
@@ -61,8 +61,8 @@ def test_a_snapshot_over_several_messages(case: str) -> None:
 
 def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> None:
     time = PartitionTime()
-    gate: Gate = MultipartGate(NoIntegrity().gate(time), bears_all=True)
-    found = judged(gate, time, [part(1), part(1, resets=True), snapshot(2, 0), update(3, 0)])
+    gate: Gate = MultipartGate(NoIntegrity().gate(time), tolerates_all=True)
+    found = judged(gate, time, [part(1), part(1, restarts_sequence=True), snapshot(2, 0), update(3, 0)])
     assert [each[0] for each in found] == ["buffer", "buffer", "accept", "accept"]
     assert found[2][2] == (1,), "the part that was given up is not released"
 

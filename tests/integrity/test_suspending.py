@@ -28,7 +28,7 @@ def told(gate: SuspensionGate, state: GateState, sent: Sent, offset: int) -> str
 
 
 def gate_of(before: int, *skipped: SuspendedSession) -> SuspensionGate:
-    return SuspensionGate(Sequence(), before, skipped, bears_violations=True)
+    return SuspensionGate(Sequence(), before, skipped, tolerates_violations=True)
 
 
 @pytest.mark.parametrize(("offset", "judgement"), [(FROM - 1, "suspend"), (FROM, "accept"), (FROM + 1, "accept")])

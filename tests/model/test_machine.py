@@ -17,8 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import commit, ledger
-from lockstep.table.commit import CommitKind, OutputLog, Proposal
+from lockstep.table import ledger
+from lockstep.table.commit import (
+    CommitKind,
+    OutputLog,
+    Proposal,
+    Writer,
+    commit_batch,
+    commit_claim,
+    commit_closed_hour,
+    keep_head,
+)
 from tests.model.protocol import Head, Kind, Refused, demanded
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 from tests.table.test_raced_commits import check_log
@@ -99,7 +108,7 @@ class CommitProtocol(RuleBasedStateMachine):
         actor = self.expected.actors.get(number)
         if actor is None or actor.claimed:
             return
-        proposal = commit.commit_claim(actor.epoch, actor.run.output.table_id, anything)
+        proposal = commit_claim(actor.epoch, actor.run.output.table_id, anything)
         landed = self._commits(actor, number, proposal, store, Kind.CLAIM)
         if landed:
             actor.epoch, actor.claimed, actor.waits_for_side = actor.epoch + 1, True, True
@@ -119,9 +128,9 @@ class CommitProtocol(RuleBasedStateMachine):
             return
         batch = actor.run.prepared(rows=rows, hour=hour)
         actor.batch = batch.number
-        writer = commit.Writer(epoch=actor.epoch, generation=actor.run.head.generation)
+        writer = Writer(epoch=actor.epoch, generation=actor.run.head.generation)
         hour_number = 1 + HOURS.index(hour)
-        if self._commits(actor, number, commit.commit_batch(writer, batch), store, Kind.BATCH, hour_number):
+        if self._commits(actor, number, commit_batch(writer, batch), store, Kind.BATCH, hour_number):
             actor.waits_for_side = True
             self.expected.batches += 1
             self.expected.offsets += rows
@@ -151,12 +160,12 @@ class CommitProtocol(RuleBasedStateMachine):
     @precondition(lambda self: self.expected.head.closed == 0 and self.expected.batches > 0)
     @rule()
     def somebody_closes_the_hour(self) -> None:
-        OutputLog(self.folders.table).commit(commit.commit_closed_hour(HOURS[0]))
+        OutputLog(self.folders.table).commit(commit_closed_hour(HOURS[0]))
         self.expected.head = demanded(Kind.CLOSE, self.expected.head, epoch=0)
 
     @rule()
     def somebody_compacts(self) -> None:
-        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=commit.keep_head(anything))
+        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything))
         OutputLog(self.folders.table).commit(compaction)
 
     @invariant()

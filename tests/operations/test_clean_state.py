@@ -17,9 +17,8 @@ from lockstep.operations.housekeeping import StepResult, run_housekeeping
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
-from lockstep.table import commit as demands
 from lockstep.table import side_tables
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, raise_rewind_floor
 from tests.state.kept_stream import keeping, message, plain_fold
 from tests.state.offline import Offline
 
@@ -119,7 +118,7 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
 
 
 def floor_at(folders: StreamFolders, batch: int) -> Head:
-    return OutputLog(folders.table).commit(demands.raise_rewind_floor(1, batch)).head
+    return OutputLog(folders.table).commit(raise_rewind_floor(1, batch)).head
 
 
 UNDER_WAY = {

@@ -27,8 +27,7 @@ from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, sugge
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable
-from lockstep.table import commit
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, Writer, commit_claim
 from lockstep.table.delta_log import Desired
 from tests.engine.feed import folded, session, update
 from tests.engine.plain_reader import named_files
@@ -265,7 +264,7 @@ def test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_
 ) -> None:
     """The stop leaves the epoch as it is: only what the head says of the wish can tell the successor."""
     successor = on_its_way(written, never_ending=never_ending)
-    write_stop(OutputLog(written.folders.table), commit.Writer(epoch=2, generation=1), asked)
+    write_stop(OutputLog(written.folders.table), Writer(epoch=2, generation=1), asked)
     with pytest.raises((NotWanted, StreamHeld), match=asked.reason):
         successor.claim(cancelled=lambda: False)
     assert held_by(written) == (2, asked.desired)
@@ -324,6 +323,6 @@ def test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer(written: Off
             while not stop_request_path(written.folders.control, 2).exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
             output = OutputLog(written.folders.table)
-            output.commit(commit.commit_claim(2, output.table_id, lambda _: None))
+            output.commit(commit_claim(2, output.table_id, lambda _: None))
         stopped = stopping.result(WAIT_SECONDS_MAX)
     assert (stopped.ended_by, stopped.epoch, stopped.desired) == ("a claim", 4, "stopped")

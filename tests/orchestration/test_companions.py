@@ -22,7 +22,8 @@ from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledge
 from lockstep.orchestration.restart_policy import Cursor
 from lockstep.orchestration.topics_sensor import Observed, observe_assets
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import commit, ledger, side_tables
+from lockstep.table import ledger, side_tables
+from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from tests.orchestration.installation import messages
@@ -48,8 +49,8 @@ class Installed:
         """Commit a first batch that holds the topic's partitions, as a run does."""
         folders = StreamFolders(self.stream.name, self.settings.table_root)
         output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
-        writer = commit.Writer(epoch=1, generation=1)
-        output.commit(commit.commit_claim(0, output.table_id, lambda _: None))
+        writer = Writer(epoch=1, generation=1)
+        output.commit(commit_claim(0, output.table_id, lambda _: None))
         identity = BatchIdentity(
             generation=1, batch=1, epoch=1, committed_at=datetime.now(UTC), batch_seconds=0.1, restart_cause="test"
         )
@@ -59,8 +60,8 @@ class Installed:
             for key, ends in view.ends.items()
         ]
         file = ledger.write_ledger(folders.ledger, rows)
-        batch = commit.BatchCommit(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
-        output.commit(commit.commit_batch(writer, batch))
+        batch = BatchCommit(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
+        output.commit(commit_batch(writer, batch))
         side_tables.SideLog(folders.ledger).forward((file,), 1, after=0)
 
     def look(self, wanted: str, cursor: Cursor = NEW_CURSOR) -> Observed:

@@ -15,7 +15,7 @@ from lockstep.orchestration import launch
 from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, find_start_on_its_way
 from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
 from lockstep.orchestration.table_asset import find_launch
-from lockstep.table import commit
+from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired
 from tests.table.protocol_run import ProtocolRun, anything, folders_in
 
@@ -55,7 +55,7 @@ def folders(tmp_path: Path) -> StreamFolders:
 @pytest.fixture
 def claimed(folders: StreamFolders) -> ProtocolRun:
     run = ProtocolRun(folders)
-    run.head = run.output.commit(commit.commit_claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
+    run.head = run.output.commit(commit_claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
     return run
 
 

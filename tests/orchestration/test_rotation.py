@@ -18,7 +18,7 @@ from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import commit
+from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired
 from lockstep.table.layout import StreamFolders
@@ -47,7 +47,7 @@ class Rotated:
     def claim(self, desired: Desired = Desired.RUNNING) -> None:
         """Make the tables and claim them, as a first run does."""
         output = open_tables(self.folders, make_table_schema(order_books.types.row), "a cluster")
-        output.commit(commit.commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        output.commit(commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
 
     def run(self, status: DagsterRunStatus) -> DagsterRun:
         return self.instance.create_run_for_job(self.definitions.resolve_job_def("order_books_stream"), status=status)

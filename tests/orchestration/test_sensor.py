@@ -22,8 +22,7 @@ from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TO
 from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor, read_cursor
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import commit
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, Writer, commit_claim, set_desired_state
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired
 from lockstep.table.layout import StreamFolders
@@ -63,7 +62,7 @@ class Watched:
         cluster = ClusterAdmin(make_admin_client(self.settings.kafka), 15.0).cluster_id()
         folders = StreamFolders(self.stream.name, self.settings.table_root)
         output = open_tables(folders, make_table_schema(self.stream.types.row), cluster)
-        output.commit(commit.commit_claim(0, output.table_id, lambda _: None, desired=desired))
+        output.commit(commit_claim(0, output.table_id, lambda _: None, desired=desired))
         return output
 
 
@@ -149,8 +148,8 @@ def test_a_run_that_is_on_its_way_is_waited_for(watched: Watched, topic_family: 
 
 
 def test_a_stream_that_a_person_stopped_stays_stopped(watched: Watched, topic_family: str) -> None:
-    writer = commit.Writer(epoch=1, generation=1)
-    watched.claim().commit(commit.set_desired_state(writer, Desired.STOPPED, "terminated in Dagster"))
+    writer = Writer(epoch=1, generation=1)
+    watched.claim().commit(set_desired_state(writer, Desired.STOPPED, "terminated in Dagster"))
     create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
 
     tick = watched.tick()

@@ -33,8 +33,7 @@ from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import LOOK_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import commit
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
@@ -66,7 +65,7 @@ class Supervised:
     def claim(self, desired: Desired = Desired.RUNNING) -> OutputLog:
         """Make the tables and claim them, as a first run does."""
         output = open_tables(self.folders, make_table_schema(order_books.types.row), "a cluster")
-        output.commit(commit.commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
+        output.commit(commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
         return output
 
     @property

@@ -13,7 +13,7 @@ from lockstep.errors import Fenced
 from lockstep.model.finding import Finding
 from lockstep.orchestration import run_lifecycle
 from lockstep.orchestration.run_lifecycle import RunStatusPoller, record_stop, was_terminated_by_user
-from lockstep.table import commit
+from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired, Head
 from tests.table.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
 
@@ -38,7 +38,7 @@ def running(folders: StreamFolders, desired: Desired = Desired.RUNNING) -> Proto
     """A run that has claimed the table."""
     run = ProtocolRun(folders)
     epoch = run.head.epoch
-    run.head = run.output.commit(commit.commit_claim(epoch, run.output.table_id, anything, desired=desired)).head
+    run.head = run.output.commit(commit_claim(epoch, run.output.table_id, anything, desired=desired)).head
     return run
 
 

@@ -52,7 +52,7 @@ class _Producers:
         number = self.numbers.get(session, 0) + skipped
         second = {"early": self.second - 9, "absurd": YEAR_9999_S}.get(fault, self.second)
         count = self.counts[session] = self.counts.get(session, 0) + 1
-        sent = Sent(Kind(kind), number, second, value, resets=fault == "resets")
+        sent = Sent(Kind(kind), number, second, value, restarts_sequence=fault == "resets")
         if kind == "end":
             sent.count = count
             self.counts[session] = 0

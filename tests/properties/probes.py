@@ -28,7 +28,7 @@ from lockstep.integrity.base import Suspend
 from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats
 
 REFUSED, PLACELESS, WRONG_ROW = -1, -2, -3
-"""Values that the fold does not bear: it raises, `place` raises, it gives a row that no column holds."""
+"""Values that the fold does not bear: it raises, `envelope` raises, it gives a row that no column holds."""
 WINDOW_S = 10
 
 
@@ -40,7 +40,7 @@ class Sent(msgspec.Struct):
     t: int
     v: int
     count: int | None = None
-    resets: bool = False
+    restarts_sequence: bool = False
 
 
 class Held(msgspec.Struct):
@@ -63,7 +63,7 @@ class Probe(Transform[Sent, Held, Seen]):
 
     numbered = True
 
-    def place(self, message: Sent, record: Record) -> Envelope:
+    def envelope(self, message: Sent, record: Record) -> Envelope:
         if message.v == PLACELESS:
             raise ValueError("no place")
         session = (record.key or b"").decode()
@@ -77,14 +77,14 @@ class Probe(Transform[Sent, Held, Seen]):
             event_time_us=message.t * 1_000_000,
             id=message.n,
             count=message.count,
-            resets=message.resets,
+            restarts_sequence=message.restarts_sequence,
         )
 
-    def open(self, message: Sent, record: Record) -> InitialState[Held, Seen]:
+    def on_snapshot(self, message: Sent, record: Record) -> InitialState[Held, Seen]:
         held = Held([message.v], message.t + WINDOW_S)
         return InitialState(held, list(self._seen("open", held, message.v)))
 
-    def apply(self, state: Held, message: Sent, record: Record) -> Iterable[Seen]:
+    def on_update(self, state: Held, message: Sent, record: Record) -> Iterable[Seen]:
         state.values.append(message.v)
         if state.due_s is None:
             state.due_s = message.t + WINDOW_S

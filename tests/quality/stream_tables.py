@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_file_schema, make_table_schema
-from lockstep.table import commit, ledger, side_tables
+from lockstep.table import ledger, side_tables
+from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import write_file
@@ -177,13 +178,13 @@ def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> 
     """Commit the batches in order, the ledgers of the first `forwarded` ones also to their table."""
     folders = StreamFolders(STREAM, root)
     output = open_tables(folders, make_table_schema(Reading), "cluster")
-    output.commit(commit.commit_claim(0, output.table_id, lambda _: None))
+    output.commit(commit_claim(0, output.table_id, lambda _: None))
     for number, batch in enumerate(batches, 1):
         held = ledger.write_ledger(folders.ledger, [row for part in batch.values() for row in part.ledger])
         files = [arrow(rows) for part in batch.values() for rows in part.files if rows]
         named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=HOUR) for file in files)
-        planned = commit.BatchCommit(number=number, commit_hour=HOUR, files=named, ledger=held)
-        output.commit(commit.commit_batch(commit.Writer(epoch=1, generation=1), planned))
+        planned = BatchCommit(number=number, commit_hour=HOUR, files=named, ledger=held)
+        output.commit(commit_batch(Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
             side_tables.SideLog(folders.ledger).forward((held,), number, after=number - 1)
     return folders

@@ -48,14 +48,14 @@ class Order(msgspec.Struct):
 class Orders(Transform[Order, int, Order]):
     """Each message is a row; the state counts them."""
 
-    def place(self, message: Order, record: Record) -> Envelope:
+    def envelope(self, message: Order, record: Record) -> Envelope:
         kind = Kind.UPDATE if message.number % 100 else Kind.SNAPSHOT
         return Envelope((record.key or b"").decode(), kind, sequence=message.number)
 
-    def open(self, message: Order, record: Record) -> int:
+    def on_snapshot(self, message: Order, record: Record) -> int:
         return 0
 
-    def apply(self, state: int, message: Order, record: Record) -> Iterable[Order]:
+    def on_update(self, state: int, message: Order, record: Record) -> Iterable[Order]:
         yield message
 
 

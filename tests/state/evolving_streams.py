@@ -74,7 +74,7 @@ class RequiredReading(msgspec.Struct):
 class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
     """What all releases share: values are added up by name."""
 
-    def place(self, message: Snapshot | Update, record: Record) -> Envelope:
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
         from lockstep import Kind
 
@@ -95,11 +95,11 @@ class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
 class First(Releases[Panel, Reading]):
     """The first release."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
         """All values."""
         return Panel(dict(message.values))
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """One row a value."""
         return self.added(state.values, message)
 
@@ -107,11 +107,11 @@ class First(Releases[Panel, Reading]):
 class Unmigrated(Releases[Summed, Reading]):
     """Another state type, and nothing that makes it of the old one."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> Summed | InitialState[Summed, Reading]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Summed | InitialState[Summed, Reading]:
         """All values."""
         return Summed(dict(message.values), sum(message.values.values()))
 
-    def apply(self, state: Summed, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Summed, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """One row a value."""
         rows = list(self.added(state.held, message))
         state.total = sum(state.held.values())
@@ -137,11 +137,11 @@ class Failing(Unmigrated):
 class Third(Releases[SummedMore, Reading]):
     """The third release: of the second's state by itself, of the first's by migration."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> SummedMore | InitialState[SummedMore, Reading]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> SummedMore | InitialState[SummedMore, Reading]:
         """All values."""
         return SummedMore(dict(message.values), sum(message.values.values()))
 
-    def apply(self, state: SummedMore, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: SummedMore, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """One row a value."""
         rows = list(self.added(state.held, message))
         state.total, state.note = sum(state.held.values()), "third"
@@ -157,11 +157,11 @@ class OtherRows(Releases[Panel, R], Generic[R]):
 
     made: type[msgspec.Struct]
 
-    def open(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, R]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, R]:
         """All values."""
         return Panel(dict(message.values))
 
-    def apply(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[R]:
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[R]:
         """One row a value."""
         return self.added(state.values, message)
 
@@ -207,11 +207,11 @@ class TableState(msgspec.Struct):
 class InRows(Releases[TableState, Reading]):
     """The release after the first, with another layout."""
 
-    def open(self, message: Snapshot | Update, record: Record) -> TableState | InitialState[TableState, Reading]:
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> TableState | InitialState[TableState, Reading]:
         """All values."""
         return TableState(MapState(message.values))
 
-    def apply(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """One row a value."""
         for name, more in message.values.items():
             state.held[name] = state.held.get(name, 0) + more

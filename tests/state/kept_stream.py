@@ -61,17 +61,17 @@ class Row(msgspec.Struct):
 class Keeping(Transform[Message, Kept, Row]):
     """Adds values by name."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         """The session is the key."""
         return Envelope((record.key or b"").decode(), message.kind, sequence=message.seq)
 
-    def open(self, message: Message, record: Record) -> Kept | InitialState[Kept, Row]:
+    def on_snapshot(self, message: Message, record: Record) -> Kept | InitialState[Kept, Row]:
         """All values."""
         held = list(message.values.values())
         at = datetime.fromtimestamp(record.offset, UTC)
         return Kept(dict(message.values), Pair(min(held), max(held)), Decimal(sum(held)) / 4, at, Phase.COLD)
 
-    def apply(self, state: Kept, message: Message, record: Record) -> Iterable[Row]:
+    def on_update(self, state: Kept, message: Message, record: Record) -> Iterable[Row]:
         """One row a value."""
         for name, added in message.values.items():
             state.values[name] = state.values.get(name, 0) + added

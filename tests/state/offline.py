@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Message
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver import positions as bookkeeping
+from lockstep.engine.driver import positions as driver_positions
 from lockstep.engine.driver.committer import Committer, CompletedBatch
 from lockstep.engine.driver.planner import choose_commit_hour, find_current_hour
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
-from lockstep.engine.executor import task as work
+from lockstep.engine.executor import task as executor_task
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import JobSpec, PlannedRange, Position, TaskResult, TaskSpec
 from lockstep.kafka.client import RangeConsumer
@@ -47,8 +47,8 @@ class MemoryLog:
     def instead_of_kafka(self) -> Iterator[None]:
         """Tasks of this process read here."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(work, "read_ranges", self._read)
-            patch.setattr(work, "_kept_consumer", lambda _: None)
+            patch.setattr(executor_task, "read_ranges", self._read)
+            patch.setattr(executor_task, "_cached_consumer", lambda _: None)
             yield
 
     def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[MessageRun]:
@@ -90,7 +90,7 @@ class Offline:
     def run(self, *batches: dict[str, list[Sent]]) -> list[TaskResult]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
-        positions = {row.topic: bookkeeping.read_position(row) for row in claimed.known.values()}
+        positions = {row.topic: driver_positions.read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as helper:
             committer = Committer(self.folders, claimed, "test", helper)
             for batch in batches:
@@ -127,10 +127,10 @@ class Offline:
         reached = CompletedBatch(task.number, hour, facts.files, facts.quarantine)
         committer.commit(
             reached,
-            lambda identity, full: bookkeeping.make_ledger_rows(identity, facts.ranges, quiet if full else (), {}),
+            lambda identity, full: driver_positions.make_ledger_rows(identity, facts.ranges, quiet if full else (), {}),
         )
         for item in facts.ranges:
-            positions[item.range.position.topic] = bookkeeping.advance_position(item.range.position, item)
+            positions[item.range.position.topic] = driver_positions.advance_position(item.range.position, item)
         return facts
 
     def job(self) -> JobSpec:

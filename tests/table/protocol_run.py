@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
 from lockstep.engine.protocol import Position
 from lockstep.model.table_schema import make_table_schema
-from lockstep.table import commit as demands
 from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
@@ -59,23 +59,23 @@ class ProtocolRun:
         self.head = self.output.base().head
 
     @property
-    def writer(self) -> demands.Writer:
+    def writer(self) -> Writer:
         """The identity of this run, as of its claim."""
-        return demands.Writer(epoch=self.head.epoch, generation=self.head.generation)
+        return Writer(epoch=self.head.epoch, generation=self.head.generation)
 
     def claim(self) -> Head:
         """Claim the epoch that was seen, and bring the ledger forward."""
-        self.head = self.output.commit(demands.commit_claim(self.head.epoch, self.output.table_id, anything)).head
+        self.head = self.output.commit(commit_claim(self.head.epoch, self.output.table_id, anything)).head
         self.forward(self.head)
         return self.head
 
     def prepared(
         self, *, rows: int = 2, hour: str | None = None, findings: tuple[Finding, ...] = (), full: bool = False
-    ) -> demands.BatchCommit:
+    ) -> BatchCommit:
         """The next batch: its files are written, nothing is committed."""
         hour = hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour)
         start = self.next_offset()
-        return demands.BatchCommit(
+        return BatchCommit(
             number=self.head.batch + 1,
             commit_hour=hour,
             files=(self.file(start, rows, hour),) if rows else (),
@@ -84,9 +84,9 @@ class ProtocolRun:
             full_ledger_at=self.clock.timestamp() if full else None,
         )
 
-    def commit(self, batch: demands.BatchCommit) -> Committed:
+    def commit(self, batch: BatchCommit) -> Committed:
         """Commit a batch to the output table alone."""
-        landed = self.output.commit(demands.commit_batch(self.writer, batch))
+        landed = self.output.commit(commit_batch(self.writer, batch))
         self.head = landed.head
         return landed
 

@@ -14,8 +14,19 @@ from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
-from lockstep.table import commit, delta_log
-from lockstep.table.commit import CommitKind, Proposal
+from lockstep.table import delta_log
+from lockstep.table.commit import (
+    CommitKind,
+    HourClosed,
+    Proposal,
+    Writer,
+    commit_batch,
+    commit_claim,
+    commit_closed_hour,
+    keep_head,
+    raise_rewind_floor,
+    set_desired_state,
+)
 from lockstep.table.delta_log import Desired
 from tests.table.protocol_run import HOUR, ProtocolRun, anything, entries, folders_in, stored_offsets
 
@@ -43,7 +54,7 @@ def run(folders: StreamFolders) -> ProtocolRun:
 def test_the_first_claim_takes_the_first_epoch_and_makes_the_stream_bounded(folders: StreamFolders) -> None:
     fresh = ProtocolRun(folders)
     before = fresh.head
-    landed = fresh.output.commit(commit.commit_claim(0, fresh.output.table_id, anything))
+    landed = fresh.output.commit(commit_claim(0, fresh.output.table_id, anything))
     assert landed.version == 1
     assert landed.head == msgspec.structs.replace(
         before, epoch=1, table_id=fresh.output.table_id, desired=Desired.BOUNDED, reason="bounded runs only"
@@ -100,9 +111,9 @@ def test_a_zombie_is_fenced_and_its_batch_stays_invisible(folders: StreamFolders
 
 
 def test_a_writer_of_another_generation_is_fenced(run: ProtocolRun) -> None:
-    other = commit.Writer(epoch=run.head.epoch, generation=run.head.generation + 1)
+    other = Writer(epoch=run.head.epoch, generation=run.head.generation + 1)
     with pytest.raises(Fenced):
-        run.output.commit(commit.commit_batch(other, run.prepared()))
+        run.output.commit(commit_batch(other, run.prepared()))
 
 
 @pytest.mark.parametrize("skipped", [-1, 1])
@@ -117,26 +128,26 @@ def test_a_batch_that_does_not_follow_the_last_is_refused(run: ProtocolRun, skip
 @pytest.mark.parametrize("closed", [HOUR, NEXT_HOUR])
 def test_nothing_lands_in_a_closed_hour(folders: StreamFolders, run: ProtocolRun, closed: str) -> None:
     batch = run.prepared(hour=HOUR)
-    run.output.commit(commit.commit_closed_hour(closed))
-    with pytest.raises(commit.HourClosed, match=f"hour {HOUR} is closed"):
+    run.output.commit(commit_closed_hour(closed))
+    with pytest.raises(HourClosed, match=f"hour {HOUR} is closed"):
         run.commit(batch)
     assert stored_offsets(folders) == []
 
 
 def test_hours_never_go_back(run: ProtocolRun) -> None:
     run.commit(run.prepared(hour=NEXT_HOUR))
-    with pytest.raises(commit.HourClosed):
+    with pytest.raises(HourClosed):
         run.commit(run.prepared(hour=HOUR))
 
 
 def test_closing_an_hour_again_or_an_older_one_changes_nothing(run: ProtocolRun) -> None:
-    run.output.commit(commit.commit_closed_hour(NEXT_HOUR))
-    assert run.output.commit(commit.commit_closed_hour(HOUR)).head.closed_hour == NEXT_HOUR
+    run.output.commit(commit_closed_hour(NEXT_HOUR))
+    assert run.output.commit(commit_closed_hour(HOUR)).head.closed_hour == NEXT_HOUR
 
 
 def test_a_batch_goes_on_over_a_harmless_commit(folders: StreamFolders, run: ProtocolRun) -> None:
     batch = run.prepared(hour=NEXT_HOUR)
-    ProtocolRun(folders).output.commit(commit.commit_closed_hour(HOUR))
+    ProtocolRun(folders).output.commit(commit_closed_hour(HOUR))
     landed = run.commit(batch)
     assert (landed.version, landed.head.closed_hour, landed.head.batch) == (3, HOUR, 1)
 
@@ -155,7 +166,7 @@ def test_a_halted_stream_is_not_claimed_but_by_an_operator_and_stays_halted(
     run.commit(run.prepared(findings=(FINDING,)))
     next_run = ProtocolRun(folders)
     with pytest.raises(StreamHalted) as refused:
-        next_run.output.commit(commit.commit_claim(1, next_run.output.table_id, check_not_halted))
+        next_run.output.commit(commit_claim(1, next_run.output.table_id, check_not_halted))
     assert refused.value.findings == (FINDING,)
     operator = next_run.claim()
     assert (operator.epoch, operator.desired, operator.findings) == (2, Desired.HALTED, (FINDING,))
@@ -163,13 +174,10 @@ def test_a_halted_stream_is_not_claimed_but_by_an_operator_and_stays_halted(
 
 def test_what_is_wanted_of_a_stream_is_said_by_its_writer_alone(folders: StreamFolders, run: ProtocolRun) -> None:
     zombie = run.writer
-    assert (
-        run.output.commit(commit.set_desired_state(run.writer, Desired.STOPPED, "asked")).head.desired
-        is Desired.STOPPED
-    )
+    assert run.output.commit(set_desired_state(run.writer, Desired.STOPPED, "asked")).head.desired is Desired.STOPPED
     ProtocolRun(folders).claim()
     with pytest.raises(Fenced):
-        run.output.commit(commit.set_desired_state(zombie, Desired.STOPPED, "asked"))
+        run.output.commit(set_desired_state(zombie, Desired.STOPPED, "asked"))
 
 
 def test_a_file_that_is_gone_is_not_named(folders: StreamFolders, run: ProtocolRun) -> None:
@@ -198,7 +206,7 @@ def test_a_file_that_a_vacuum_may_take_is_not_named(folders: StreamFolders, run:
 
 def test_every_commit_repeats_the_head_and_has_a_token_of_its_own(folders: StreamFolders, run: ProtocolRun) -> None:
     run.batch()
-    run.output.commit(commit.commit_closed_hour("2025-12-31T23"))
+    run.output.commit(commit_closed_hour("2025-12-31T23"))
     found = entries(folders)
     assert [entry.kind for entry in found] == ["create", "claim", "batch", "close"]
     assert [entry.head.batch for entry in found if entry.head] == [0, 0, 1, 1]
@@ -207,17 +215,17 @@ def test_every_commit_repeats_the_head_and_has_a_token_of_its_own(folders: Strea
 
 def test_a_commit_that_only_checks_leaves_the_head_as_it_is(run: ProtocolRun) -> None:
     before = run.output.base().head
-    proposal = Proposal(kind=CommitKind.COMPACTION, next_head=commit.keep_head(anything))
+    proposal = Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything))
     assert run.output.commit(proposal).head == before
 
 
 def test_the_floor_of_rewinding_never_sinks_and_is_that_of_its_generation(run: ProtocolRun) -> None:
     """Two clean-ups at once: the one with the older floor comes last."""
     generation = run.head.generation
-    floors = [run.output.commit(commit.raise_rewind_floor(generation, batch)).head.rewind_floor for batch in (3, 2, 4)]
+    floors = [run.output.commit(raise_rewind_floor(generation, batch)).head.rewind_floor for batch in (3, 2, 4)]
     assert floors == [3, 3, 4]
     with pytest.raises(TableError, match=f"generation {generation + 1} has become {generation}"):
-        run.output.commit(commit.raise_rewind_floor(generation + 1, 9))
+        run.output.commit(raise_rewind_floor(generation + 1, 9))
 
 
 def test_a_log_checkpoint_hides_nothing(folders: StreamFolders, run: ProtocolRun) -> None:

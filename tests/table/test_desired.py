@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from lockstep.model.finding import Finding
-from lockstep.table import commit
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit import CommitKind, commit_batch, commit_claim, set_desired_state
 from lockstep.table.delta_log import Desired
 from tests.table.protocol_run import ProtocolRun, anything, folders_in
 
@@ -28,7 +27,7 @@ class Run(ProtocolRun):
     """A run that can be told what it wants."""
 
     def wanting(self, desired: Desired | None, reason: str = "because") -> Head:
-        proposal = commit.commit_claim(self.head.epoch, self.output.table_id, anything, desired=desired, reason=reason)
+        proposal = commit_claim(self.head.epoch, self.output.table_id, anything, desired=desired, reason=reason)
         self.head = self.output.commit(proposal).head
         return self.head
 
@@ -40,9 +39,7 @@ class Run(ProtocolRun):
     def resume(self) -> Head:
         self.wanting(LEFT)
         batch = msgspec.structs.replace(self.prepared(rows=0), files=())
-        proposal = commit.commit_batch(
-            self.writer, batch, kind=CommitKind.RESUME, reason="resumed: it was mended (ann)"
-        )
+        proposal = commit_batch(self.writer, batch, kind=CommitKind.RESUME, reason="resumed: it was mended (ann)")
         self.head = self.output.commit(proposal).head
         return self.head
 
@@ -107,5 +104,5 @@ def test_what_is_wanted_of_a_halted_stream_holds_once_it_is_resumed(run: Run, wa
 
 def test_the_writer_itself_commits_what_an_operator_asks_it_for(run: Run) -> None:
     in_state(run, Desired.RUNNING)
-    head = run.output.commit(commit.set_desired_state(run.writer, Desired.HELD, "a new disk (ann)")).head
+    head = run.output.commit(set_desired_state(run.writer, Desired.HELD, "a new disk (ann)")).head
     assert (head.desired, head.reason) == (Desired.HELD, "a new disk (ann)")

@@ -9,8 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lockstep.errors import CommitUnknown, Fenced
-from lockstep.table import commit
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, commit_claim
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> 
 
     output = OutputLog(folders.table, Overtaken(folders.table))
     with pytest.raises(Fenced):
-        output.commit(commit.commit_claim(0, output.table_id, anything))
+        output.commit(commit_claim(0, output.table_id, anything))
 
 
 def lossy_run(folders: StreamFolders) -> tuple[ProtocolRun, LosesRequests]:

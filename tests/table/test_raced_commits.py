@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import commit, ledger
+from lockstep.table import ledger
 from lockstep.table.checkpoint import write_checkpoint
-from lockstep.table.commit import CommitKind, OutputLog, Proposal
+from lockstep.table.commit import CommitKind, OutputLog, Proposal, keep_head
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Race:
         """Commits that change no head, and log checkpoints, as compaction and maintenance make them."""
         output = OutputLog(self.folders.table)
         while not self.enough.wait(0.2):
-            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=commit.keep_head(anything)))
+            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything)))
             write_checkpoint(self.folders.table)
 
     def _batch(self, run: ProtocolRun) -> Head:

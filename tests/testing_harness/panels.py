@@ -56,7 +56,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Panels(Transform[Message, Panel, Reading]):
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         session = (record.key or b"").decode()
         match message:
             case Snapshot():
@@ -68,14 +68,14 @@ class Panels(Transform[Message, Panel, Reading]):
             case Closed():
                 return Envelope(session, Kind.END, sequence=message.seq)
 
-    def open(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel({})
         header = dict(record.headers).get("site", b"").decode() or None
         rows = [Reading(name, value, header) for name, value in message.values.items()]
         return InitialState(Panel(message.values), rows) if header else Panel(message.values)
 
-    def apply(self, state: Panel, message: Message, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Message, record: Record) -> Iterable[Reading]:
         assert isinstance(message, Update)
         state.updates += 1
         state.values[message.name] = message.value

@@ -130,8 +130,30 @@ def test_nothing_is_read_before_the_first_message() -> None:
 
 
 def test_the_surface_is_fixed_and_loads_neither_spark_nor_dagster() -> None:
-    events = ["CRASH", "RENUMBER", "RESTART", "Event", "Idle", "NewTopic", "Split", "Line", "parse", "read_messages"]
-    results = ["ACCEPT", "Aside", "Finding", "Folded", "Judgement", "Proven", "Ran", "Sent", "Verdict", "run"]
+    events = [
+        "CRASH",
+        "RENUMBER",
+        "RESTART",
+        "Event",
+        "Idle",
+        "NewTopic",
+        "Split",
+        "ScriptLine",
+        "parse",
+        "read_messages",
+    ]
+    results = [
+        "ACCEPT",
+        "RejectedMessage",
+        "Finding",
+        "MessageResult",
+        "Judgement",
+        "RowWithOrigin",
+        "RunResult",
+        "SentMessage",
+        "Verdict",
+        "run",
+    ]
     assert sorted(lockstep.testing.__all__) == sorted([*events, *results])
     script = "import sys, lockstep.testing; print(*{'pyspark', 'dagster', 'great_expectations'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -39,30 +39,30 @@ class OtherRow(msgspec.Struct):
     total: float
 
 class Sums(Transform[Message, State, Reading]):
-    def place(self, message: Message, record: Record) -> Place:
+    def envelope(self, message: Message, record: Record) -> Place:
         return Place(message.key, "snapshot", sequence=message.seq)  # wrong: a text is no Kind
 
-    def open(self, message: Message, record: Record) -> State:
+    def on_snapshot(self, message: Message, record: Record) -> State:
         return Reading(message.value)  # wrong: a row is no state
 
-    def apply(self, state: State, message: Message, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: State, message: Message, record: Record) -> Iterable[Reading]:
         state.totals = message.value  # wrong: no such field of the state
         message.valeu  # wrong: no such field of the message
         record.offset = 3  # wrong: a record is read-only
         yield OtherRow(state.total)  # wrong: not the declared row
 
 class Half(Transform[Message, State, Reading]):
-    def place(self, message: Message, record: Record) -> Place:
+    def envelope(self, message: Message, record: Record) -> Place:
         return Place(message.key, Kind.SNAPSHOT)
 
-    def open(self, message: Message, record: Record) -> State:
+    def on_snapshot(self, message: Message, record: Record) -> State:
         return State(0.0)
 
-    def apply(self, state: Message, message: Message, record: Record) -> Iterable[Reading]:  # wrong: state
+    def on_update(self, state: Message, message: Message, record: Record) -> Iterable[Reading]:  # wrong: state
         return []
 
 class Levels(TableFold[Message, str, float, Reading]):
-    def place(self, message: Message, record: Record) -> Place:
+    def envelope(self, message: Message, record: Record) -> Place:
         return Place(message.key)
 
     def changes(self, message: Message) -> Iterable[tuple[int, float | None]]:  # wrong: keys are texts
@@ -72,7 +72,7 @@ class Levels(TableFold[Message, str, float, Reading]):
         return Reading(new)  # wrong: a removed row has no value
 
 class Unfinished(TableFold[Message, str, float, Reading]):
-    def place(self, message: Message, record: Record) -> Place:
+    def envelope(self, message: Message, record: Record) -> Place:
         return Place(message.key)
 
 topics = Topics(pattern="s.+")

@@ -76,7 +76,7 @@ class Reading(msgspec.Struct, frozen=True):
 class PanelTransform(Transform[Message, Panel, Reading]):
     """Readings of panels; a total that does not hold is a violation."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         session = record.key.decode() if record.key is not None else record.topic
         match message:
             case Snapshot():
@@ -86,13 +86,13 @@ class PanelTransform(Transform[Message, Panel, Reading]):
             case Closed():
                 return Envelope(session, Kind.END, sequence=message.seq)
 
-    def open(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel()
         values = {row.id: row.value for row in message.rows}
         return InitialState(Panel(values), [Reading(key, value, None) for key, value in values.items()])
 
-    def apply(self, state: Panel, message: Message, record: Record) -> Iterable[Reading]:
+    def on_update(self, state: Panel, message: Message, record: Record) -> Iterable[Reading]:
         if not isinstance(message, Update):
             return
         row = message.row
@@ -118,7 +118,7 @@ class LevelChange(msgspec.Struct):
 class Book(TableFold[Level, str, str, LevelChange]):
     """The quantity at each price."""
 
-    def place(self, message: Level, record: Record) -> Envelope:
+    def envelope(self, message: Level, record: Record) -> Envelope:
         return Envelope(record.topic, link=Link(message.last, first=message.first))
 
     def changes(self, message: Level) -> Iterable[tuple[str, str | None]]:

@@ -35,7 +35,7 @@ class Fault(Enum):
     REPEATED_LATER = "same number again, same content, later"
     OTHER_CONTENT = "same number again, other content"
     LOST = "number jumps ahead"
-    MOVED = "number goes back, inside the bound"
+    SESSION_SPLIT = "number goes back, inside the bound"
     MOVED_FAR = "number goes back, beyond the bound"
     STRAY = "update before snapshot"
     SNAPSHOT_NEXT = "second snapshot, next number"
@@ -175,7 +175,7 @@ def _snapshot_same(sent: list[Message], at: int) -> Injected:
     return [*sent[:at], snapshot, *sent[at:]], at, at
 
 
-def _begun_anew(sent: list[Message], at: int, **parts: object) -> Injected:
+def _on_recreated(sent: list[Message], at: int, **parts: object) -> Injected:
     """A session that starts at any number, and whose numbers then begin anew at a lower one."""
     snapshot = _changed(sent[0], number=BEGINS_ANEW_AT, timestamp_ms=sent[at].timestamp_ms, **parts)
     anew = _shifted(sent[at:], BEGINS_ANEW_AT + 1 - sent[at].number)
@@ -203,13 +203,13 @@ _INJECTED: dict[Fault, Callable[[list[Message], int], Injected]] = {
     Fault.REPEATED_LATER: _repeated_later,
     Fault.OTHER_CONTENT: _other_content,
     Fault.LOST: _lost,
-    Fault.MOVED: _moved_by(NEAR),
+    Fault.SESSION_SPLIT: _moved_by(NEAR),
     Fault.MOVED_FAR: _moved_by(FAR),
     Fault.STRAY: _stray,
     Fault.SNAPSHOT_NEXT: _snapshot_next,
     Fault.SNAPSHOT_SAME: _snapshot_same,
-    Fault.SNAPSHOT_BACK: _begun_anew,
-    Fault.SNAPSHOT_DECLARED: partial(_begun_anew, again=True),
+    Fault.SNAPSHOT_BACK: _on_recreated,
+    Fault.SNAPSHOT_DECLARED: partial(_on_recreated, again=True),
     Fault.GARBAGE: _garbage,
     Fault.RAISES: _raises,
     Fault.BEFORE_1970: _timed(-1_000_000),

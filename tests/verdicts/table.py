@@ -161,7 +161,7 @@ TABLE: Mapping[Fault, Mapping[str, Cell]] = {
         "reorder": Cell("buffer", "held back", ALL, gaps=1),
         **broken("gap"),
     },
-    Fault.MOVED: {
+    Fault.SESSION_SPLIT: {
         "none": accept(BACK, gaps=1, repeats=1),
         "once": accept(),
         "ordered": drop("late", BACK, gaps=1),

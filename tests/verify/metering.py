@@ -93,18 +93,18 @@ class Metering:
         if self.parts and rng.random() < 0.6:
             self.open_parts[session] = rng.randrange(1, 4)
             return self._sent(session, "part")
-        resets = session in self.at and rng.random() < 0.4
-        if resets:
+        restarts_sequence = session in self.at and rng.random() < 0.4
+        if restarts_sequence:
             self.at[session] = rng.randrange(0, 5)
-        return self._sent(session, "snapshot", resets=resets)
+        return self._sent(session, "snapshot", restarts_sequence=restarts_sequence)
 
-    def _sent(self, session: str, kind: str, value: int | None = None, *, resets: bool = False) -> Sent:
+    def _sent(self, session: str, kind: str, value: int | None = None, *, restarts_sequence: bool = False) -> Sent:
         self.at[session] = self.at.get(session, 4) + 1
         value = self.rng.randrange(0, 6) if value is None else value
         number = self.at[session] if self.numbers else None
         late = self.rng.choice((0, 0, 0, 1, 2, 15)) if self.rng.random() < 0.5 else 0
         second = max(0, self.second - late)
-        return Sent(session, msgspec.json.encode(Reading(kind, second, number, value, resets)))
+        return Sent(session, msgspec.json.encode(Reading(kind, second, number, value, restarts_sequence)))
 
     def _fault(self, session: str) -> Sent:
         kind = self.rng.choice(self.faults)

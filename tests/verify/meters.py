@@ -34,7 +34,7 @@ class Reading(msgspec.Struct):
     second: int | None = None
     number: int | None = None
     value: int = 0
-    resets: bool = False
+    restarts_sequence: bool = False
 
 
 class Meter(msgspec.Struct):
@@ -56,7 +56,7 @@ class Total(msgspec.Struct, frozen=True):
 class Meters(Transform[Reading, Meter, Total]):
     """A row a message but for zero, and one when the messages end."""
 
-    def place(self, message: Reading, record: Record) -> Envelope:
+    def envelope(self, message: Reading, record: Record) -> Envelope:
         """The session is the key."""
         assert record.key is not None
         time = None if message.second is None else (BEGINNING + message.second) * SECOND
@@ -66,15 +66,15 @@ class Meters(Transform[Reading, Meter, Total]):
             sequence=message.number,
             event_time_us=time,
             id=message.number,
-            resets=message.resets,
+            restarts_sequence=message.restarts_sequence,
         )
 
-    def open(self, message: Reading, record: Record) -> Meter:
+    def on_snapshot(self, message: Reading, record: Record) -> Meter:
         """A meter that has read one value."""
         self._fail_at(message, POISON)
         return Meter([message.value])
 
-    def apply(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
+    def on_update(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
         """A row with all values, but for zero."""
         state.values.append(message.value)
         if message.value:
@@ -94,9 +94,9 @@ class Meters(Transform[Reading, Meter, Total]):
 class TimedMeters(Meters):
     """A row for each ten seconds in which something was read."""
 
-    def apply(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
+    def on_update(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
         """As always; what is read first sets the timer."""
-        yield from super().apply(state, message, record)
+        yield from super().on_update(state, message, record)
         if state.due_us is None and message.second is not None:
             state.due_us = (BEGINNING + message.second // 10 * 10 + 10) * SECOND
 

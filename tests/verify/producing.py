@@ -110,11 +110,13 @@ class Producing:
         repeats = number is not None and (self.linked or self.rng.random() < 0.5)
         self.at[session] = self.rng.randrange(5, 9) if number is None else number if repeats else number + 1
         amounts = {name: self.rng.randrange(9) for name in self.rng.sample("pqrs", self.rng.randrange(0, 3))}
-        resets = number is not None and not repeats and self.rng.random() < 0.3
-        if resets:
+        restarts_sequence = number is not None and not repeats and self.rng.random() < 0.3
+        if restarts_sequence:
             self.at[session] = 2
         self.counted[session] = 1 if number is None else self.counted.get(session, 0) + 1
-        return Sent(session, encoded("snapshot", self._shown(self.at[session]), amounts, resets=resets))
+        return Sent(
+            session, encoded("snapshot", self._shown(self.at[session]), amounts, restarts_sequence=restarts_sequence)
+        )
 
     def _numbered(self, session: str) -> int:
         self.at[session] += 1
@@ -132,6 +134,6 @@ def encoded(
     total: int | None = None,
     *,
     count: int | None = None,
-    resets: bool = False,
+    restarts_sequence: bool = False,
 ) -> bytes:
-    return msgspec.json.encode(Message(kind, number, dict(amounts or {}), total, count, resets))
+    return msgspec.json.encode(Message(kind, number, dict(amounts or {}), total, count, restarts_sequence))

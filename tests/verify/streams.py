@@ -36,7 +36,7 @@ class Message(msgspec.Struct):
     add: dict[str, int] = {}
     total: int | None = None
     count: int | None = None
-    resets: bool = False
+    restarts_sequence: bool = False
 
 
 class Side(Enum):
@@ -77,7 +77,7 @@ class Booking(msgspec.Struct):
 class Bookings(Transform[Message, Account, Booking]):
     """Adds to amounts by name."""
 
-    def place(self, message: Message, record: Record) -> Envelope:
+    def envelope(self, message: Message, record: Record) -> Envelope:
         """The session is the key; a message without one fails here."""
         if record.key is None:
             raise LookupError("a message without a key")
@@ -91,10 +91,10 @@ class Bookings(Transform[Message, Account, Booking]):
             event_time_us=time,
             id=message.seq,
             count=message.count,
-            resets=message.resets,
+            restarts_sequence=message.restarts_sequence,
         )
 
-    def open(self, message: Message, record: Record) -> Account | InitialState[Account, Booking]:
+    def on_snapshot(self, message: Message, record: Record) -> Account | InitialState[Account, Booking]:
         """All amounts; a snapshot of one amount has a row."""
         self._fail_at(message)
         state = Account(dict(message.add))
@@ -102,7 +102,7 @@ class Bookings(Transform[Message, Account, Booking]):
             return state
         return InitialState(state, [self._booking(name, amount, state) for name, amount in message.add.items()])
 
-    def apply(self, state: Account, message: Message, record: Record) -> Iterable[Booking]:
+    def on_update(self, state: Account, message: Message, record: Record) -> Iterable[Booking]:
         """One row an amount; zero has none."""
         for name, amount in message.add.items():
             state.amounts[name] = state.amounts.get(name, 0) + amount

@@ -218,7 +218,7 @@ def test_a_message_like_one_of_before_the_numbers_began_anew_is_applied_and_prov
     runs = runs.of(bookings(feed.pattern, FuzzyWindow(lateness=timedelta(minutes=5), reorder=reorder)))
     feed.send(
         feed.create("values"),
-        [encoded("snapshot", 1, {"a": 1}), again, encoded("snapshot", 1, {"a": 7}, resets=True), again],
+        [encoded("snapshot", 1, {"a": 1}), again, encoded("snapshot", 1, {"a": 7}, restarts_sequence=True), again],
     )
     runs.run()
     found = proof(runs)

@@ -1,21 +1,15 @@
-"""`lockstep`: what the web UI can do, and what it cannot.
-
-Each file of `lockstep/commands` adds its commands to the application when it is imported here.
-"""
+"""Entry point of `lockstep` and `python -m lockstep.cli`. Importing the two modules of commands registers them."""
 
 from __future__ import annotations
 
 from lockstep.cli import control, inspect
 from lockstep.cli.app import app
 
-__all__ = ["GROUPS", "app", "main"]
-
-GROUPS = (inspect, inspect, inspect, control, control, control, inspect, control, inspect)
-"""The files of commands, in no order that matters: `Panel` groups them in --help."""
+__all__ = ["app", "control", "inspect", "main"]
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command line."""
     app()
 
 

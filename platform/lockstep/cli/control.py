@@ -159,7 +159,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     why: Annotated[str, typer.Option(help="The cause that was found; kept in the ledger.")],
     *,
-    mended: Annotated[bool, typer.Option("--mended", help="Go on at the very place: the cause was mended.")] = False,
+    mended: Annotated[bool, typer.Option("--fixed", help="Go on at the very place: the cause was mended.")] = False,
     accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: pass over these offsets.")] = None,
     skip_session: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: to quarantine until its next snapshot.")

@@ -115,13 +115,13 @@ def plan(
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Show what the next batch would read, in bins; or what a restart would add, keep and refuse, and why."""
-    from lockstep.operations.inspect import plan as preview
+    from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 
     declared, found = find_stream_or_exit(stream), load_settings_or_exit()
     if restart:
-        print_answer(preview.plan_restart(declared, found), _restart, as_json=as_json)
+        print_answer(plan_restart(declared, found), _restart, as_json=as_json)
     else:
-        print_answer(preview.plan_next_batch(declared, found), _batch, as_json=as_json)
+        print_answer(plan_next_batch(declared, found), _batch, as_json=as_json)
 
 
 def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch: bool, as_json: bool) -> T:
@@ -335,10 +335,10 @@ def state(
 
     Reads durable files only. The struct of a state is the stream's own.
     """
-    from lockstep.operations.inspect.state import read_states
+    from lockstep.operations.inspect.state import StateFilter, read_states
 
     found = read_states(
-        find_stream_or_exit(stream), load_settings_or_exit().table_root, QuarantineFilter(topic, partition, session), at
+        find_stream_or_exit(stream), load_settings_or_exit().table_root, StateFilter(topic, partition, session), at
     )
     print_answer(found, _sessions, as_json=as_json or session is not None)
 

@@ -46,11 +46,11 @@ class Transform(ABC, Generic[M, S, R]):
         return hash(type(self))
 
     @abstractmethod
-    def place(self, message: M, record: Record) -> Envelope:
+    def envelope(self, message: M, record: Record) -> Envelope:
         """Say where the message belongs. Called first, once a message; must not change anything."""
 
     @abstractmethod
-    def open(self, message: M, record: Record) -> S | InitialState[S, R]:
+    def on_snapshot(self, message: M, record: Record) -> S | InitialState[S, R]:
         """Make the session's whole state from a snapshot.
 
         Where a session may begin at its first message (`NoIntegrity`, `Once`, any class with
@@ -58,7 +58,7 @@ class Transform(ABC, Generic[M, S, R]):
         """
 
     @abstractmethod
-    def apply(self, state: S, message: M, record: Record) -> Iterable[R]:
+    def on_update(self, state: S, message: M, record: Record) -> Iterable[R]:
         """Change `state` in place and give the rows to emit, in order.
 
         Raises:

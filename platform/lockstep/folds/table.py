@@ -16,7 +16,7 @@ V = TypeVar("V")
 class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
 
-    A user says where a message belongs (`place`), which rows it carries (`changes`) and what an
+    A user says where a message belongs (`envelope`), which rows it carries (`changes`) and what an
     output row looks like (`emit`). Updates that carry only some columns of a row also say how to
     `merge` them. A row that an update leaves as it was emits nothing; neither does a snapshot,
     which sets the table.
@@ -39,12 +39,12 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         del previous
         return change
 
-    def open(self, message: M, record: Record) -> dict[K, V]:
+    def on_snapshot(self, message: M, record: Record) -> dict[K, V]:
         """Set the table from a snapshot."""
         del record
         return {key: self.merge(None, row) for key, row in self.changes(message) if row is not None}
 
-    def apply(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
+    def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
         """Change the table and emit what changed."""
         del record
         emitted: list[R] = []

@@ -75,31 +75,31 @@ class Fault(Enum):
     """What can go wrong beside the messages that a gate judges."""
 
     UNDECODABLE = "undecodable"
-    RAISED = "transform raised"
+    TRANSFORM_FAILED = "transform raised"
     HOLE = "hole"
     EXPIRED = "expired unread"
     TRUNCATED = "log truncated"
     RECREATED = "topic re-created"
-    GONE = "topic gone"
-    GREW = "partitions grew"
-    MOVED = "session in two partitions"
+    TOPIC_DELETED = "topic gone"
+    PARTITIONS_ADDED = "partitions grew"
+    SESSION_SPLIT = "session in two partitions"
 
 
-_OF_NO_SESSION = (Fault.GONE, Fault.MOVED)
+_OF_NO_SESSION = (Fault.TOPIC_DELETED, Fault.SESSION_SPLIT)
 """Violations for which nothing can be suspended: the messages are gone, or nobody knows in which partition they
 belong to their session."""
 
 
 MAY_SKIP: Mapping[Fault, Judgement] = {
     Fault.UNDECODABLE: Judgement.SUSPEND,
-    Fault.RAISED: Judgement.SUSPEND,
+    Fault.TRANSFORM_FAILED: Judgement.SUSPEND,
     Fault.HOLE: Judgement.GAP,
     Fault.EXPIRED: Judgement.SUSPEND,
     Fault.TRUNCATED: Judgement.SUSPEND,
     Fault.RECREATED: Judgement.GAP,
-    Fault.GONE: Judgement.GAP,
-    Fault.GREW: Judgement.VIOLATION,
-    Fault.MOVED: Judgement.VIOLATION,
+    Fault.TOPIC_DELETED: Judgement.GAP,
+    Fault.PARTITIONS_ADDED: Judgement.VIOLATION,
+    Fault.SESSION_SPLIT: Judgement.VIOLATION,
 }
 """What classes answer that keep an order and may skip: what is missing is counted, what may be wrong suspended."""
 
@@ -139,7 +139,7 @@ class SessionStart(Enum):
     """A snapshot. `Once` and `NoIntegrity` also let the first message of an unknown session begin it."""
     FIRST_MESSAGE = "first message"
     """The first message, whatever its kind: for feeds without snapshots (telemetry, events). Where a session is
-    unknown or suspended, its next message begins it as a snapshot would: `Transform.open` makes the state of it.
+    unknown or suspended, its next message begins it as a snapshot would: `Transform.on_snapshot` makes the state of it.
     An END of an unknown session changes nothing."""
 
 
@@ -159,7 +159,7 @@ class IntegrityClass(ABC):
     """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
-    bears_all: ClassVar[bool] = False
+    tolerates_all: ClassVar[bool] = False
     """Whether nothing that a message says of itself is a violation."""
     keeps_late: ClassVar[bool] = False
     """Whether late messages go to the late table instead of being dropped."""
@@ -167,7 +167,7 @@ class IntegrityClass(ABC):
     def answer(self, fault: Fault) -> Judgement:
         """The verdict on a fault, with the policy applied."""
         verdict = self.answers[fault]
-        if fault is Fault.GREW and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
+        if fault is Fault.PARTITIONS_ADDED and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
             return Judgement.SUSPEND
         if verdict is Judgement.VIOLATION and isinstance(self.on_violation, Suspend) and fault not in _OF_NO_SESSION:
             return Judgement.SUSPEND
@@ -189,7 +189,7 @@ class IntegrityClass(ABC):
         return False
 
     @property
-    def holds_back(self) -> bool:
+    def buffers_messages(self) -> bool:
         """Whether messages are held back until the watermark passes."""
         return False
 
@@ -218,13 +218,13 @@ class IntegrityClass(ABC):
         """
         at_first = self.session_start is SessionStart.FIRST_MESSAGE
         gate = OpeningAtFirst(self.gate(time)) if at_first and not self.passes_unknown_sessions else self.gate(time)
-        gate = MultipartGate(gate, bears_all=self.bears_all) if spread else gate
+        gate = MultipartGate(gate, tolerates_all=self.tolerates_all) if spread else gate
         if not self.may_suspend(suspended_from, skipped):
             return SkipGate(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
         policy = self.on_violation
         bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
         return SuspensionGate(
-            gate, suspended_from, skipped, bears_violations=bears, accepts_loss=accepts, opens_at_first=at_first
+            gate, suspended_from, skipped, tolerates_violations=bears, accepts_loss=accepts, opens_at_first=at_first
         )
 
     def adapter(

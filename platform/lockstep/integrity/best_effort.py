@@ -33,9 +33,9 @@ class _Counting(Gate):
         if number is None or is_out_of_range(number, self._wraps_at) is not None:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
-        if last is not None and not (snapshot and place.resets):
+        if last is not None and not (snapshot and place.restarts_sequence):
             number = unwrap_sequence(number, last, self._wraps_at)
-        if last is None or number == last + 1 or (snapshot and (place.resets or number == last)):
+        if last is None or number == last + 1 or (snapshot and (place.restarts_sequence or number == last)):
             return number, ACCEPT
         if number > last:
             return number, accept_with_remark("gap", last + 1, number)
@@ -61,10 +61,10 @@ class NoIntegrity(IntegrityClass):
 
     answers: ClassVar[Mapping[Fault, Judgement]] = {
         **dict.fromkeys(Fault, Judgement.GAP),
-        Fault.RAISED: Judgement.QUARANTINE,
+        Fault.TRANSFORM_FAILED: Judgement.QUARANTINE,
     }
     passes_unknown_sessions: ClassVar[bool] = True
-    bears_all: ClassVar[bool] = True
+    tolerates_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a wrap-around that is none."""

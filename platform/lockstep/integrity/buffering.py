@@ -46,7 +46,7 @@ class BufferingUntilSnapshot(Gate):
         number = _number(place)
         if number is None or place.kind is Kind.END:
             return self._usual(state, place, record)
-        if place.kind is Kind.SNAPSHOT and (state is None or place.resets or _is_waiting(state)):
+        if place.kind is Kind.SNAPSHOT and (state is None or place.restarts_sequence or _is_waiting(state)):
             return self._begun(state, place, record, number)
         if state is None or _is_waiting(state):
             return self._held_back(cast("_Waiting | None", state), place, record, number)

@@ -149,7 +149,7 @@ class Reordering(Gate):
 
     def _by_number(self, order: Order, place: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         number, last, held = cast("int", place.sequence), order.get("n", 0), order["h"]
-        if place.kind is Kind.SNAPSHOT and place.resets:
+        if place.kind is Kind.SNAPSHOT and place.restarts_sequence:
             recent = self._remember({}, number, record, happened_us)
             return _state(Order(h=[], w=recent, n=number)), Verdict(Judgement.ACCEPT, before=_offsets(held))
         if place.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
@@ -231,7 +231,9 @@ class _AnyOrder(Gate):
             return state, refused
         if state is None and place.kind is not Kind.SNAPSHOT:
             return None, report_unknown_session(place, Judgement.SUSPEND)
-        anew = state is None or (place.resets and place.kind is Kind.SNAPSHOT)  # the numbers before say nothing of it
+        anew = state is None or (
+            place.restarts_sequence and place.kind is Kind.SNAPSHOT
+        )  # the numbers before say nothing of it
         recent = {} if anew else cast("_Window", state)["w"]
         met = check_duplicate(recent, place.sequence, record)
         if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
@@ -278,8 +280,8 @@ class FuzzyWindow(IntegrityClass):
         return True
 
     @property
-    def holds_back(self) -> bool:
-        """See `IntegrityClass.holds_back`."""
+    def buffers_messages(self) -> bool:
+        """See `IntegrityClass.buffers_messages`."""
         return self.reorder
 
     @property

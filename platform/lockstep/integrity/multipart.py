@@ -30,20 +30,20 @@ class OpenMultipart(TypedDict):
 class MultipartGate(Gate):
     """See the module."""
 
-    def __init__(self, inner: Gate, *, bears_all: bool = False) -> None:
+    def __init__(self, inner: Gate, *, tolerates_all: bool = False) -> None:
         """Go around a gate.
 
         Args:
             inner: The gate of the class.
-            bears_all: A snapshot that does not come to its end is given up, and no violation.
+            tolerates_all: A snapshot that does not come to its end is given up, and no violation.
         """
-        self._inner, self._bears_all = inner, bears_all
+        self._inner, self._bears_all = inner, tolerates_all
 
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         if is_spread(state):
             return self._goes_on(cast("OpenMultipart", state), place, record)
-        if place.kind is Kind.PART:
+        if place.kind is Kind.SNAPSHOT_PART:
             return self._goes_on(OpenMultipart(p=[], g=state), place, record)
         return self._inner.check(state, place, record)
 
@@ -95,7 +95,7 @@ def is_spread(state: GateState) -> bool:
 
 def _refused(parts: OpenMultipart, place: Envelope, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the snapshot on its way; None when it can."""
-    if parts["p"] and place.resets:  # the producer begins again: the state before it is what counts
+    if parts["p"] and place.restarts_sequence:  # the producer begins again: the state before it is what counts
         return report_violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
     if parts["p"] and place.kind is Kind.END:
         return report_violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
@@ -109,4 +109,4 @@ def _refused(parts: OpenMultipart, place: Envelope, verdict: Verdict) -> Verdict
 
 
 def _as_snapshot(place: Envelope) -> Envelope:
-    return msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.PART else place
+    return msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.SNAPSHOT_PART else place

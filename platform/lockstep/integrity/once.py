@@ -40,7 +40,7 @@ class _Once(Gate):
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         met = cast("SeenIds", state) if state is not None else SeenIds(n=0, ids={})
-        if place.resets and place.kind is Kind.SNAPSHOT and place.id is None:
+        if place.restarts_sequence and place.kind is Kind.SNAPSHOT and place.id is None:
             met = SeenIds(n=met["n"], ids={})  # the numbers begin anew: those that came before say nothing of these
         identity = _identity(place)
         if identity is not None and (known := met["ids"].get(identity)) is not None:
@@ -92,9 +92,9 @@ class Once(IntegrityClass):
     answers: ClassVar[Mapping[Fault, Judgement]] = {
         **dict.fromkeys(Fault, Judgement.VIOLATION),
         Fault.UNDECODABLE: Judgement.QUARANTINE,
-        Fault.RAISED: Judgement.QUARANTINE,
-        Fault.GREW: Judgement.GAP,
-        Fault.MOVED: Judgement.GAP,
+        Fault.TRANSFORM_FAILED: Judgement.QUARANTINE,
+        Fault.PARTITIONS_ADDED: Judgement.GAP,
+        Fault.SESSION_SPLIT: Judgement.GAP,
     }
     passes_unknown_sessions: ClassVar[bool] = True
 

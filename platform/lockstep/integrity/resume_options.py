@@ -44,7 +44,7 @@ def _indented(traceback: str) -> str:
 def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     """The command that resumes a stream after its cause was understood."""
     given_up = list_options(suggest_option(finding) for finding in findings)
-    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --mended, where it was mended)"
+    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --fixed, where it was mended)"
 
 
 BURST, EXPIRED, GONE, GREW = "quarantine burst", "expired unread", "topic gone", "partitions grew"

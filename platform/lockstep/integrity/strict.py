@@ -71,7 +71,7 @@ class DeduplicationGate(Gate):
         inner, verdict = self._evidence.check(seen["g"], place, record)
         if verdict.judgement not in _KEPT:
             return state, verdict
-        if place.resets:
+        if place.restarts_sequence:
             recent = {}
         if number is not None:
             recent.pop(number, None)
@@ -114,7 +114,7 @@ class Sequence(Evidence):
 
     Proves order, completeness and no repeats. The state is the last number seen. A snapshot in
     the middle of a session may carry the next number, or repeat the last one, as real feeds do; one
-    that `resets` may carry any.
+    that `restarts_sequence` may carry any.
 
     Attributes:
         wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits. A number beyond them
@@ -133,7 +133,7 @@ class Sequence(Evidence):
         number = place.sequence
         if number is None:
             return state, _no_evidence("sequence", place)
-        if state is None or (place.resets and place.kind is SNAPSHOT):
+        if state is None or (place.restarts_sequence and place.kind is SNAPSHOT):
             return _opened(place, number, number, self.wraps_at)
         last: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the comparison
         if number == last + 1 or (number == last and place.kind is SNAPSHOT):
@@ -169,7 +169,7 @@ class Linked(Evidence):
         link = place.link
         if link is None:
             return state, _no_evidence("link", place)
-        if state is None or (place.resets and place.kind is SNAPSHOT):
+        if state is None or (place.restarts_sequence and place.kind is SNAPSHOT):
             return _opened(place, link.last, [link.last, 1])
         last, fresh = cast("list[int]", state)
         if place.kind is SNAPSHOT:
@@ -290,7 +290,7 @@ def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
 
 
 def _no_evidence(name: str, place: Envelope) -> Verdict:
-    return report_violation("no evidence", f"a {name} from Transform.place", f"{name}=None ({place.kind.value})")
+    return report_violation("no evidence", f"a {name} from Transform.envelope", f"{name}=None ({place.kind.value})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ LOSS_ACCEPTED = "loss accepted"
 """The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected was the first offset
 that was lost."""
 
-_BEGINS = (Kind.SNAPSHOT, Kind.PART)
+_BEGINS = (Kind.SNAPSHOT, Kind.SNAPSHOT_PART)
 _KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
 _DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE)
 
@@ -68,13 +68,13 @@ class SuspensionGate(Gate):
         suspended_from: int,
         skipped: Iterable[SuspendedSession] = (),
         *,
-        bears_violations: bool,
+        tolerates_violations: bool,
         accepts_loss: bool = False,
         opens_at_first: bool = False,
     ) -> None:
         self._inner, self.suspended_from = inner, suspended_from
         self._skipped = {each.session: each.before for each in skipped}
-        self._bears_violations, self._accepts_loss = bears_violations, accepts_loss
+        self._bears_violations, self._accepts_loss = tolerates_violations, accepts_loss
         self._opens_at_first = opens_at_first
 
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -133,7 +133,7 @@ class SuspensionGate(Gate):
         self, known: Opened | None, place: Envelope, record: Record, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
         """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
-        if known is not None and suspended and not place.resets and _is_broken(known):
+        if known is not None and suspended and not place.restarts_sequence and _is_broken(known):
             return self._waiting(known, place, known.get("s", record.offset), suspended=True)
         before = None if known is None or suspended else known["g"]
         inner, verdict = self._inner.check(before, place, record)
@@ -141,7 +141,7 @@ class SuspensionGate(Gate):
             return _opened(record.offset, inner), self._ending(known, verdict, place, record, suspended=suspended)
         if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
             return self._refused(known, verdict, place, record)
-        if is_spread(before) and not place.resets:
+        if is_spread(before) and not place.restarts_sequence:
             return self._refused(known, verdict, place, record)
         inner, anew = self._inner.check(None, place, record)
         if anew.judgement not in _KEPT:
@@ -233,7 +233,7 @@ def _is_broken(known: Opened) -> bool:
 
 def _stays_broken(place: Envelope, *, broken: bool) -> bool:
     """Whether more of it may come after a message: a snapshot completes it, and an end ends it."""
-    return broken and place.kind in {Kind.UPDATE, Kind.PART}
+    return broken and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
 
 
 def is_still_skipped(

@@ -116,7 +116,7 @@ class ClusterAdmin:
         """
         names = frozenset(self._metadata().topics)
         if not names:
-            self._refuse_blindness()
+            self._check_topics_visible()
         return names
 
     def cluster_id(self) -> str:
@@ -265,7 +265,7 @@ class ClusterAdmin:
             self._admin.answered()
             return metadata
 
-    def _refuse_blindness(self) -> None:
+    def _check_topics_visible(self) -> None:
         """A cluster without topics and one that hides them all look the same, until one is asked for by name.
 
         Raises:

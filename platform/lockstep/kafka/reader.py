@@ -138,7 +138,9 @@ class _Reading:
                 self._consumer.answered()
             elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
                 why = self._consumer.silence()
-                yield from self._give_up(f"nothing was heard of the partition for 30 seconds{why and f': {why}'}")
+                yield from self._reject_buffered(
+                    f"nothing was heard of the partition for 30 seconds{why and f': {why}'}"
+                )
                 return
             yield from self._sorted(messages)
 
@@ -220,7 +222,7 @@ class _Reading:
             except KafkaException:
                 return  # only saves fetching: what still comes is dropped
 
-    def _give_up(self, reason: str) -> Iterator[UnreadableRange]:
+    def _reject_buffered(self, reason: str) -> Iterator[UnreadableRange]:
         for index in sorted(self._alive):
             yield UnreadableRange(index, reason)
         self._open = {}

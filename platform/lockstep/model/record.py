@@ -99,9 +99,9 @@ class Kind(Enum):
     """Closes the session: its state is removed."""
     SKIP = "skip"
     """Known and not wanted: counted, no row, no evidence read."""
-    PART = "part"
+    SNAPSHOT_PART = "part"
     """Part of a snapshot that goes on in the next messages; the one of kind SNAPSHOT completes it. Nothing of it
-    is seen before: then the first goes to `Transform.open`, the others to `Transform.apply`, in order."""
+    is seen before: then the first goes to `Transform.on_snapshot`, the others to `Transform.on_update`, in order."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +120,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """What `Transform.place` says of one message.
+    """What `Transform.envelope` says of one message.
 
     Attributes:
         session: The unit of order inside a partition; by default the message key.
@@ -131,7 +131,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         id: What makes the message unique in its session, whatever its order (class `Once`).
         count: Of an END: how many messages the session had, the snapshot and this one included. Compared by
             `Once`, `Checksum` and `LogOnly`; where messages are numbered, the numbers prove more.
-        resets: The snapshot begins the numbering anew, and the producer says so: what it was before is void.
+        restarts_sequence: The snapshot begins the numbering anew, and the producer says so: what it was before is void.
     """
 
     session: str
@@ -141,4 +141,4 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     event_time_us: int | None = None
     id: str | int | None = None
     count: int | None = None
-    resets: bool = False
+    restarts_sequence: bool = False

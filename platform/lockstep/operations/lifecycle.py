@@ -30,8 +30,8 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
-from lockstep.table import commit, delta_log
-from lockstep.table.commit import OutputLog
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog, commit_claim, commit_closed_hour
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
 
@@ -162,7 +162,7 @@ def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
     if found.desired == Desired.RUNNING.value:
         return found.epoch
     output = open_table(folders)
-    claim = commit.commit_claim(found.epoch, output.table_id, check_not_halted, desired=Desired.RUNNING, reason=why)
+    claim = commit_claim(found.epoch, output.table_id, check_not_halted, desired=Desired.RUNNING, reason=why)
     return output.commit(claim).head.epoch
 
 
@@ -178,9 +178,7 @@ def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -
     Raises:
         Fenced: Another run took over in the same moment.
     """
-    return output.commit(
-        commit.commit_claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)
-    ).head
+    return output.commit(commit_claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)).head
 
 
 def _ended(
@@ -225,7 +223,7 @@ def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
     head = output.base().head
     wanted = _checked(hour or head.hour, head)
     if wanted > head.closed_hour and wanted >= head.hour:
-        output.commit(commit.commit_closed_hour(wanted))
+        output.commit(commit_closed_hour(wanted))
     return wanted
 
 

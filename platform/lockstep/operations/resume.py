@@ -31,8 +31,17 @@ from lockstep.integrity.resume_options import (
 from lockstep.integrity.suspension import SuspendedSession
 from lockstep.model.finding import Finding, Key
 from lockstep.operations.tables import open_table
-from lockstep.table import commit, ledger, side_tables
-from lockstep.table.commit import CommitKind, Committed, OutputLog
+from lockstep.table import ledger, side_tables
+from lockstep.table.commit import (
+    BatchCommit,
+    CommitKind,
+    Committed,
+    HourClosed,
+    OutputLog,
+    Writer,
+    commit_batch,
+    commit_claim,
+)
 from lockstep.table.delta_log import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import Accepted, LedgerRow
@@ -218,7 +227,7 @@ class UnansweredFindings(LockstepError):
         whole = list_options([*accepted, *(suggest_option(finding) for finding in findings)])
         super().__init__(
             f"stream {stream} stays halted; what was given says nothing of:\n{left}",
-            next_step=f"lockstep resume {stream} {whole} --why {shlex.quote(why)} (or --mended, where it was mended)",
+            next_step=f"lockstep resume {stream} {whole} --why {shlex.quote(why)} (or --fixed, where it was mended)",
         )
         self.stream = stream
         self.findings = findings
@@ -243,7 +252,7 @@ def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Seque
     if left := find_unanswered(before.findings, accepted):
         places = {(row.topic, row.partition) for row in ledger.read_positions(folders, before).values()}
         raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
-    claimed = output.commit(commit.commit_claim(before.epoch, output.table_id, _refuse_running)).head  # 2
+    claimed = output.commit(commit_claim(before.epoch, output.table_id, _refuse_running)).head  # 2
     side_tables.SideLogs(folders).forward(claimed)
     decision = ResumeDecision(
         stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why
@@ -281,7 +290,7 @@ def _commit(
     accepts_burst: bool,
 ) -> Committed:
     """Commit the resumption; again, for a later hour, when its hour is closed meanwhile."""
-    batch = commit.BatchCommit(
+    batch = BatchCommit(
         number=head.batch + 1,
         commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
         files=(),
@@ -290,10 +299,10 @@ def _commit(
         accepts_burst=accepts_burst,
         resumption=Resumption(batch=head.batch + 1, at=time.time(), cause=why.removeprefix("resumed: ")),
     )
-    writer = commit.Writer(epoch=head.epoch, generation=head.generation)
+    writer = Writer(epoch=head.epoch, generation=head.generation)
     try:
-        return output.commit(commit.commit_batch(writer, batch, kind=CommitKind.RESUME, reason=why))
-    except commit.HourClosed:
+        return output.commit(commit_batch(writer, batch, kind=CommitKind.RESUME, reason=why))
+    except HourClosed:
         return _commit(output, folders, output.base().head, rows, why=why, accepts_burst=accepts_burst)
 
 

@@ -20,7 +20,8 @@ import msgspec
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import SegmentRef, read_header
-from lockstep.table import commit, ledger, side_tables
+from lockstep.table import ledger, side_tables
+from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.delta_log import Head, find_head_of_batch, find_head_since
 from lockstep.table.layout import StreamFolders
 from lockstep.table.written_by import read_written_by
@@ -69,7 +70,7 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
         return head
     if plan_only:
         return msgspec.structs.replace(head, rewind_floor=floor)
-    return output.commit(commit.raise_rewind_floor(head.generation, floor)).head
+    return output.commit(raise_rewind_floor(head.generation, floor)).head
 
 
 def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:

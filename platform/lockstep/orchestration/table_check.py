@@ -131,7 +131,7 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "
         from lockstep.quality.check import check_stream
 
         session = spark.session(f"{stream.name} check")
-        snapshots_emit = type(stream.transform).open is not TableFold.open
+        snapshots_emit = type(stream.transform).on_snapshot is not TableFold.on_snapshot
         in_order = stream.integrity.in_order and not may_begin_unseen(stream)
         return check_stream(session, folders, snapshots_emit=snapshots_emit, in_order=in_order)
 

@@ -192,7 +192,7 @@ class LocalStore:
         self._environment = self._opened()
 
     def stamp(self) -> bytes | None:
-        """What `apply` stamped last; None for a copy that has none or a damaged one."""
+        """What `on_update` stamped last; None for a copy that has none or a damaged one."""
         sealed = self._get(STAMP_KEY)
         try:
             return None if sealed is None else decode_entry(STAMP_KEY, sealed)[1]

@@ -11,8 +11,8 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
-from lockstep.table import commit, delta_log, ledger, quarantine
-from lockstep.table.commit import CommitKind, OutputLog, Writer
+from lockstep.table import delta_log, ledger, quarantine
+from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
 from lockstep.table.delta_log import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema_evolution import NO_HOOKS, Growth, evolve_side_table
@@ -112,9 +112,9 @@ def evolve_tables(
     output.base()
     found = output.growth(schema, defaulted)
     if found.added:
-        output.commit(commit.commit_schema(writer, lambda table, how: _add(table, found, how)))
+        output.commit(commit_schema(writer, lambda table, how: _add(table, found, how)))
     for name in found.loosened:
-        output.commit(commit.commit_schema(writer, partial(_loosen, name)))
+        output.commit(commit_schema(writer, partial(_loosen, name)))
     evolve_side_table(folders.ledger, ledger.SCHEMA)
     evolve_side_table(folders.quarantine, quarantine.SCHEMA)
     if delta_log.has_log(folders.late):

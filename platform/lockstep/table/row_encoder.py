@@ -386,7 +386,7 @@ def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
 
 
 def _refuse_proof(proof: Provenance) -> None:
-    """Name the first row of which the stream's `place` says what no column holds."""
+    """Name the first row of which the stream's `envelope` says what no column holds."""
     columns: tuple[tuple[str, Sequence[object], pa.DataType], ...] = (
         ("_session", proof.sessions, pa.string()),
         ("_sequence", proof.sequences, pa.int64()),

@@ -73,7 +73,7 @@ class _Life(Generic[R]):
             yield MessageRun(index, messages, [], wanted.until)
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun]:
-        """See `lockstep.engine.executor.task.Log`: what is found depends on no batch, so nobody looks further than it goes."""
+        """Nothing: findings depend on no batch, so there is no need to look ahead."""
         del beyond
         return iter(())
 
@@ -138,7 +138,7 @@ class BatchedRun(Generic[S, R]):
             case _ if event is RESTART:
                 self._without_hot_state()
             case _ if event is RENUMBER:
-                self._made_anew()
+                self._recreate_topic()
             case _:
                 pass
 
@@ -222,7 +222,7 @@ class BatchedRun(Generic[S, R]):
     def _without_hot_state(self) -> None:
         shutil.rmtree(self._root / "hot", ignore_errors=True)
 
-    def _made_anew(self) -> None:
+    def _recreate_topic(self) -> None:
         """The audit finds another life of the topic; the class decides whether that can be borne."""
         before = self._life
         where = before.position

@@ -21,7 +21,7 @@ from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigi
 
 SKIPPED = Verdict(judgement=Judgement.ACCEPT, cause="skip")
 PROOF = ("_topic", "_offset", "_emit_offset", "_row", "_session", "_sequence")
-"""The columns of a row's proof that a test sees, in the order of `RowWithOrigin`; the event time is read as a number."""
+"""The provenance columns that a test sees, in the order of `RowWithOrigin`; the event time is read as a number."""
 
 
 class _Pass(msgspec.Struct):
@@ -47,7 +47,12 @@ class Recorder(Generic[R]):
         self.places: dict[int, Envelope] = {}
         self._aside: dict[int, QuarantineRow] = {}
         self.program = replace(
-            made, place=self._place, gate_for=self._gate_for, open=self._open, apply=self._apply, hooks=self._hooks()
+            made,
+            envelope=self._place,
+            gate_for=self._gate_for,
+            on_snapshot=self._open,
+            on_update=self._apply,
+            hooks=self._hooks(),
         )
 
     def begin(self) -> None:
@@ -79,7 +84,7 @@ class Recorder(Generic[R]):
     def _verdict(self, offset: int) -> Verdict:
         judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
         if aside is not None and aside.cause != "undecodable" and _is_overruled(judged, aside):
-            refused = self._made.integrity.answer(Fault.RAISED)
+            refused = self._made.integrity.answer(Fault.TRANSFORM_FAILED)
             return _told(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
         if judged is not None:
             return judged
@@ -88,7 +93,7 @@ class Recorder(Generic[R]):
         return SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
 
     def _place(self, message: object, record: Record) -> Envelope:
-        place = self.places[record.offset] = self._made.place(message, record)
+        place = self.places[record.offset] = self._made.envelope(message, record)
         return place
 
     def _gate_for(
@@ -115,14 +120,14 @@ class Recorder(Generic[R]):
         return noted
 
     def _open(self, message: object, record: Record) -> object:
-        opened = self._made.open(message, record)
+        opened = self._made.on_snapshot(message, record)
         if isinstance(opened, InitialState):
             both = cast("InitialState[object, msgspec.Struct]", opened)
             return InitialState(both.state, self._noted(record, both.rows))
         return opened
 
     def _apply(self, state: object, message: object, record: Record) -> Iterable[msgspec.Struct]:
-        return self._noted(record, self._made.apply(state, message, record))
+        return self._noted(record, self._made.on_update(state, message, record))
 
     def _noted(self, record: Record, emitted: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
         rows = list(emitted)

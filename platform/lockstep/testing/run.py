@@ -115,7 +115,7 @@ class _Pass(Generic[S, R]):
 
     def without_refused(self) -> Exclusions:
         """What the next pass leaves out."""
-        found, field = cast("Finding", self.refused), "held_refused" if self.fold.judge.refused_held else "refused"
+        found, field = cast("Finding", self.refused), "failed_buffered" if self.fold.judge.refused_held else "refused"
         known = getattr(self.without, field)
         if found.offset in known:
             raise AssertionError(f"the fold is not deterministic: {found}")

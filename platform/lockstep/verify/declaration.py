@@ -25,9 +25,9 @@ class Declared(msgspec.Struct, frozen=True):
 
     Attributes:
         decode: A value to a message; raises on what is none.
-        place: A message's place.
-        open: A snapshot to a state.
-        apply: A state and an update to rows.
+        envelope: A message's place.
+        on_snapshot: A snapshot to a state.
+        on_update: A state and an update to rows.
         on_end: A state to its last rows; None where there are none. So for the hooks that follow.
         watermark: A message to the event time up to which its partition is complete.
         deadline: A state to when its timer is due.
@@ -40,9 +40,9 @@ class Declared(msgspec.Struct, frozen=True):
     """
 
     decode: Callable[[bytes], object]
-    place: Callable[[object, Record], Envelope]
-    open: Callable[[object, Record], object]
-    apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
+    envelope: Callable[[object, Record], Envelope]
+    on_snapshot: Callable[[object, Record], object]
+    on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None
     watermark: Callable[[object, Record], int | None] | None
     deadline: Callable[[object], int | None] | None
@@ -84,9 +84,9 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     types, transform = stream.types, stream.transform
     return Declared(
         decode=stream.decoder.connected(registry).build(types.message),
-        place=transform.place,
-        open=transform.open,
-        apply=transform.apply,
+        envelope=transform.envelope,
+        on_snapshot=transform.on_snapshot,
+        on_update=transform.on_update,
         **{name: getattr(transform, name) if _has_own(transform, name) else None for name in _HOOKS},
         row_type=types.row,
         state=StateSchema(types.state, find_migration(transform)),

@@ -82,7 +82,7 @@ class Replay:
     def placed(self, record: Record) -> Held:
         """A message that was held back, as it was when it came."""
         body = self._decoded(record.value)
-        return self._declared.place(body, record), body, record
+        return self._declared.envelope(body, record), body, record
 
     def advance(self, watermark_us: int, at: int) -> None:
         """Move the watermark on where nothing has come."""
@@ -113,7 +113,7 @@ class Replay:
             self._undecodable(record)
             return
         try:
-            place = self._declared.place(body, record)
+            place = self._declared.envelope(body, record)
         except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
             self._misplaced(record, error)
             return

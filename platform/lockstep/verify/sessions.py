@@ -139,7 +139,7 @@ class ReplaySessions:
     def _opened(
         self, place: Envelope, body: object, record: Record, known: SessionMemory | None
     ) -> list[msgspec.Struct]:
-        state = self._declared.open(body, record)
+        state = self._declared.on_snapshot(body, record)
         rows: list[msgspec.Struct] = []
         if isinstance(state, InitialState):
             rows, state = list(state.rows), state.state
@@ -153,7 +153,7 @@ class ReplaySessions:
 
     def _updated(self, held: Session, place: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
         try:
-            rows = list(self._declared.apply(held.state, body, record))
+            rows = list(self._declared.on_update(held.state, body, record))
             self._refuse_unfit(rows, place, record)
         except Exception:
             self._undo(held)
@@ -169,7 +169,7 @@ class ReplaySessions:
             return
         held.state = self._declared.recovered(held.saved)
         for body, record in held.since:
-            for _ in self._declared.apply(held.state, body, record):
+            for _ in self._declared.on_update(held.state, body, record):
                 pass
 
     def _refuse_unfit(self, rows: list[msgspec.Struct], place: Envelope, record: Record) -> None:

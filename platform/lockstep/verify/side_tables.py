@@ -14,7 +14,7 @@ from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
 VALUE_BYTES_MAX = 1_000_000
 """Longer values are cut in quarantine, with their true size beside them."""
-KILLS_ITS_WORKER = "each worker that was given it died"
+CRASHES_WORKER = "each worker that was given it died"
 """What the quarantine says then."""
 SHOWN_CHARACTERS = 120
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ class ExpectedSideRows:
     def killed(self, offset: int) -> bool:
         """Whether a message ended each worker that was given it: it must not be decoded here either."""
         row = self._rows.get(offset)
-        return row is not None and row["cause"] == "undecodable" and row["found"] == KILLS_ITS_WORKER
+        return row is not None and row["cause"] == "undecodable" and row["found"] == CRASHES_WORKER
 
     def count(self, batch: int) -> int:
         """How many a batch put here."""

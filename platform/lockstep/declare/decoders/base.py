@@ -77,7 +77,7 @@ class DecodeCause(StrEnum):
     UNKNOWN_MAGIC_BYTE = "unknown magic byte"
     UNKNOWN_SCHEMA_ID = "unknown schema id"
     UNFIT_SCHEMA = "unfit schema"
-    KILLS_ITS_WORKER = "kills its worker"
+    CRASHES_WORKER = "kills its worker"
 
 
 class Undecodable(ValueError):

@@ -55,7 +55,7 @@ class SessionPartitions:
 
     def moved(self, bins: Sequence[TaskResult], integrity: IntegrityClass) -> tuple[Finding, ...]:
         """Sessions that a batch begins in another partition than they are known in; else remember its own."""
-        if integrity.answer(Fault.MOVED) is not Judgement.VIOLATION:
+        if integrity.answer(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
         ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
         found = [_finding(item, home) for item in ranges if (home := self._home_elsewhere(item)) is not None]
@@ -79,7 +79,7 @@ class SessionPartitions:
 def _finding(item: RangeResult, home: int) -> Finding:
     position = item.range.position
     return Finding(
-        cause=Fault.MOVED.value,
+        cause=Fault.SESSION_SPLIT.value,
         topic=position.topic,
         topic_id=position.topic_id,
         partition=position.partition,

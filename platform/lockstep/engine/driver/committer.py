@@ -20,10 +20,9 @@ from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.model.finding import Finding
-from lockstep.table import commit as demands
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
-from lockstep.table.commit import Committed
+from lockstep.table.commit import BatchCommit, Committed, commit_batch
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile
@@ -107,7 +106,7 @@ class Committer:
         )
         rows = rows_of(identity, full)
         ledger_file = ledger.write_ledger(self._folders.ledger, rows)  # 2
-        batch = demands.BatchCommit(
+        batch = BatchCommit(
             number=reached.number,
             commit_hour=reached.commit_hour,
             files=reached.files,
@@ -119,7 +118,7 @@ class Committer:
             accepts_burst=reached.accepts_burst,
             needs=_needed(self._folders, reached, ledger_file, rows),
         )
-        landed = self._claimed.output.commit(demands.commit_batch(self._claimed.writer, batch))  # 3
+        landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
         self._side = self._helper.submit(self._side_logs.forward, landed.head)
         self._helper.submit(self._checkpoint, landed.version)
         self._count(len(rows), full=full)

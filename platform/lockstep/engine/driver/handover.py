@@ -23,8 +23,7 @@ from typing import Self
 
 import msgspec
 
-from lockstep.table import commit
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import OutputLog, Writer, set_desired_state
 from lockstep.table.delta_log import Desired, Head
 
 COUNT_SECONDS = 0.4
@@ -360,10 +359,10 @@ def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
         return StopRequest(f"a stop request that cannot be read: {error}", "unknown")
 
 
-def write_stop(output: OutputLog, writer: commit.Writer, request: StopRequest) -> Head:
+def write_stop(output: OutputLog, writer: Writer, request: StopRequest) -> Head:
     """Commit, as the writer, the desired state that was requested.
 
     Raises:
         Fenced: A newer writer holds the table; the request was not addressed to it.
     """
-    return output.commit(commit.set_desired_state(writer, request.desired, str(request))).head
+    return output.commit(set_desired_state(writer, request.desired, str(request))).head

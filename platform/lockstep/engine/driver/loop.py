@@ -40,7 +40,7 @@ from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
-from lockstep.table import commit
+from lockstep.table.commit import HourClosed
 
 LOG = logging.getLogger("lockstep")
 
@@ -112,7 +112,7 @@ class MicroBatchLoop:
         """
         began = time.monotonic()
         bins = self._run(plan)
-        if bins is None or self._replaced(plan) or not self._worth_committing(bins):
+        if bins is None or self._replaced(plan) or not self._has_progress(bins):
             return False
         burst, accepted = find_quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
@@ -134,8 +134,8 @@ class MicroBatchLoop:
         )
         try:
             commit_seconds = self._commit(reached, bins)
-        except commit.HourClosed as lost:
-            self._renew_head(lost)
+        except HourClosed as lost:
+            self._refresh_head(lost)
             return False
         self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
         self._report(bins, time.monotonic() - began, commit_seconds)
@@ -191,7 +191,7 @@ class MicroBatchLoop:
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
         return bool(names)
 
-    def _worth_committing(self, bins: Sequence[TaskResult]) -> bool:
+    def _has_progress(self, bins: Sequence[TaskResult]) -> bool:
         facts = [item for group in bins for item in group.ranges]
         moved = any(
             item.until > item.range.position.next_offset
@@ -231,7 +231,7 @@ class MicroBatchLoop:
         for finding in filter(self._is_news, confirmed):
             suspend = answer(Fault(finding.cause)) is Judgement.SUSPEND
             self._partitions.accept(finding, self._watch.view, suspend=suspend)
-            if finding.cause == Fault.GREW.value:
+            if finding.cause == Fault.PARTITIONS_ADDED.value:
                 self._homes.forget(finding.topic_id)
 
     def _is_news(self, finding: Finding) -> bool:
@@ -262,8 +262,8 @@ class MicroBatchLoop:
         plan = plan_batch(self._plan_input())
         try:
             self._commit(CompletedBatch(plan.number, plan.commit_hour, findings=findings), ())
-        except commit.HourClosed as lost:
-            self._renew_head(lost)
+        except HourClosed as lost:
+            self._refresh_head(lost)
             self._halt(findings)
         self._end_halted(findings)
 
@@ -271,7 +271,7 @@ class MicroBatchLoop:
         self._committer.settle()
         raise IntegrityLost(self._hands.stream.name, findings)
 
-    def _renew_head(self, lost: commit.HourClosed) -> None:
+    def _refresh_head(self, lost: HourClosed) -> None:
         """The hour of the plan was closed under it: the next plan needs to know which hours are."""
         LOG.info("%s: it is planned again", lost.problem)
         self._committer.renew_head()
@@ -292,7 +292,7 @@ class MicroBatchLoop:
             learned=self._partitions.learned,
             goal=self._goal(),
             planned_at_us=now_us,
-            silent=self._silence.moved_on(self._partitions.positions, self._watch.view.ends, now_us),
+            silent=self._silence.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
         )
 
     def _goal(self) -> FileGoal | None:
@@ -352,7 +352,7 @@ def run_batches(hands: RunContext, claimed: WriterClaim) -> RunOutcome:
     with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
         try:
             batches = MicroBatchLoop(hands, claimed, helper, courier)
-            outcome = _until_over(batches, hands, claimed, heartbeat)
+            outcome = _run_until_done(batches, hands, claimed, heartbeat)
             batches.end()
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
@@ -364,7 +364,9 @@ def run_batches(hands: RunContext, claimed: WriterClaim) -> RunOutcome:
         return outcome
 
 
-def _until_over(batches: MicroBatchLoop, hands: RunContext, claimed: WriterClaim, heartbeat: Heartbeat) -> RunOutcome:
+def _run_until_done(
+    batches: MicroBatchLoop, hands: RunContext, claimed: WriterClaim, heartbeat: Heartbeat
+) -> RunOutcome:
     while True:
         began, bounded = time.monotonic(), isinstance(hands.trigger, AvailableNow)
         plan = batches.plan()

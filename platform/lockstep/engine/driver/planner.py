@@ -150,7 +150,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     """
     waiting = {position.key: _waiting(position, given) for position in given.positions}
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
-    bins = _filling(lagging, given) if given.goal is not None else _shared(lagging, given)
+    bins = _plan_full_files(lagging, given) if given.goal is not None else _shared(lagging, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
     bins = _with_silent(bins, lagging, given)
     return BatchPlan(
@@ -214,7 +214,7 @@ def _floor(waiting: Mapping[Key, int], most: int) -> int:
     return max(1, most // (10 * len(waiting)))
 
 
-def _filling(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """As many full files as there are rows and cores for; less than one when a message has waited enough.
 
     While nothing is known of sizes, a usual batch shows them. Partitions are not split, so several
@@ -325,7 +325,7 @@ class IdlePartitions:
         self._advance_us = None if advance is None else to_microseconds(advance)
         self._since: dict[Key, tuple[int, float]] = {}
 
-    def moved_on(
+    def advance_watermarks(
         self,
         positions: Mapping[Key, Position],
         ends: Mapping[Key, PartitionOffsets],

@@ -329,7 +329,7 @@ class Subscription:
             self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key])
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
                 self._move(sibling, self.positions[sibling].next_offset, suspend=True)
-        elif finding.cause == RECREATED and self._begun_anew(finding, view):
+        elif finding.cause == RECREATED and self._on_recreated(finding, view):
             self._gone.pop(key, None)
             self.positions.pop(key, None)
         elif key in self._told:
@@ -365,7 +365,7 @@ class Subscription:
         self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
         self.is_unsaved = True
 
-    def _begun_anew(self, finding: Finding, view: ClusterView) -> bool:
+    def _on_recreated(self, finding: Finding, view: ClusterView) -> bool:
         """Take up a topic's new life from its first offsets, once all its partitions have a leader."""
         topic = view.topics[finding.topic]
         keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]

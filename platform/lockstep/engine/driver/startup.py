@@ -28,8 +28,8 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.state.codec import StateSchema
 from lockstep.state.values import read_versions
-from lockstep.table import commit, side_tables
-from lockstep.table.commit import Committed, OutputLog
+from lockstep.table import side_tables
+from lockstep.table.commit import Committed, OutputLog, Writer, commit_claim
 from lockstep.table.create import evolve_tables, open_tables
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
@@ -120,7 +120,7 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
         side_forwarded: The ledger had to be brought forward: the run before died in between.
     """
 
-    writer: commit.Writer
+    writer: Writer
     head: Head
     output: OutputLog
     known: dict[Key, LedgerRow]
@@ -176,7 +176,7 @@ class WriterStartup:
         self._whole.result()
         takeover = self._approach(cancelled)
         landed = self._claim()
-        writer = commit.Writer(epoch=landed.head.epoch, generation=landed.head.generation)
+        writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
         forwarded = self._forward(landed.head, writer)
         self._grow(writer)
         return WriterClaim(
@@ -198,22 +198,20 @@ class WriterStartup:
         last = read_heartbeat(self._folders.control, self.head.epoch)
         return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
 
-    def _forward(self, head: Head, writer: commit.Writer) -> bool:
+    def _forward(self, head: Head, writer: Writer) -> bool:
         try:
             return side_tables.SideLogs(self._folders).forward(head)
         except TableError:
             check_not_overtaken(self.output, writer)
             raise
 
-    def _grow(self, writer: commit.Writer) -> None:
+    def _grow(self, writer: Writer) -> None:
         if changed := evolve_tables(self.output, self._folders, writer, self._schema, self._defaulted):
             LOG.info("table of %s: %s", self._folders.stream, changed)
 
     def _claim(self) -> Committed:
         desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
-        claim = commit.commit_claim(
-            epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause
-        )
+        claim = commit_claim(epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause)
         return self.output.commit(claim)
 
     def _refuse(self, head: Head) -> None:
@@ -259,7 +257,7 @@ def refuse_torn(folders: StreamFolders) -> None:
         )
 
 
-def check_not_overtaken(output: OutputLog, writer: commit.Writer) -> None:
+def check_not_overtaken(output: OutputLog, writer: Writer) -> None:
     """Side tables that are ahead of a writer belong to a newer one.
 
     Raises:

@@ -45,9 +45,9 @@ class CompiledStream(msgspec.Struct, frozen=True):
 
     Attributes:
         decode: A record's value to a typed message.
-        place: The message's place.
-        open: A new state from a snapshot.
-        apply: A state and an update to rows.
+        envelope: The message's place.
+        on_snapshot: A new state from a snapshot.
+        on_update: A state and an update to rows.
         gate_for: The gate of a partition; see `IntegrityClass.gate_for`.
         hooks: What the transform does beside, where it does.
         event_time: How event time is treated.
@@ -60,9 +60,9 @@ class CompiledStream(msgspec.Struct, frozen=True):
     """
 
     decode: Callable[[bytes], object]
-    place: Callable[[object, Record], Envelope]
-    open: Callable[[object, Record], object]
-    apply: Callable[[object, object, Record], Iterable[msgspec.Struct]]
+    envelope: Callable[[object, Record], Envelope]
+    on_snapshot: Callable[[object, Record], object]
+    on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     gate_for: Callable[..., Gate]
     hooks: Hooks
     event_time: EventTime
@@ -82,7 +82,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     def arms_timers(self) -> bool:
         """Whether something may become due for a session."""
         idle = self.event_time.session_idle is not None
-        return self.integrity.holds_back or self.hooks.deadline is not None or idle
+        return self.integrity.buffers_messages or self.hooks.deadline is not None or idle
 
 
 @lru_cache(maxsize=8)
@@ -97,9 +97,9 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
     transform, types = stream.transform, stream.types
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),
-        place=transform.place,
-        open=transform.open,
-        apply=transform.apply,
+        envelope=transform.envelope,
+        on_snapshot=transform.on_snapshot,
+        on_update=transform.on_update,
         gate_for=stream.integrity.gate_for,
         hooks=find_hooks(transform),
         event_time=stream.event_time,

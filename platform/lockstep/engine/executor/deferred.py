@@ -93,7 +93,7 @@ class EventTimers:
     def due_us(self, session: str, entry: SessionEntry[object], gate: Gate) -> int:
         """The watermark at which something is due for a session; `NEVER` without anything."""
         released = gate.due_us(cast("GateState", entry.gate))
-        return min(NEVER if released is None else released, self.timer_us(entry), self.silent_us(session))
+        return min(NEVER if released is None else released, self.timer_us(entry), self.idle_deadline_us(session))
 
     def timer_us(self, entry: SessionEntry[object]) -> int:
         """When the session's own timer is due; `NEVER` without one."""
@@ -102,7 +102,7 @@ class EventTimers:
         deadline = self._deadline(entry.state)
         return NEVER if deadline is None else deadline
 
-    def silent_us(self, session: str) -> int:
+    def idle_deadline_us(self, session: str) -> int:
         """When the session has been silent for too long; `NEVER` where it may be."""
         return NEVER if self._idle_us is None else self.clock(session).seen_us + self._idle_us
 
@@ -171,14 +171,14 @@ class DeferredEvents:
         if place.kind is Kind.END:
             self._end(place.session, entry)
             return
-        opened = self.program.open(body, record)
+        opened = self.program.on_snapshot(body, record)
         if isinstance(opened, InitialState):
             self._emission.rows.extend(opened.rows)
             opened = opened.state
         entry.state = opened
         self._sessions.keep(place.session, entry)
 
-    def held_back(self, session: str, offsets: Sequence[int], at: int) -> None:
+    def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply messages that were held back, in order, while the message at an offset is worked on.
 
         Raises:
@@ -186,8 +186,8 @@ class DeferredEvents:
         """
         for number, offset in enumerate(offsets):
             entry = self._sessions.find(session)
-            if entry is None or offset in self.without.held_refused:
-                self._give_up(session, entry, offsets[number:])
+            if entry is None or offset in self.without.failed_buffered:
+                self._reject_buffered(session, entry, offsets[number:])
                 return
             self._apply(entry, self._taken(session, offset), at)
 
@@ -203,15 +203,15 @@ class DeferredEvents:
             Ended: The fold goes no further.
         """
         session = place.session
-        if any(offset in self.without.held_refused for offset in parts):
-            self._give_up(session, entry, parts)
+        if any(offset in self.without.failed_buffered for offset in parts):
+            self._reject_buffered(session, entry, parts)
             self._judge.judged(
                 Judgement.QUARANTINE, record, self._judge.finding("suspended", record.offset, session=session)
             )
             return False
         for number, offset in enumerate(parts):
             self._apply(entry, self._taken(session, offset), record.offset, opens=number == 0)
-        self._prove(record, place, record.offset, self._emit(self.program.apply(entry.state, body, record)))
+        self._prove(record, place, record.offset, self._emit(self.program.on_update(entry.state, body, record)))
         return True
 
     def free(self, session: str, offsets: Sequence[int]) -> None:
@@ -262,15 +262,15 @@ class DeferredEvents:
             return
         if timing.timer_us(entry) <= deadline_us:
             self._run_timer(session, entry, timing.timer_us(entry), at)
-        if timing.silent_us(session) <= deadline_us:
-            self._fall_silent(session, entry, timing.silent_us(session), at)
+        if timing.idle_deadline_us(session) <= deadline_us:
+            self._expire_session(session, entry, timing.idle_deadline_us(session), at)
         else:
             timing.rearm(session, entry, gate)
 
     def _release(self, session: str, entry: SessionEntry[object], at: int) -> None:
         entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate))
         self._judge.counts.gaps += verdict.cause == "gap"
-        self.held_back(session, verdict.after, at)
+        self.apply_buffered(session, verdict.after, at)
 
     def _run_timer(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
@@ -281,7 +281,7 @@ class DeferredEvents:
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
 
-    def _fall_silent(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
+    def _expire_session(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
         before, clock = len(self._emission.rows), cast("EventTimers", self.timing).clock(session)
         self._end(session, entry)
@@ -309,26 +309,26 @@ class DeferredEvents:
         """Apply one message that was held back."""
         self.subject = record
         body = self.program.decode(record.value or b"")
-        place, before = self.program.place(body, record), len(self._emission.rows)
+        place, before = self.program.envelope(body, record), len(self._emission.rows)
         if opens or place.kind in {Kind.SNAPSHOT, Kind.END}:
             self.set_state(entry, body, place, record)
         else:
-            self._emit(self.program.apply(entry.state, body, record))
+            self._emit(self.program.on_update(entry.state, body, record))
         self._judge.counts.released += 1
         self._prove(record, place, at, len(self._emission.rows) - before)
         self.subject = None
 
-    def _give_up(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
+    def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Messages held back that cannot be applied: one that was refused, and those that follow it."""
         waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
-            if (refused := self.without.held_refused.get(offset)) is None:
+            if (refused := self.without.failed_buffered.get(offset)) is None:
                 self.free(session, (offset,))
                 continue
             self._judge.counts.released += 1
             self._judge.counts.refused += 1
             record = self._taken(session, offset)
-            self._judge.judged(self._judge.answer(Fault.RAISED, offset), record, refused)
+            self._judge.judged(self._judge.answer(Fault.TRANSFORM_FAILED, offset), record, refused)
         self.free(session, [offset for offset in waiting if offset not in offsets])
 
     def _taken(self, session: str, offset: int) -> Record:

@@ -16,7 +16,7 @@ import lockstep
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
-from lockstep.engine.executor.rejects import KILLS_ITS_WORKER, Exclusions, Message, StopFold, VerdictHandler, format_key
+from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, StopFold, VerdictHandler, format_key
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
 from lockstep.engine.executor.sessions import Sessions, is_multipart_open
 from lockstep.engine.protocol import Counts, Position
@@ -58,7 +58,7 @@ def attribute_error(
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
     found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
-    if blame.of_timer or judge.answer(Fault.RAISED, blame.offset) is Judgement.VIOLATION:
+    if blame.of_timer or judge.answer(Fault.TRANSFORM_FAILED, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
         judge.stopped = replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source)
     else:
@@ -68,8 +68,8 @@ def attribute_error(
 def find_session(program: CompiledStream, record: Record) -> str | None:
     """The session of a message, as far as it can be told."""
     try:
-        return program.place(program.decode(record.value or b""), record).session
-    except Exception:  # noqa: BLE001  # the user's `place` is what raised
+        return program.envelope(program.decode(record.value or b""), record).session
+    except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
         return format_key(record)
 
 
@@ -104,7 +104,7 @@ def _traceback(error: Exception) -> str:
     return text if len(text) <= TRACEBACK_MAX else f"...{text[-TRACEBACK_MAX:]}"
 
 
-SKIP, UPDATE, END, PART = Kind.SKIP, Kind.UPDATE, Kind.END, Kind.PART
+SKIP, UPDATE, END, PART = Kind.SKIP, Kind.UPDATE, Kind.END, Kind.SNAPSHOT_PART
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on bad input; TypeError is a null value."""
 NO_END_US = 2**63 - 1
@@ -173,7 +173,7 @@ class RangeFold:
         first = _offset(messages[0])
         self._suspend_up_to(first)
         if first in self._without.killing:
-            self._guarded(lambda: self._undecodable(self._record_of(messages[0]), KILLS_ITS_WORKER))
+            self._guarded(lambda: self._undecodable(self._record_of(messages[0]), CRASHES_WORKER))
         elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
         else:
@@ -193,7 +193,7 @@ class RangeFold:
         except (EnvironmentProblem, StateError, MemoryError):
             raise  # of this machine, the registry or the state: says nothing of the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
-            self.emission.forget_unproven()  # what the message had emitted before it raised
+            self.emission.rollback_message()  # what the message had emitted before it raised
             attribute_error(error, self._record, self._applying, self.emission, self.judge)
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
@@ -201,7 +201,8 @@ class RangeFold:
         program, where, sessions, timing = self._program, self._position, self.sessions, self._timing
         entries, load = self._state.entries, sessions.load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
-        decode, place_of, apply, bytes_max = program.decode, program.place, program.apply, program.message_bytes_max
+        decode, bytes_max = program.decode, program.message_bytes_max
+        envelope_of, on_update = program.envelope, program.on_update
         rows, proofs = self.emission.rows, self.emission.proofs
         take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
         offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
@@ -212,7 +213,7 @@ class RangeFold:
             except DECODE_ERRORS as error:
                 self._undecodable(record, error)
                 continue
-            place = place_of(body, record)
+            place = envelope_of(body, record)
             kind, session = place.kind, place.session
             if kind is not UPDATE and self._is_skipped(kind):
                 continue
@@ -224,7 +225,7 @@ class RangeFold:
                 continue
             before = len(rows)
             if kind is UPDATE and entry.gate is not None:
-                take(apply(entry.state, body, record))
+                take(on_update(entry.state, body, record))
             else:
                 self._applying.set_state(entry, body, place, record)
             entry.gate = gate
@@ -237,7 +238,7 @@ class RangeFold:
     def _is_skipped(self, kind: Kind) -> bool:
         """Whether a message is not wanted; where it is part of a snapshot, the gate is made ready for that."""
         if kind is PART:
-            self.sessions.bear_parts()
+            self.sessions.enable_multipart()
         self.counts.skipped += kind is SKIP
         return kind is SKIP
 
@@ -269,7 +270,7 @@ class RangeFold:
         elif judgement is Judgement.LATE:
             self._late(entry, body, place, record)
         elif verdict.begins:
-            entry.gate = None  # its state is that of an unknown session: `open` makes a new one
+            entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
         return applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record))
 
     def _preceded(
@@ -288,7 +289,7 @@ class RangeFold:
         """
         if not is_multipart_open(cast("GateState", entry.gate)):
             entry.gate = gate  # what is released waits no longer, even where it ends the session
-            self._applying.held_back(place.session, before, record.offset)
+            self._applying.apply_buffered(place.session, before, record.offset)
             return True
         if self._applying.completed(entry, place, body, record, before):
             entry.gate = gate
@@ -313,7 +314,7 @@ class RangeFold:
     def _follow(self, verdict: Verdict, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         """What a message lets go: those that waited for it, and its session's next deadline."""
         if verdict.after:
-            self._applying.held_back(place.session, verdict.after, record.offset)
+            self._applying.apply_buffered(place.session, verdict.after, record.offset)
         if place.kind is not END:
             self._touch(entry, place, record)
 
@@ -333,12 +334,12 @@ class RangeFold:
     def _leave_out(self, message: Message, found: Finding) -> None:
         """Judge a message that an earlier fold of this range could not apply."""
         record = self._record_of(message)
-        answer = self.judge.answer(Fault.RAISED, record.offset)
+        answer = self.judge.answer(Fault.TRANSFORM_FAILED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)
         try:
-            session = self._program.place(self._program.decode(record.value or b""), record).session
-        except Exception:  # noqa: BLE001  # the user's `place` is what raised: whose message it was is not known
+            session = self._program.envelope(self._program.decode(record.value or b""), record).session
+        except Exception:  # noqa: BLE001  # the user's `envelope` is what raised: whose message it was is not known
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)
             return

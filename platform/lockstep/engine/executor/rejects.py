@@ -21,7 +21,7 @@ from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 KEPT_BYTES_MAX = 64_000_000
 """A range with more in quarantine ends early, so that garbage cannot fill a worker's memory."""
 
-KILLS_ITS_WORKER = Undecodable(DecodeCause.KILLS_ITS_WORKER, "each worker that was given it died")
+CRASHES_WORKER = Undecodable(DecodeCause.CRASHES_WORKER, "each worker that was given it died")
 """What the fold says of a message that the driver found to end its worker."""
 
 
@@ -41,13 +41,13 @@ class Exclusions(msgspec.Struct, frozen=True):
 
     Attributes:
         refused: Messages that the transform cannot take, by offset.
-        held_refused: Those of them that it could not take when they were released from being held back.
+        failed_buffered: Those of them that it could not take when they were released from being held back.
         suspend_at: Offsets before which all sessions are suspended, rising: ends of holes.
         killing: Offsets of messages that end their worker; not even decoded.
     """
 
     refused: Mapping[int, Finding] = {}
-    held_refused: Mapping[int, Finding] = {}
+    failed_buffered: Mapping[int, Finding] = {}
     suspend_at: tuple[int, ...] = ()
     killing: tuple[int, ...] = ()
 

@@ -124,7 +124,7 @@ class RowBuffer:
         at = next(number for number, end in enumerate(ends) if position < end)
         return self.proofs[at], at in self._beside
 
-    def forget_unproven(self) -> None:
+    def rollback_message(self) -> None:
         """Take back rows of a message that did not come to its end."""
         del self.rows[sum(number for _, number, *_ in self.proofs) :]
 

@@ -54,7 +54,7 @@ class Sessions:
         self.check = self.gate.check
         self._adapted = self._program.integrity.adapter(offset, self._skipped)
 
-    def bear_parts(self) -> None:
+    def enable_multipart(self) -> None:
         """From now on snapshots may lie over several messages; the others do not pay for it."""
         if not self._spread:
             self._spread = True
@@ -67,7 +67,7 @@ class Sessions:
             gate = self._adapted(cast("GateState", entry.gate))
             entry.gate = gate
             if is_multipart_open(gate):
-                self.bear_parts()
+                self.enable_multipart()
         return entry
 
     def find(self, session: str) -> SessionEntry[object] | None:

@@ -73,7 +73,7 @@ class RangeInProgress(msgspec.Struct):
 
 
 @lru_cache(maxsize=1)
-def _kept_consumer(configuration: bytes) -> RangeConsumer:
+def _cached_consumer(configuration: bytes) -> RangeConsumer:
     """The worker's consumer, kept between tasks: connecting anew costs a round trip to each broker."""
     return make_consumer(msgspec.msgpack.decode(configuration))
 
@@ -107,7 +107,7 @@ class KafkaSource:
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.read`."""
         single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
-        return read_ranges(_kept_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
+        return read_ranges(_cached_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.ahead`."""
@@ -227,7 +227,7 @@ class Garbage(msgspec.Struct):
 
 def narrow_range(finding: Finding | None, work: RangeInProgress, opener: RangeOpener) -> Finding | None:
     """A finding of an undecodable message with the range of all that follow as planned; others as they are."""
-    if finding is None or finding.cause != UNDECODABLE or finding.detail == DecodeCause.KILLS_ITS_WORKER:
+    if finding is None or finding.cause != UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
     for message in _following(finding, work, opener):
@@ -316,7 +316,7 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
         bounds = RefoldPlan(Exclusions(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
     if bounds.without.suspend_at or bounds.trouble:
         work = _fold_again(work, opener, bounds)
-    while (narrower := _narrower(work, holes, bounds, program)) is not None:
+    while (narrower := _next_refold(work, holes, bounds, program)) is not None:
         bounds = narrower
         work = _fold_again(work, opener, bounds)
     work.holes = [hole for hole in holes if hole.until <= bounds.until]
@@ -358,7 +358,7 @@ def _before_gaps(work: RangeInProgress, unread: UnreadableRange) -> RefoldPlan:
     return RefoldPlan(Exclusions(killing=work.planned.killing), first, trouble=problem)
 
 
-def _narrower(
+def _next_refold(
     work: RangeInProgress, holes: list[Hole], bounds: RefoldPlan, program: CompiledStream
 ) -> RefoldPlan | None:
     """The bounds of the next fold; None when the last one found nothing new."""
@@ -377,7 +377,7 @@ def _narrower(
 
 
 def _leaving_out(bounds: RefoldPlan, refused: Finding, *, held: bool) -> RefoldPlan:
-    field = "held_refused" if held else "refused"
+    field = "failed_buffered" if held else "refused"
     known: Mapping[int, Finding] = getattr(bounds.without, field)
     if refused.offset in known or refused.offset >= bounds.until:
         raise AssertionError(f"the fold is not deterministic: {refused}")

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.operations.doctor import kafka as doctor_cluster
 from lockstep.operations.doctor import machine
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error
+from lockstep.operations.doctor.kafka import check_cluster, check_topics
 from lockstep.settings import KafkaSettings, Settings
 
 
@@ -54,8 +54,8 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
 
 def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
     """A cluster that does not answer is waited for once."""
-    yield from doctor_cluster.check_cluster(kafka)
-    yield from doctor_cluster.check_topics(kafka, streams())
+    yield from check_cluster(kafka)
+    yield from check_topics(kafka, streams())
 
 
 def with_brokers(settings: Settings, brokers: str | None) -> Settings:

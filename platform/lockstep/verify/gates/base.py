@@ -84,7 +84,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
         passes_unknown: Whether an update of an unknown session opens it.
         of_one_partition: Whether a session in two partitions has lost its order.
         release: What waits no longer, by the watermark; None for a class in which nothing waits for that.
-        bears_all: Whether nothing that a message says of itself breaks the promise.
+        tolerates_all: Whether nothing that a message says of itself breaks the promise.
         by_time: Whether messages are compared with the watermark.
         at_first: Whether any update begins a session that is unknown or waits.
     """
@@ -99,7 +99,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     passes_unknown: bool = False
     of_one_partition: bool = True
     release: Callable[[Memory], Ruling] | None = None
-    bears_all: bool = False
+    tolerates_all: bool = False
     by_time: bool = False
     at_first: bool = False
 
@@ -147,19 +147,19 @@ def make_ruling(rules: GateRules, memory: Memory, place: Envelope, record: Recor
     anything missing; each part counts as a snapshot to the class. One that is interrupted breaks the promise; a class
     that bears all gives it up and goes on.
     """
-    if place.kind is not Kind.PART and not is_multipart_open(memory):
+    if place.kind is not Kind.SNAPSHOT_PART and not is_multipart_open(memory):
         return rules.rule(memory, place, record)
     parts, inner = (memory["p"], memory["g"]) if is_multipart_open(memory) else ([], memory)
-    as_snapshot = msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.PART else place
+    as_snapshot = msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.SNAPSHOT_PART else place
     ruling = rules.rule(inner, as_snapshot, record)
     cause = _unfit(parts, place, ruling)
-    if cause is not None and not rules.bears_all:
+    if cause is not None and not rules.tolerates_all:
         return refuse_proof(cause)
     if ruling.what is not Action.ACCEPT:
         return ruling
     if cause is not None:
         ruling, parts = ruling._replace(cause=cause, freed=tuple(parts)), []
-    if place.kind is Kind.PART or parts:
+    if place.kind is Kind.SNAPSHOT_PART or parts:
         if place.kind is Kind.SNAPSHOT:
             return ruling._replace(before=tuple(parts))
         return ruling._replace(what=Action.HOLD, memory={"p": [*parts, record.offset], "g": ruling.memory})
@@ -168,7 +168,7 @@ def make_ruling(rules: GateRules, memory: Memory, place: Envelope, record: Recor
 
 def _unfit(parts: list[int], place: Envelope, ruling: Ruling) -> str | None:
     """Why a message cannot be part of the snapshot that is on its way, whatever the class says of it."""
-    if parts and (place.resets or place.kind is Kind.END):
+    if parts and (place.restarts_sequence or place.kind is Kind.END):
         return "snapshot not complete"
     if ruling.what is Action.HOLD or ruling.after or ruling.before or ruling.stale:
         return "snapshot out of order"
@@ -273,9 +273,9 @@ def _fate(
     waits = known is not None and is_waiting(known, from_offset)
     held = () if known is None or known.waits else find_buffered(known.memory)
     at_first = rules.at_first and place.kind is Kind.UPDATE and (known is None or waits)
-    begins = (at_first or place.kind in {Kind.SNAPSHOT, Kind.PART}) and offset >= from_offset
+    begins = (at_first or place.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}) and offset >= from_offset
     skipped = known is None and place.session in suspension.skipped
-    if known is not None and waits and (not begins or (_is_broken(known) and not place.resets)):
+    if known is not None and waits and (not begins or (_is_broken(known) and not place.restarts_sequence)):
         return SessionOutcome(Action.WAIT, mark_suspended(known, place), "suspended", freed=held)
     if not begins and (skipped or offset < from_offset):
         return SessionOutcome(Action.WAIT, known, "suspended")
@@ -286,7 +286,7 @@ def _fate(
         opened_at = offset if known is None or begins else known.opened_at
         going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=held if waits else ())
         return going_on._replace(begins=at_first and waits)
-    is_whole = place.resets or not is_multipart_open(before)
+    is_whole = place.restarts_sequence or not is_multipart_open(before)
     if begins and what not in _NOTHING_ELSE and before is not None and rules.bears and is_whole:
         anew = make_ruling(rules, None, place, record)
         if anew.what in _GOES_ON and not anew.cause:
@@ -315,7 +315,7 @@ def mark_suspended(known: SessionMemory, place: Envelope | None = None) -> Sessi
         place: The message that went to quarantine, which may leave the rest of a snapshot to come; None where the
             transform refused one.
     """
-    may_go_on = place is not None and place.kind in {Kind.UPDATE, Kind.PART}
+    may_go_on = place is not None and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
     return known._replace(memory=None, waits=True, broken=may_go_on and _is_broken(known))
 
 

@@ -40,7 +40,7 @@ def make_none_rules(integrity: Any) -> GateRules:
         bears=False,
         passes_unknown=True,
         of_one_partition=False,
-        bears_all=True,
+        tolerates_all=True,
     )
 
 
@@ -54,9 +54,9 @@ def rule_by_counting(memory: Memory, place: Envelope, record: Record, wraps_at: 
     if known is True or not isinstance(known, int):
         return Ruling(Action.ACCEPT, number)
     is_snapshot = place.kind is Kind.SNAPSHOT
-    if not (is_snapshot and place.resets):
+    if not (is_snapshot and place.restarts_sequence):
         number = count_on(number, known, wraps_at)
-    if number == known + 1 or (is_snapshot and (place.resets or number == known)):
+    if number == known + 1 or (is_snapshot and (place.restarts_sequence or number == known)):
         return Ruling(Action.ACCEPT, number)
     if number > known:
         return Ruling(Action.ACCEPT, number, "gap")
@@ -84,7 +84,7 @@ def rule_by_id(memory: Memory, place: Envelope, record: Record, keep_ids: int) -
     """Memory is {"n": messages of the session, "ids": content of the newest by a digest of their id}."""
     met: dict[str, Any] = memory if isinstance(memory, dict) else {"n": 0, "ids": {}}
     named = place.id
-    if named is None and place.resets and place.kind is Kind.SNAPSHOT:
+    if named is None and place.restarts_sequence and place.kind is Kind.SNAPSHOT:
         met = {"n": met["n"], "ids": {}}  # the producer says that these are other numbers than those before
     key = place.sequence if named is None else named
     identity = None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -257,7 +257,7 @@ def rule_until_snapshot(
         return rule(known, place, record)
     if known is None and not is_snapshot:
         return _waits(early, wraps_at, number, place, record)
-    if is_snapshot and (known is None or place.resets):
+    if is_snapshot and (known is None or place.restarts_sequence):
         ruling = _begun_with_early(rule, wraps_at, early, place, record)
         return ruling if ruling.what is Action.ACCEPT else ruling._replace(memory=memory)
     if "q" in parts and not is_snapshot and count_on(number, parts["q"], wraps_at) <= parts["q"]:
@@ -315,7 +315,7 @@ _RULES: dict[str, GateRule] = {
 
 
 def _resets(place: Envelope) -> bool:
-    return place.resets
+    return place.restarts_sequence
 
 
 def _begun(place: Envelope, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:

@@ -85,7 +85,7 @@ def _by_number(
 ) -> Ruling:
     at_us, floor_us, until_us = times
     is_snapshot, waiting, last = place.kind is Kind.SNAPSHOT, memory["h"], memory["n"]
-    if is_snapshot and place.resets:  # what waits goes before it: it cannot come after
+    if is_snapshot and place.restarts_sequence:  # what waits goes before it: it cannot come after
         anew = {"h": [], "w": remember_message({}, number, record, at_us, floor_us), "n": number}
         return Ruling(Action.ACCEPT, anew, before=tuple(each[1] for each in waiting))
     if is_snapshot and number == last:
@@ -161,7 +161,7 @@ def accept_in_any_order(
         return refuse_proof("number out of range")
     if not isinstance(memory, dict):
         return _begin_in_window(place, record, at_us, floor_us)
-    recent = {} if place.kind is Kind.SNAPSHOT and place.resets else memory["w"]
+    recent = {} if place.kind is Kind.SNAPSHOT and place.restarts_sequence else memory["w"]
     again = check_met(memory, recent, place.sequence, record)
     if again is not None and not (place.kind is Kind.SNAPSHOT and again.what is Action.REFUSE):
         return again
