@@ -7,8 +7,7 @@ from lockstep.declare.decoders.avro import Avro
 from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
-from lockstep.declare.options import Adopt, AvailableNow, EventTime, Every, FileSize, Limits, Topics, Trigger
-from lockstep.declare.rules import Between, NotNull, Rule, Severity
+from lockstep.declare.options import AvailableNow, EventTime, Every, FileSize, Limits, Topics, Trigger
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
@@ -26,10 +25,8 @@ from lockstep.model.record import Envelope, Kind, Link, Record, TimestampType
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adopt",
     "AvailableNow",
     "Avro",
-    "Between",
     "Bytes",
     "Checksum",
     "DecimalType",
@@ -53,7 +50,6 @@ __all__ = [
     "MapState",
     "MessagePack",
     "NoIntegrity",
-    "NotNull",
     "OnGrowth",
     "Once",
     "Ordered",
@@ -63,11 +59,9 @@ __all__ = [
     "Registry",
     "RegistryUnreachable",
     "Repeats",
-    "Rule",
     "SchemaReference",
     "Sequence",
     "SessionStart",
-    "Severity",
     "Stream",
     "Strict",
     "Suspend",

@@ -2,7 +2,6 @@
 
 LockstepError                 something a person must know; `next_step` says what to do
 |- DeclarationError           a stream is declared wrong: field, value, what would be right
-|  `- NotYet                  declared for a later release: refused, so that nobody relies on it
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
 |  |- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/restore.py)
@@ -87,13 +86,6 @@ class DeclarationError(LockstepError):
         super().__init__(f"{field} = {value!r}: {problem}", next_step=next_step)
         self.field = field
         self.value = value
-
-
-class NotYet(DeclarationError):
-    """Part of the contract, but not built yet: refused when declared."""
-
-    def __init__(self, field: str, value: object, instead: str) -> None:
-        super().__init__(field, value, "is declared but does not run yet", instead)
 
 
 class SettingsError(LockstepError):

@@ -9,10 +9,8 @@ from types import ModuleType
 import lockstep
 
 SURFACE = [
-    "Adopt",
     "AvailableNow",
     "Avro",
-    "Between",
     "Bytes",
     "Checksum",
     "DecimalType",
@@ -33,7 +31,6 @@ SURFACE = [
     "LogOnly",
     "MessagePack",
     "NoIntegrity",
-    "NotNull",
     "OnGrowth",
     "Once",
     "InitialState",
@@ -46,11 +43,9 @@ SURFACE = [
     "RegistryUnreachable",
     "Repeats",
     "MapState",
-    "Rule",
     "SchemaReference",
     "Sequence",
     "SessionStart",
-    "Severity",
     "Stream",
     "Strict",
     "Suspend",

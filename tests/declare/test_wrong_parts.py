@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import (
-    Adopt,
     Every,
     FileSize,
     Limits,
-    NotNull,
     Strict,
     Topics,
 )
-from lockstep.errors import DeclarationError, NotYet
-from tests.declare.panels import panels
+from lockstep.errors import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,37 +123,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
 }
 
-NOT_YET: dict[str, tuple[Callable[[], object], str]] = {
-    "Adopt.LIVE": (
-        lambda: Topics(pattern="s.+", adopt=Adopt.LIVE),
-        (
-            "Topics.adopt = 'LIVE': is declared but does not run yet\n"
-            "  next: use Adopt.RESTART: the topics sensor restarts the stream"
-        ),
-    ),
-    "rules": (
-        lambda: panels(rules=(NotNull("value"),)),
-        (
-            "Stream.rules = (NotNull(severity=<Severity.CRITICAL: 'critical'>, column='value'),): "
-            "is declared but does not run yet\n  next: leave rules out; the built-in checks run for every stream"
-        ),
-    ),
-}
-
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_part_is_refused_with_its_field_value_problem_and_remedy(what: str) -> None:
     declare, message = WRONG[what]
     with pytest.raises(DeclarationError) as refused:
-        declare()
-    assert str(refused.value) == message
-    assert not isinstance(refused.value, NotYet)
-
-
-@pytest.mark.parametrize("what", NOT_YET)
-def test_what_does_not_run_yet_is_refused_by_its_name(what: str) -> None:
-    declare, message = NOT_YET[what]
-    with pytest.raises(NotYet) as refused:
         declare()
     assert str(refused.value) == message
 

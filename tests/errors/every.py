@@ -57,7 +57,6 @@ STEP = "start the stream again: it goes on from the ledger"
 EVERY: tuple[LockstepError, ...] = (
     LockstepError("stream books has no batch yet, no hour is open", next_step="lockstep run books"),
     errors.DeclarationError("Every.seconds", 0.0, "is not above 0", "Every(seconds=5)"),
-    errors.NotYet("Stream.rules", ("x",), "leave it out"),
     errors.SettingsError("kafka.bootstrap_servers is missing", next_step="set it in lockstep.toml"),
     errors.EnvironmentProblem("no Java of 17 or 21 was found", next_step="install OpenJDK 17 or 21"),
     errors.RegistryUnreachable("the schema registry answers HTTP 503", next_step="look after the registry"),

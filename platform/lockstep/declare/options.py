@@ -7,18 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from enum import Enum
 
-from lockstep.errors import DeclarationError, NotYet
-
-
-class Adopt(Enum):
-    """How a running stream takes up new topics."""
-
-    RESTART = "restart"
-    """The topics sensor starts a new run, which takes over at a batch boundary."""
-    LIVE = "live"
-    """The running loop takes them up itself. Declared; does not run yet."""
+from lockstep.errors import DeclarationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +19,11 @@ class Topics:
         pattern: Regular expression that a whole topic name must match: `sensors\..+`.
         exclude: Topics that also match this one are left out.
         inactive_after: A topic without messages for so long is shown as drained.
-        adopt: How new topics come into a running stream.
     """
 
     pattern: str
     exclude: str | None = None
     inactive_after: timedelta = timedelta(days=7)
-    adopt: Adopt = Adopt.RESTART
 
     def __post_init__(self) -> None:
         """Check both expressions, that they name some topics and not all."""
@@ -46,8 +34,6 @@ class Topics:
             raise DeclarationError(
                 "Topics.inactive_after", self.inactive_after, "is not a positive timedelta", "timedelta(days=7)"
             )
-        if self.adopt is Adopt.LIVE:
-            raise NotYet("Topics.adopt", "LIVE", "use Adopt.RESTART: the topics sensor restarts the stream")
 
     def select(self, names: Iterable[str]) -> frozenset[str]:
         """The topics of the stream among all topics of a cluster; internal ones never match."""

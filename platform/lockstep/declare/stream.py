@@ -17,9 +17,8 @@ import msgspec
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
 from lockstep.declare.options import EventTime, Every, Limits, Topics, Trigger
-from lockstep.declare.rules import Rule
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
-from lockstep.errors import DeclarationError, NotYet
+from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, Policy, SessionStart
 
 
@@ -121,7 +120,6 @@ class Stream(Generic[M, S, R]):
         trigger: When a batch begins.
         limits: Bounds; the defaults suit most streams.
         event_time: Whose clock is believed, and what silence means.
-        rules: Data-quality rules of the rows.
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
@@ -136,7 +134,6 @@ class Stream(Generic[M, S, R]):
     trigger: Trigger = field(default_factory=Every)
     limits: Limits = field(default_factory=Limits)
     event_time: EventTime = field(default_factory=EventTime)
-    rules: tuple[Rule, ...] = ()
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -144,8 +141,6 @@ class Stream(Generic[M, S, R]):
         _check_parts(self)
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
-        if self.rules:
-            raise NotYet("Stream.rules", self.rules, "leave rules out; the built-in checks run for every stream")
         _check_timers(self.transform, self.integrity)
         _check_importable(self)
         _check_shippable(self)

@@ -1,0 +1,59 @@
+"""Names are found by those who know the field: a class has one name, a function begins with a verb."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_VERBS = """
+accept add adopt advance append apply ask attribute audit await begin bind build carry catch check choose close
+collect commit compact compare compile compress compute count create decide decode delete describe digest drop
+encode end escape evolve examine expand explain export feed fetch file finalize find forget format hash hold iterate
+judge keep list load look make mark merge migrate move name narrow need observe open order pack parse plan play
+prepare print produce prove prune publish query raise read record refresh refuse register regroup release remember
+renew repair replay report request require reserve reset resolve restore resume rewrite rotate rule run set share
+show sort split start stop style suggest summarize sync to try unwrap validate verify wait warm widen with without
+write
+"""
+VERBS = frozenset(_VERBS.split())
+PREDICATES = ("is", "has", "may", "was")
+
+# Commands of the command line are called as they are typed; entry points as everywhere.
+COMMANDS = ("cli/control.py", "cli/inspect.py")
+ENTRY = "main"
+
+
+def public(library: Path, kinds: tuple[type[ast.stmt], ...]) -> Iterator[tuple[str, str]]:
+    """Module and name of each public definition of these kinds at the top level of a module."""
+    for path in sorted(library.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, kinds) and isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":
+                yield str(path.relative_to(library)), node.name
+
+
+@pytest.fixture
+def library(root: Path) -> Path:
+    return root / "platform" / "lockstep"
+
+
+def test_no_public_class_has_the_name_of_another(library: Path) -> None:
+    homes = defaultdict(list)
+    for module, name in public(library, (ast.ClassDef,)):
+        homes[name].append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def test_public_functions_begin_with_a_verb_or_are_predicates(library: Path) -> None:
+    wrong = [
+        f"{module}: {name}"
+        for module, name in public(library, (ast.FunctionDef,))
+        if module not in COMMANDS and name != ENTRY and name.split("_")[0] not in VERBS | set(PREDICATES)
+    ]
+    assert wrong == []
