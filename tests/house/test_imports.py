@@ -63,6 +63,35 @@ DRIVER_ONLY = (
     "pyspark.sql",
 )
 
+# A module with one importer in its own package is a part of it, unless it is an idea of its own.
+ONE_IMPORTER = {
+    "cli.control": "commands that change something; the entry point only collects them",
+    "cli.inspect": "commands that only read; the entry point only collects them",
+    "compaction.proof": "the proof of a compacted file, apart from what it proves",
+    "compaction.rewrite": "rewrites one bin in a worker; the importer runs on the driver",
+    "engine.driver.batch_checks": "pure checks over a whole batch",
+    "engine.driver.cluster_view": "all questions to Kafka of a run",
+    "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
+    "integrity.opening": "a gate around the gates of all classes",
+    "localdev.demo": "a program of its own",
+    "localdev.feed": "a program of its own",
+    "localdev.log_rotation": "a program of its own, started by its path",
+    "operations.doctor.kafka": "diagnoses of a cluster",
+    "operations.doctor.machine": "diagnoses of a machine",
+    "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
+    "orchestration.compaction_asset": "one asset a module",
+    "orchestration.housekeeping_asset": "one asset a module",
+    "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
+    "orchestration.restart_policy": "pure decision of the topics sensor",
+    "orchestration.supervisor_sensor": "reads and carries out what the policy decides; the sensor is in sensors/",
+    "orchestration.table_check": "one check a module",
+    "quality.aggregate": "the one Spark aggregate",
+    "quality.suite": "the only module that loads Great Expectations",
+    "state.restore": "restoring a local store, apart from its use",
+    "testing.batches": "batches with crashes, apart from the run as a whole",
+    "verify.partition": "the proof of one partition, apart from the walk over all",
+}
+
 # Only these may import dagster, in the library; the rest reaches executors, which have none.
 KNOWS_DAGSTER = ("orchestration",)
 
@@ -168,6 +197,22 @@ def test_imports_go_down_the_layers_only() -> None:
         if package in RANKS and RANKS[package] >= RANKS[own]
     ]
     assert wrong == []
+
+
+def test_a_module_with_one_importer_in_its_package_has_a_reason() -> None:
+    modules = {module_of(path) for path in LIBRARY.rglob("*.py") if path.name != "__init__.py"}
+    importers: dict[str, set[str]] = {module: set() for module in modules}
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                for module in {str(node.module), *modules_named(node)} & modules - {module_of(path)}:
+                    importers[module].add(module_of(path))
+    single = {
+        module.removeprefix("lockstep.")
+        for module, (*users,) in importers.items()
+        if len(users) == 1 and users[0].rpartition(".")[0] == module.rpartition(".")[0]
+    }
+    assert single == set(ONE_IMPORTER)
 
 
 def test_a_task_is_loaded_without_what_only_the_driver_needs() -> None:
