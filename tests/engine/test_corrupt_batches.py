@@ -123,14 +123,14 @@ def test_sessions_that_may_have_lost_something_wait_for_a_snapshot(sick: str, ru
 
 READ = """
 import sys
-from lockstep.engine.executor.task import KafkaLog
-from lockstep.kafka.client import reader_configuration
-from lockstep.kafka.reader import Range, Run
+from lockstep.engine.executor.task import KafkaSource
+from lockstep.kafka.client import make_reader_configuration
+from lockstep.kafka.reader import MessageRun, Range
 from lockstep.settings import KafkaSettings
 
-log = KafkaLog(reader_configuration(KafkaSettings(bootstrap_servers=sys.argv[1])))
+log = KafkaSource(make_reader_configuration(KafkaSettings(bootstrap_servers=sys.argv[1])))
 for run in log.read([Range(sys.argv[2], 0, 0, 9, single_batches=True)]):
-    print(run.reached if isinstance(run, Run) else run.is_corrupt)
+    print(run.reached if isinstance(run, MessageRun) else run.is_corrupt)
 """
 
 

@@ -45,7 +45,7 @@ class Change(msgspec.Struct):
         add: What a change adds.
         total: The level after it, where the producer says so.
         count: Messages of the session, of an end.
-        resets: A snapshot with which the numbers begin anew.
+        restarts_sequence: A snapshot that restarts the numbers.
     """
 
     type: Kind

@@ -106,14 +106,14 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from lockstep.operations.quarantine import ExportRefused, Wanted, export
+from lockstep.operations.quarantine import ExportRefused, QuarantineFilter, export_quarantined
 from lockstep.table.layout import StreamFolders
 
 if sys.argv[3:]:  # a disk that is full
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
-    export(StreamFolders("adding", Path(sys.argv[1])), Wanted(), Path(sys.argv[2]))
+    export_quarantined(StreamFolders("adding", Path(sys.argv[1])), QuarantineFilter(), Path(sys.argv[2]))
 except ExportRefused:
     sys.exit(1)
 """

@@ -71,7 +71,7 @@ def test_an_error_of_the_work_is_raised_where_it_is_waited_for() -> None:
 
 STUCK = """
 import sys, time
-from lockstep.engine.driver.main_thread import Abandoned, Stopping, run_beside
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.orchestration.spark_resource import SparkResource
 
 spark = SparkResource(master="local[1,3]", driver_memory="512m")
@@ -84,8 +84,8 @@ def work():
     context.parallelize([0], 1).foreach(sleep)
 
 try:
-    run_beside(work, Stopping(), patience_seconds=1, tick=lambda: None, abandon=spark.cancel)
-except Abandoned as abandoned:
+    run_off_main_thread(work, StopSignal(), patience_seconds=1, tick=lambda: None, abandon=spark.cancel)
+except StopTimeout as abandoned:
     print("abandoned", abandoned)
 spark.teardown_after_execution(None)
 """

@@ -70,8 +70,8 @@ def test_a_rule_without_evidence_is_not_passed() -> None:
 
 PROGRAM = """
 from tests.quality.test_suite import LOW, PLACES
-from lockstep.quality.suite import judge
-print("outcome:", judge([LOW], PLACES).results[0].outcome.value)
+from lockstep.quality.suite import judge_summary
+print("outcome:", judge_summary([LOW], PLACES).results[0].outcome.value)
 """
 
 

@@ -128,9 +128,9 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> 
 def test_a_tied_process_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     owner_code = f"""
 import pathlib, time
-from lockstep.localdev.processes import start_tied
+from lockstep.localdev.processes import start_child
 folder = pathlib.Path({str(tmp_path)!r})
-child = start_tied(["sleep", "600"], folder=folder, log=folder / "log")
+child = start_child(["sleep", "600"], folder=folder, log=folder / "log")
 print(child.pid, flush=True)
 time.sleep(600)
 """

@@ -96,10 +96,10 @@ def test_a_process_that_ended_is_not_taken_for_a_later_one_of_its_pid(processes:
 def test_what_is_started_alone_hears_signals_that_its_starter_ignores(tmp_path: Path) -> None:
     """As after `make up &` in a script, whose shell makes its background jobs deaf to Ctrl-C."""
     code = (
-        "import signal, sys; from pathlib import Path; from lockstep.localdev.processes import start_alone;"
+        "import signal, sys; from pathlib import Path; from lockstep.localdev.processes import start_detached;"
         "signal.signal(signal.SIGINT, signal.SIG_IGN); folder = Path(sys.argv[1]);"
         "command = [sys.executable, '-c', 'import signal; print(signal.getsignal(signal.SIGINT))'];"
-        "start_alone(command, folder=folder, log=folder / 'log').wait()"
+        "start_detached(command, folder=folder, log=folder / 'log').wait()"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert "default_int_handler" in (tmp_path / "log").read_text()

@@ -22,7 +22,7 @@ USER_STREAM = Path(__file__).parent / "user_stream.py"
 MISTAKES = """
 from collections.abc import Iterable
 import msgspec
-from lockstep import Every, Json, Kind, Place, Record, Sequence, Stream, Strict, TableFold, Topics, Transform
+from lockstep import Envelope, Every, Json, Kind, Record, Sequence, Stream, Strict, TableFold, Topics, Transform
 
 class Message(msgspec.Struct):
     seq: int
@@ -39,8 +39,8 @@ class OtherRow(msgspec.Struct):
     total: float
 
 class Sums(Transform[Message, State, Reading]):
-    def envelope(self, message: Message, record: Record) -> Place:
-        return Place(message.key, "snapshot", sequence=message.seq)  # wrong: a text is no Kind
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        return Envelope(message.key, "snapshot", sequence=message.seq)  # wrong: a text is no Kind
 
     def on_snapshot(self, message: Message, record: Record) -> State:
         return Reading(message.value)  # wrong: a row is no state
@@ -52,8 +52,8 @@ class Sums(Transform[Message, State, Reading]):
         yield OtherRow(state.total)  # wrong: not the declared row
 
 class Half(Transform[Message, State, Reading]):
-    def envelope(self, message: Message, record: Record) -> Place:
-        return Place(message.key, Kind.SNAPSHOT)
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        return Envelope(message.key, Kind.SNAPSHOT)
 
     def on_snapshot(self, message: Message, record: Record) -> State:
         return State(0.0)
@@ -62,8 +62,8 @@ class Half(Transform[Message, State, Reading]):
         return []
 
 class Levels(TableFold[Message, str, float, Reading]):
-    def envelope(self, message: Message, record: Record) -> Place:
-        return Place(message.key)
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        return Envelope(message.key)
 
     def changes(self, message: Message) -> Iterable[tuple[int, float | None]]:  # wrong: keys are texts
         return []
@@ -72,8 +72,8 @@ class Levels(TableFold[Message, str, float, Reading]):
         return Reading(new)  # wrong: a removed row has no value
 
 class Unfinished(TableFold[Message, str, float, Reading]):
-    def envelope(self, message: Message, record: Record) -> Place:
-        return Place(message.key)
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        return Envelope(message.key)
 
 topics = Topics(pattern="s.+")
 strict = Strict(evidence=Sequence())

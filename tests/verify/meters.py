@@ -27,7 +27,7 @@ class Reading(msgspec.Struct):
         second: When, in seconds since the beginning; None where only Kafka knows.
         number: The producer's number, where it has one.
         value: What was read.
-        resets: Of a snapshot: the numbers begin anew.
+        restarts_sequence: Of a snapshot: the numbers restart.
     """
 
     kind: str

@@ -28,7 +28,7 @@ class Message(msgspec.Struct):
         add: Amounts by name.
         total: What the producer says they sum up to, where it says so.
         count: Of an end: how many messages the session had.
-        resets: Of a snapshot: the numbers begin anew.
+        restarts_sequence: Of a snapshot: the numbers restart.
     """
 
     kind: str

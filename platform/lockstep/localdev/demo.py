@@ -32,9 +32,9 @@ from lockstep.localdev.producer import count_produced, produce
 from lockstep.localdev.recordings import read_recorded_days, to_sent
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
+from lockstep.table.dataset import open_dataset
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
-from lockstep.table.quarantine import open_dataset
 
 END_SECONDS = 30.0
 """How long a process may take to end after SIGTERM; a stream's own bound is 20 s."""

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
 from lockstep.operations.tables import open_table
+from lockstep.table.dataset import open_dataset
 from lockstep.table.layout import StreamFolders
-from lockstep.table.quarantine import SCHEMA, QuarantineRow, open_dataset
+from lockstep.table.quarantine import SCHEMA, QuarantineRow
 
 GROUPED = ("topic", "partition", "cause", "session")
 BATCH_ROWS = 1_000

@@ -1,9 +1,4 @@
-"""The quarantine and late tables.
-
-By default deltalake lends Arrow a file system that is written in Python. Arrow's threads read ahead through it, also
-of a scan that nobody finishes, and a process that ends meanwhile hangs or crashes (12 of 12, measured). With Arrow's
-own file system its threads call nothing of Python.
-"""
+"""The quarantine and late tables: messages that a stream could not apply."""
 
 from __future__ import annotations
 
@@ -13,9 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from lockstep.model.table_schema import make_row_schema
 from lockstep.table.delta_log import SideFile
@@ -78,8 +70,3 @@ def write_quarantine(folder: Path, rows: Sequence[QuarantineRow]) -> SideFile:
     table = pa.Table.from_pylist([msgspec.to_builtins(row, builtin_types=(bytes, datetime)) for row in rows], SCHEMA)
     file = write_file(folder, table, prefix="quarantine")
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
-
-
-def open_dataset(folder: Path) -> ds.Dataset:
-    """The live files of a table in a folder, as of now."""
-    return DeltaTable(folder).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
