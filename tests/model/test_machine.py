@@ -78,6 +78,8 @@ class Expected:
     batches: int = 0
     offsets: int = 0
     in_ledger: int = 0
+    hour: int = 0
+    """Of the newest batch: hours of batches never go back. The explored model has one hour at a time."""
     actors: dict[int, Actor] = field(default_factory=dict)
 
 
@@ -187,6 +189,10 @@ class CommitProtocol(RuleBasedStateMachine):
             head = demanded(kind, before.head, epoch=actor.epoch, batch=actor.batch, hour=hour)
         except Refused:
             head = None
+        if kind is Kind.BATCH and hour < before.hour:
+            head = None
+        if kind is Kind.BATCH and head is not None and store != "dies before":
+            before.hour = hour
         try:
             actor.run.head = actor.run.output.commit(proposal).head
         except Died:
