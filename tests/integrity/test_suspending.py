@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Sequence
-from lockstep.integrity.suspension import SuspendedSession, SuspensionGate, is_still_skipped, migrate_gate_state
+from lockstep.integrity.suspension import (
+    SuspendedSession,
+    SuspensionGate,
+    is_still_skipped,
+    list_unread_skips,
+    migrate_gate_state,
+)
 from tests.integrity.sent import Sent, snapshot, update
 
 if TYPE_CHECKING:
@@ -52,3 +58,11 @@ def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: 
 def test_a_skipped_session_is_so_until_a_snapshot_at_the_offset_or_after_it(offset: int, *, skipped: bool) -> None:
     session = SuspendedSession("s", FROM)
     assert bool(is_still_skipped([session], lambda _: began(offset))) is skipped
+
+
+@pytest.mark.parametrize(("reached", "skipped"), [(FROM - 1, True), (FROM, False)])
+def test_a_session_that_waits_for_no_snapshot_is_skipped_until_all_that_was_given_up_is_read(
+    reached: int, *, skipped: bool
+) -> None:
+    """Whether it was touched before does not count: a timer may have touched it, or a range that ended at a burst."""
+    assert bool(list_unread_skips([SuspendedSession("s", FROM)], reached)) is skipped

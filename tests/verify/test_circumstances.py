@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Ordered, Strict
+from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
 from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
+from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
@@ -130,6 +132,40 @@ def test_rows_of_before_a_column_was_added_are_compared_in_the_columns_that_they
     assert changed.status is InvariantStatus.VIOLATED
     assert {violation.kind for violation in changed.violations} == {ViolationKind.ROW_CHANGED}
     assert [violation.offset for violation in changed.violations] == [1, 1, 2, 2, 3]
+
+
+def resumed_without_its_session(feed: Feed, runs: LocalRuns, *values: bytes) -> str:
+    """Messages that halt the stream; an operator skips their session, and it goes on."""
+    topic = feed.create("values")
+    feed.send(topic, list(values))
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    resume_stream(runs.folders, why="test", who="test", accepted=[SkipSession(topic, 0, "s")])
+    runs.run()
+    return topic
+
+
+def test_a_proof_that_begins_after_an_operator_skipped_a_session_knows_that_it_waits(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = resumed_without_its_session(feed, runs, snapshot(1, a=1), update(5, a=1))
+    feed.expire(topic, 2)
+    feed.send(topic, [update(6, a=1)])
+    runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations, found.counts["quarantined"]) == (InvariantStatus.PROVEN, (), 1)
+    assert [scope.note.partition(", ")[0] for scope in found.scopes] == [
+        "Kafka keeps nothing before 2; state before it taken from batch 3"
+    ]
+
+
+def test_a_session_that_an_operator_skipped_under_a_class_without_snapshots_is_proven(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    runs = runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    resumed_without_its_session(feed, runs, snapshot(1, a=1), update(2, a=1), update(2, a=9), update(3, a=1))
+    found = proof(runs)
+    assert (found.status, found.violations, found.counts["quarantined"]) == (InvariantStatus.PROVEN, (), 1)
 
 
 def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns) -> None:

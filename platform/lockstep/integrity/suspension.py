@@ -243,11 +243,16 @@ def is_still_skipped(
     return tuple(each for each in skipped if not _begun(gate_of(each.session), each.before))
 
 
+def list_unread_skips(skipped: Iterable[SuspendedSession], reached: int) -> tuple[SuspendedSession, ...]:
+    """The same of a class that needs no snapshots (`SkipGate`): those of which not all that was given up is read."""
+    return tuple(each for each in skipped if each.before > reached)
+
+
 def _begun(state: object, before: int) -> bool:
-    if isinstance(state, dict) and "o" in state:
-        known = cast("Opened", state)
-        return known["g"] is not False and known["o"] >= before
-    return state is not None  # of a class that needs no snapshots: it goes on
+    if state is None:
+        return False
+    known = cast("Opened", state)
+    return known["g"] is not False and known["o"] >= before
 
 
 def _opened(offset: int, inner: GateState) -> GateState:

@@ -113,6 +113,11 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
         return to_microseconds(self.planned_at)
 
     @property
+    def skips(self) -> dict[str, int]:
+        """The sessions that an operator skips, each with the offset from which on it may begin again."""
+        return {each.session: each.before for each in self.suspended_sessions}
+
+    @property
     def is_empty(self) -> bool:
         """Whether it only repeats a position."""
         return self.start == self.until

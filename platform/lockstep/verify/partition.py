@@ -162,7 +162,7 @@ class PartitionProof:
         grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
         at = row.read_from
         self._at = max(self._at, at)
-        skipped = {each.session: each.before for each in self._before.suspended_sessions} if self._next else {}
+        skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_word:  # an operator's word: who waits, and from where on
             folding.suspend_before(row.suspended_from)
@@ -211,8 +211,12 @@ class PartitionProof:
         if folding.suspension.before != row.suspended_from:
             expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
-        left = {session for session, before in folding.suspension.skipped.items() if not folding.begun(session, before)}
-        found = {each.session for each in row.suspended_sessions}
+        skipped, found = folding.suspension.skipped, set(row.skips)
+        if self._parts.rules.needs_no_snapshot:  # nobody waits: what lies before an offset is put aside, and no more
+            left = {session for session, before in skipped.items() if before > row.until}
+            found = {session for session, before in row.skips.items() if before > row.until}
+        else:
+            left = {session for session, before in skipped.items() if not folding.begun(session, before)}
         if left != found and not row.is_word:
             expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))

@@ -25,6 +25,7 @@ from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NEVER, Held
 from lockstep.verify.gates.base import (
     UNKNOWN_US,
+    Suspension,
     find_buffered,
     is_same_state,
     is_waiting,
@@ -230,7 +231,7 @@ class StoredState:
     def begin(self, row: LedgerRange, folding: Replay, *, suspends: bool) -> None:
         """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
         self._load(row)
-        folding.suspend_before(row.suspended_from)
+        folding.suspension = Suspension(row.suspended_from, row.skips)
         suspends = suspends or folding.suspends
         folding.due.moment.at_us = UNKNOWN_US if row.watermark_us is None else row.watermark_us
         folding.applying.last_row = (row.until, row.rows_emitted)

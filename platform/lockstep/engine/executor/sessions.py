@@ -47,6 +47,11 @@ class Sessions:
         self.held = MessageBuffer(state.reserved)
         self.suspend_before(position.suspended_from)
 
+    @property
+    def may_suspend(self) -> bool:
+        """See `IntegrityClass.may_suspend`."""
+        return self._program.integrity.may_suspend(self.suspended_from, self._skipped)
+
     def suspend_before(self, offset: int) -> None:
         """Suspend all sessions that began before an offset."""
         self.suspended_from = offset
@@ -94,7 +99,7 @@ class Sessions:
         """
         gate = cast("GateState", entry.gate)
         held = self.gate.held(gate)
-        if self._program.integrity.may_suspend(self.suspended_from, self._skipped):
+        if self.may_suspend:
             entry.gate = mark_suspended(gate, since)
         elif entry.state is None:
             self.remove(session)
