@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
@@ -21,6 +22,7 @@ from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
+from lockstep.verify.ledger import LedgerChain, LedgerRange
 from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.engine.feed import Feed, session, snapshot, update
@@ -120,7 +122,7 @@ class Counting(Wider):
 
 
 def test_rows_of_before_a_column_was_added_are_compared_in_the_columns_that_they_have(
-    feed: Feed, runs: LocalRuns
+    feed: Feed, runs: LocalRuns, tmp_path: Path
 ) -> None:
     topic = feed.create("values")
     feed.send(topic, session(2))
@@ -132,6 +134,57 @@ def test_rows_of_before_a_column_was_added_are_compared_in_the_columns_that_they
     assert changed.status is InvariantStatus.VIOLATED
     assert {violation.kind for violation in changed.violations} == {ViolationKind.ROW_CHANGED}
     assert [violation.offset for violation in changed.violations] == [1, 1, 2, 2, 3]
+    elsewhere = StreamFolders(runs.folders.stream, tmp_path / "forged")
+    forged = Forged.copy(runs.folders.table.parent, elsewhere.table.parent)
+    forged.name_copy("table", next(path for path in forged.files("table") if len(forged.rows("table", path)) > 1))
+    doubled = proof(runs.of(release(feed.pattern, Wider())), elsewhere)
+    assert {violation.kind for violation in doubled.violations} == {ViolationKind.ROW_DOUBLED}
+
+
+@pytest.fixture
+def grown(feed: Feed, runs: LocalRuns) -> LocalRuns:
+    """A table that got two columns after its first batch, compacted: the first rows hold null in them."""
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    runs.of(release(feed.pattern, First())).run()
+    runs = runs.of(release(feed.pattern, Wider()))
+    for number in (4, 5):
+        feed.send(topic, [update(number, a=1)])
+        runs.run()
+    close_hour(runs.folders)
+    compact_stream(runs.folders)
+    return runs
+
+
+def test_null_in_an_added_column_is_a_changed_row_only_where_the_row_was_written_after_it(
+    grown: LocalRuns, tmp_path: Path
+) -> None:
+    elsewhere = StreamFolders(grown.folders.stream, tmp_path / "forged")
+    forged = Forged.copy(grown.folders.table.parent, elsewhere.table.parent)
+    (path,) = forged.files("table")
+    held = [(row["_offset"], row["_row"], row["weight"]) for row in forged.rows("table", path)]
+    assert held == [(1, 0, None), (1, 1, None), (2, 0, None), (2, 1, None), (3, 0, 7), (4, 0, 7)]
+    found = proof(grown)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    forged.change("table", path, 4, weight=None)
+    forged.change("table", path, 2, weight=5)
+    assert [(each.kind, each.offset, each.expected, each.found) for each in proof(grown, elsewhere).violations] == [
+        (ViolationKind.ROW_CHANGED, 2, "row 0: weight = 7", "5"),
+        (ViolationKind.ROW_CHANGED, 3, "row 0: weight = 7", "None"),
+    ]
+
+
+@pytest.mark.parametrize(("batch", "ends"), [(1, (4, 0)), (2, (4, 0)), (3, (7, 0)), (4, (9, 2)), (5, (9, 2))])
+def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_going(
+    batch: int, ends: tuple[int, int]
+) -> None:
+    """Of a partition that begins with batch 3 nothing was written before."""
+    counts = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gaps", "dropped", "quarantined")
+    place = {"topic_id": "id", "topic": "t", "partition": 0, "suspended_from": 0, "holes": []}
+    read = {"generation": 1, "batch": 3, "start": 4, "until": 7}
+    row = msgspec.convert(place | read | dict.fromkeys(counts, 0), LedgerRange)
+    later = msgspec.structs.replace(row, batch=4, start=7, until=9, rows_emitted=2)
+    assert LedgerChain(row.place, [row, later]).end_of(batch) == ends
 
 
 def resumed_without_its_session(feed: Feed, runs: LocalRuns, *values: bytes) -> str:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 COMMIT_HOUR: Final = "commit_hour"
 """The partition column, "YYYY-MM-DDTHH" in UTC. It stands in the path of a file, not in the file."""
 
+ABSENT_UP_TO: Final = "lockstep.absent_up_to_batch"
+"""In the metadata of a column that was added: the last batch before it. Files of that batch and of earlier ones do not
+have the column; what a compaction made of them holds null there, and only this tells it from a value that was lost."""
+
 IDENTITY: Final = ("_topic_id", "_partition", "_emit_offset", "_row")
 """The columns that identify a row and give its order, everywhere."""
 

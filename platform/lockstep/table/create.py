@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
@@ -15,7 +15,7 @@ from lockstep.table import delta_log, ledger, quarantine
 from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
 from lockstep.table.delta_log import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema_evolution import NO_HOOKS, Growth, evolve_side_table
+from lockstep.table.schema_evolution import NO_HOOKS, evolve_side_table, mark_added
 
 PROPERTIES = {
     "delta.appendOnly": "true",
@@ -109,10 +109,10 @@ def evolve_tables(
         TableError: The table cannot grow to the schema.
         Fenced: Another writer has claimed it meanwhile.
     """
-    output.base()
+    batch = output.base().head.batch
     found = output.growth(schema, defaulted)
-    if found.added:
-        output.commit(commit_schema(writer, lambda table, how: _add(table, found, how)))
+    if found.added:  # whatever the attempts lose to: nobody else commits a batch in the epoch of this writer
+        output.commit(commit_schema(writer, partial(_add, mark_added(found.added, batch))))
     for name in found.loosened:
         output.commit(commit_schema(writer, partial(_loosen, name)))
     evolve_side_table(folders.ledger, ledger.SCHEMA)
@@ -122,8 +122,8 @@ def evolve_tables(
     return str(found)
 
 
-def _add(table: DeltaTable, found: Growth, how: CommitProperties) -> None:
-    table.alter.add_columns(list(found.added), commit_properties=how, post_commithook_properties=NO_HOOKS)
+def _add(added: list[Field], table: DeltaTable, how: CommitProperties) -> None:
+    table.alter.add_columns(added, commit_properties=how, post_commithook_properties=NO_HOOKS)
 
 
 def _loosen(name: str, table: DeltaTable, how: CommitProperties) -> None:

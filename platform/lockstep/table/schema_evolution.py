@@ -6,6 +6,7 @@ Dropping, renaming, narrowing and retyping are refused: old files would lie abou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.model.table_schema import to_delta
+from lockstep.model.table_schema import ABSENT_UP_TO, to_delta
 from lockstep.table import delta_log
 from lockstep.table.foreign_commits import refuse_foreign
 
@@ -65,6 +66,11 @@ def find_schema_changes(table: DeltaTable, wanted: pa.Schema, *, defaulted: froz
     added = [Field(name, field.type, nullable=True) for name, field in asked.items() if name not in held]
     loosened = [name for name, field in asked.items() if name in held and field.nullable and not held[name].nullable]
     return Growth(tuple(added), tuple(loosened))
+
+
+def mark_added(added: Iterable[Field], batch: int) -> list[Field]:
+    """Columns to add, with the last batch before them."""
+    return [Field(each.name, each.type, nullable=True, metadata={ABSENT_UP_TO: batch}) for each in added]
 
 
 def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:

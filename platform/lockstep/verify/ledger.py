@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
+from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.state.changelog import SegmentRef
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -25,6 +26,8 @@ from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
 Key = tuple[str, int]
 """(topic id, partition)."""
+RowPosition = tuple[int, int]
+"""Emit offset and row number of a row."""
 EXPIRED = "expired"
 
 
@@ -173,6 +176,11 @@ class LedgerChain(msgspec.Struct):
         """First offset not committed."""
         return self.ranges[-1].until
 
+    def end_of(self, batch: int) -> RowPosition:
+        """Where the rows of later batches begin; those of a timer lie where the range ends that it ended."""
+        last = max((row for row in self.ranges if row.batch <= batch), key=lambda row: row.batch, default=None)
+        return (self.start, 0) if last is None else (last.until, last.rows_emitted)
+
 
 def make_chains(rows: Iterable[LedgerRange], violations: Violations) -> dict[Key, LedgerChain]:
     """Ranges by partition; checks that each begins where the one before ended."""
@@ -274,6 +282,7 @@ class StoredTables(msgspec.Struct):
         version: Version of the output table.
         head: Its head; the proof ends at the head's batch.
         data_files: Live files of the output table.
+        absent: Columns that were added to it, each with the last batch before it.
         ledger: Ledger rows up to the head, without those of generations that were rewound.
         quarantine: Quarantine rows, likewise.
         late: Rows of the late table, likewise.
@@ -284,6 +293,7 @@ class StoredTables(msgspec.Struct):
     version: int
     head: Head
     data_files: list[StoredFile]
+    absent: dict[str, int]
     ledger: list[LedgerRange]
     quarantine: list[Row]
     late: list[Row]
@@ -304,7 +314,8 @@ def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
     """
     try:
         base = OutputLog(folders.table).base()  # 1
-        data_files = list(_live(DeltaTable(folders.table, version=base.version)).values())
+        table = DeltaTable(folders.table, version=base.version)
+        data_files = list(_live(table).values())
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
         late = _side(folders.late) if delta_log.has_log(folders.late) else None
         named = _named(folders.table, base.version)  # 3
@@ -326,6 +337,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
         version=base.version,
         head=head,
         data_files=data_files,
+        absent=_absent(table),
         ledger=[_range(row) for row in _valid(ledger, head)],
         quarantine=list(_valid(kept, head)),
         late=list(_valid(too_late, head)),
@@ -337,6 +349,11 @@ def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
 def _live(table: DeltaTable) -> dict[str, StoredFile]:
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return {a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0) for a in actions}
+
+
+def _absent(table: DeltaTable) -> dict[str, int]:
+    notes = {field.name: field.metadata.get(ABSENT_UP_TO) for field in table.schema().fields}
+    return {name: int(batch) for name, batch in notes.items() if batch is not None}
 
 
 def _side(folder: Path) -> SideTable:

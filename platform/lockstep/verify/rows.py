@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockstep.model.table_schema import make_row_schema
-from lockstep.verify.ledger import Key, StoredFile
+from lockstep.verify.ledger import Key, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
 
@@ -102,7 +102,9 @@ class TableRows:
         if _is_ordered(slices):
             return RowCursor(batches)
         order: Any = [(name, "ascending") for name in ORDER_COLUMNS]
-        return RowCursor(iter(pa.Table.from_batches(batches).sort_by(order).combine_chunks().to_batches()))
+        # Where a column was added later, some of them do not have it.
+        rows = pa.concat_tables([pa.Table.from_batches([each]) for each in batches], promote_options="default")
+        return RowCursor(iter(rows.sort_by(order).combine_chunks().to_batches()))
 
     def __enter__(self) -> Self:
         return self
@@ -211,6 +213,7 @@ def _name_disorder(place: ViolationPlace, positions: list[tuple[int, int]], viol
 
 
 CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+NONE_ADDED: Mapping[str, RowPosition] = {}
 NOT_COMPARED = ("commit_hour",)
 """Outside of row equality: a batch that was planned again may lie in another hour."""
 
@@ -279,8 +282,18 @@ class RowComparison:
         compared: How many rows of the table were compared.
     """
 
-    def __init__(self, place: ViolationPlace, violations: Violations) -> None:
-        self._place, self._violations = place, violations
+    def __init__(
+        self, place: ViolationPlace, violations: Violations, absent: Mapping[str, RowPosition] = NONE_ADDED
+    ) -> None:
+        """Begin a comparison.
+
+        Args:
+            place: The partition.
+            violations: Where differences are noted.
+            absent: Columns that were added to the table, each with the first row that has it: the rows before hold no
+                value in it, and null where a compaction has put them beside rows that do.
+        """
+        self._place, self._violations, self._absent = place, violations, absent
         self.compared = 0
 
     def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
@@ -309,11 +322,20 @@ class RowComparison:
     def _column_alike(self, emitted: Emitted, batch: pa.RecordBatch, name: str, at: int, until: int) -> bool:
         if name in NOT_COMPARED:
             return True
-        values = self._values(emitted, name, at, until)
+        first = self._first_of(name, batch)
+        if batch[name].slice(0, first).null_count < first:
+            return False
+        values = self._values(emitted, name, at + first, until)
         try:
-            return bool(pa.array(values, batch.schema.field(name).type).equals(batch[name]))
+            return bool(pa.array(values, batch.schema.field(name).type).equals(batch[name].slice(first)))
         except CONVERSION_ERRORS:
             return False
+
+    def _first_of(self, name: str, batch: pa.RecordBatch) -> int:
+        """The first row of a batch that was written when its table had a column."""
+        if name not in self._absent:
+            return 0
+        return bisect_left(range(batch.num_rows), self._absent[name], key=lambda at: _position(batch, at))
 
     def _values(self, emitted: Emitted, name: str, at: int, until: int) -> list[Any]:
         if name in emitted.proof:
@@ -357,11 +379,15 @@ class RowComparison:
             kind = ViolationKind.QUARANTINE_AND_ROWS if kept.holds(offset) else ViolationKind.ROW_EXTRA
             self._violations.add(kind, self._place, offset, f"no row {row}", f"session {found.get('_session')!r}")
         else:
-            # A file from before a column was added does not have it.
-            wrong = [name for name in expected if name in found and not _equal(expected[name], found[name])]
+            held = [name for name in expected if name in found and not self._is_absent(name, identity, found)]
+            wrong = [name for name in held if not _equal(expected[name], found[name])]
             for name in wrong[:1]:
                 wanted, actual = f"row {row}: {name} = {expected[name]!r}", repr(found[name])
                 self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
+
+    def _is_absent(self, name: str, identity: RowPosition, found: Mapping[str, Any]) -> bool:
+        """Whether a row was written before a column was added."""
+        return found[name] is None and name in self._absent and identity < self._absent[name]
 
 
 _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})
@@ -409,6 +435,10 @@ def _unfit(row: msgspec.Struct, row_type: type[msgspec.Struct], kinds: Mapping[s
     except (*CONVERSION_ERRORS, msgspec.MsgspecError):
         return True
     return False
+
+
+def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
+    return batch["_emit_offset"][at].as_py(), batch["_row"][at].as_py()
 
 
 def _as_read(value: Any, kind: pa.DataType) -> Any:

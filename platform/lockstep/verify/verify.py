@@ -274,7 +274,7 @@ class _Proving:
         functions: Declared,
     ) -> None:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
-        self._integrity = stream.integrity
+        self._integrity, self._absent = stream.integrity, stored.absent
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
         self.work = PartitionWork()
@@ -367,7 +367,9 @@ class _Proving:
             folding=Replay(self._declared, rules, moment, chain.place, aside),
             aside=aside,
             cursor=self._rows.cursor(key),
-            rows=RowComparison(chain.place, self._violations),
+            rows=RowComparison(
+                chain.place, self._violations, {name: chain.end_of(batch) for name, batch in self._absent.items()}
+            ),
             stored=StoredState(self._folders.state, self._declared, self._violations),
         )
 
