@@ -1,1 +1,1 @@
-"""The ordered batch: planned purely, run as one Spark job, committed by the driver loop."""
+"""The batch engine: pure planning, one Spark job per batch, one commit by the driver loop."""

@@ -1,4 +1,4 @@
-"""What travels between driver and executor: JobSpec, TaskSpec, TaskResult, Position, PlannedRange."""
+"""Messages between driver and executor: JobSpec, TaskSpec, TaskResult, Position, PlannedRange."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lockstep.table.parquet import DataFile
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a partition before a batch.
+    """State of a partition before a batch.
 
     Attributes:
         topic: Name of the topic.
-        topic_id: Id of this life of the topic.
+        topic_id: Id of the topic; a re-created topic has another one.
         partition: Partition number.
         next_offset: First offset not yet committed.
         leader_epoch: Leader epoch of the last record read.
-        state: The section that holds the newest change of its state; None while it has none.
+        state: Section with the newest state change; None without state.
         suspended_from: Sessions that began before this offset are suspended until their next snapshot.
-        watermark_us: Event time that the partition has come to; None while it has seen none.
-        rows_emitted: Rows that timers emitted at `next_offset` already, while nothing had come.
+        watermark_us: Watermark of the partition; None before its first event time.
+        rows_emitted: Rows that timers already emitted at `next_offset`, while no message arrived.
         is_only: The topic has no other partition.
-        suspended_sessions: Those that an operator skips until their next snapshot.
-        catching_up: The log was cut below this position, and an operator accepted that: what is appended below it
-            is passed over.
+        suspended_sessions: Sessions that an operator skips until their next snapshot.
+        catching_up: The log was truncated below this position and an operator accepted it: records appended below the
+            position are skipped.
     """
 
     topic: str
@@ -55,12 +55,12 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batches before have shown of each partition; empty at the start of a run.
+    """Measurements of each partition from earlier batches; empty at the start of a run.
 
     Attributes:
         seconds_a_message: CPU seconds a message.
         bytes_a_message: Bytes of Parquet a message.
-        bins_before: Bin in the batch before.
+        bins_before: Bin in the previous batch.
     """
 
     seconds_a_message: Mapping[Key, float] = {}
@@ -69,15 +69,15 @@ class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRange(msgspec.Struct, frozen=True):
-    """One partition's part of the batch: an upper bound; a task may end it early.
+    """One partition's range of the batch: an upper bound; a task may end it early.
 
     Attributes:
-        position: Where it begins.
+        position: Start of the range.
         until: First offset after it.
-        watermark_us: Event time to which a partition without messages moves on; None for one with messages.
-        killing: Offsets in it that ended their worker each time; they are handled as undecodable.
-        leader_epoch: Of the partition's leader when it was planned.
-        single_batches: It is read one record batch a fetch, because jobs with it have failed.
+        watermark_us: Watermark to which a partition without messages advances; None for one with messages.
+        killing: Offsets whose worker died on every attempt; treated as undecodable.
+        leader_epoch: Leader epoch of the partition at planning.
+        single_batches: Fetches return one record batch each, because jobs with this range have failed.
     """
 
     position: Position
@@ -94,7 +94,7 @@ class PlannedRange(msgspec.Struct, frozen=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks of a run share.
+    """Settings that all tasks of a run share.
 
     Attributes:
         stream: The declaration, pickled by name.
@@ -103,8 +103,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         quarantine: Folder of the quarantine.
         late: Folder of the late table.
         state: Folder of the durable state files.
-        hot: Folder on the executor for the hot copy of state.
-        registry: The installation's schema registry, where it has one.
+        hot: Folder on the executor for the local store.
+        registry: The installation's schema registry, if any.
     """
 
     stream: bytes
@@ -129,22 +129,22 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct):
-    """Messages of a range by what became of them; they add up to `messages` and `released`.
+    """Messages of a range by outcome; they add up to `messages` and `released`.
 
     Attributes:
         messages: Read.
         with_rows: Accepted, gave rows.
         without_rows: Accepted, gave none.
         skipped: Of kind SKIP.
-        dropped: Neither applied nor kept: repeated, late, or undecodable under NoIntegrity.
-        quarantined: Kept in quarantine, not applied.
-        repeats: Noticed as repeated or going back, accepted or dropped.
-        gaps: Noticed as following a gap: accepted, or in quarantine where it suspends its session.
+        dropped: Neither applied nor stored: duplicate, late, or undecodable under NoIntegrity.
+        quarantined: Written to quarantine, not applied.
+        repeats: Found to be duplicates or out of order, accepted or dropped.
+        gaps: Found to follow a gap: accepted, or quarantined where a gap suspends the session.
         refused: Of the quarantined: undecodable, or the transform raised.
-        late: Kept in the late table, not applied.
-        buffered: Held back, for a later range to apply.
-        released: Held back by an earlier range, and no longer: they are counted under what became of them, too.
-        timer_rows: Times that a timer, or the end of a silent session, emitted rows.
+        late: Written to the late table, not applied.
+        buffered: Kept in state for a later range to apply.
+        released: Buffered by an earlier range and released in this one; also counted under their outcome.
+        timer_rows: Times that a timer, or the end of an idle session, emitted rows.
     """
 
     messages: int = 0
@@ -163,18 +163,18 @@ class Counts(msgspec.Struct):
 
     @property
     def accounted(self) -> int:
-        """Messages of this range of which it is known what became of them."""
+        """Messages of this range with a known outcome."""
         became = self.with_rows + self.without_rows + self.skipped + self.dropped + self.quarantined
         return became + self.late + self.buffered - self.released
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """Messages of a session that are lost, as the declaration accepts (`Suspend(accept_loss=True)`).
+    """Lost messages of a session, as the declaration accepts (`Suspend(accept_loss=True)`).
 
     Attributes:
         session: The session.
-        start: The first offset at which one was lost.
-        until: Offset of the snapshot that began the session anew.
+        start: Offset of the first lost message.
+        until: Offset of the snapshot that restarted the session.
     """
 
     session: str
@@ -183,30 +183,30 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
 
 
 class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task did with one range.
+    """Result of a task for one range.
 
     Attributes:
         range: The range as planned.
         until: First offset not processed; the planned one, or earlier.
-        counts: Messages by what became of them.
+        counts: Messages by outcome.
         rows: Rows written.
-        holes: Offsets without messages, each with its cause.
+        holes: Offsets without messages, with causes.
         leader_epoch: Leader epoch of the last record.
         first_event_time_us: Smallest event time.
         last_event_time_us: Largest event time.
         newest_timestamp_ms: Kafka's timestamp of the last record.
-        state: The section of its newest state change.
-        state_bytes: Bytes written for its state.
-        cpu_seconds: CPU time of fold and state, its share of the reading left out.
+        state: Section of the newest state change.
+        state_bytes: Bytes of state written.
+        cpu_seconds: CPU time of fold and state, without the range's share of reading.
         suspended_from: Sessions that began before this offset are suspended.
-        watermark_us: Event time that the partition has come to.
+        watermark_us: Watermark of the partition.
         rows_emitted: Rows that timers emitted at `until`.
-        opened: Digests of the sessions that began in the range and did not end, where the topic has more partitions.
-        closed: Digests of those that ended.
+        opened: Digests of sessions that began in the range and did not end, where the topic has more partitions.
+        closed: Digests of sessions that ended in the range.
         accepted: Losses that the declaration accepts.
-        suspended_sessions: Those that an operator skips, and that no snapshot has begun anew yet.
-        finding: The violation at `until`, where the range stopped for one.
-        trouble: Why the range ended early without a violation.
+        suspended_sessions: Sessions that an operator skips and that no snapshot has restarted yet.
+        finding: The violation at `until` that stopped the range, if any.
+        trouble: Reason for an early end without a violation.
     """
 
     range: PlannedRange
@@ -233,7 +233,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, tag=True):
-    """What a task did: its ranges and the files it wrote, synced and named by nobody yet."""
+    """Result of a task: its ranges and the files it wrote, synced and not yet referenced by a commit."""
 
     ranges: tuple[RangeResult, ...]
     files: tuple[DataFile, ...]
@@ -243,17 +243,17 @@ class TaskResult(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskFailure(msgspec.Struct, frozen=True, tag=True):
-    """A task ended before its bin did, of what lockstep has a name for. Nothing was written that counts.
+    """A task failed with an error of lockstep. Nothing that it wrote counts.
 
     Attributes:
-        error: The LockstepError, pickled: the driver raises it as it was, while Spark would only give its text.
+        error: The pickled LockstepError: the driver raises it unchanged, while Spark would only pass its text on.
     """
 
     error: bytes
 
 
 def to_event_time(microseconds: int | None) -> datetime | None:
-    """Microseconds since 1970 as a time; None stays None, and so does what no calendar holds."""
+    """Microseconds since 1970 as a datetime; None for None and for values outside of the calendar."""
     if microseconds is None:
         return None
     try:

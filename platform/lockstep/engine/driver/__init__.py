@@ -1,1 +1,1 @@
-"""What runs on the driver."""
+"""The part of the engine that runs on the driver."""

@@ -1,7 +1,7 @@
-"""Stuck transactions, retention headroom; pure.
+"""Alarms for stuck transactions and retention headroom; pure.
 
-Nothing is lost, and nothing looks wrong but the lag: without an alarm a stream that waits for a producer which died
-in a transaction looks like one that is slow.
+A stuck transaction loses no data and only shows as lag: without an alarm, a stream that waits for a producer which
+died in a transaction looks like a slow one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.model.finding import Key
 
 STALL_SECONDS_MIN, STALL_TRIGGERS = 60.0, 3
-"""Transactions of a minute are usual (the client's own limit is one); in shorter ones nothing is to be seen."""
+"""Transactions of a minute are common (it is the client's own limit); shorter ones raise no alarm."""
 
 
 class StuckTransaction(msgspec.Struct, frozen=True):
-    """A partition whose stable end stands still below its high watermark.
+    """A partition whose last stable offset stays below its high watermark.
 
     Attributes:
-        topic: Its topic.
-        partition: Its number.
-        stable_end: Where reading ends.
-        high_watermark: Where the log ends.
-        seconds: For how long the stable end has stood there, as far as this run has seen.
+        topic: Topic name.
+        partition: Partition number.
+        stable_end: Last stable offset.
+        high_watermark: High watermark.
+        seconds: Time that the last stable offset has not moved, as observed by this run.
     """
 
     topic: str
@@ -38,7 +38,7 @@ class StuckTransaction(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What makes it another stall than one before: topic, partition and stable end."""
+        """Identity of a stall: topic, partition and last stable offset."""
         return self.topic, self.partition, self.stable_end
 
     def __str__(self) -> str:
@@ -49,28 +49,28 @@ class StuckTransaction(msgspec.Struct, frozen=True):
 
 
 def compute_stuck_patience_seconds(trigger: Trigger) -> float:
-    """How long a stable end may stand still."""
+    """How long a last stable offset may stay unchanged."""
     pace = trigger.seconds if isinstance(trigger, Every) else IDLE_SECONDS
     return max(STALL_SECONDS_MIN, STALL_TRIGGERS * pace)
 
 
 class LastStableOffsets(msgspec.Struct, frozen=True):
-    """Since when stable ends stand where they are, by a monotonic clock.
+    """Times since when last stable offsets have not moved, by a monotonic clock.
 
     Attributes:
-        since: By partition, of those below their high watermark: the stable end, and when it was first seen there.
+        since: By partition below its high watermark: the last stable offset, and when it was first observed.
     """
 
     since: dict[Key, tuple[int, float]] = {}
 
     def looked(self, view: ClusterView, clock: float) -> LastStableOffsets:
-        """After another look at Kafka. A partition that does not answer keeps what was known of it."""
+        """Update from a new cluster view. A partition that does not answer keeps its entry."""
         seen = {key: self._since(key, ends, clock) for _, key, ends in _partitions(view)}
         unseen = {key: known for key, known in self.since.items() if key not in view.ends}
         return LastStableOffsets(unseen | {key: since for key, since in seen.items() if since is not None})
 
     def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[StuckTransaction, ...]:
-        """Those that have stood still for longer than that, in the order of topics."""
+        """Stalls longer than the given time, ordered by topic."""
         return tuple(
             StuckTransaction(topic.name, key[1], ends.stable_end, ends.high_watermark, clock - self.since[key][1])
             for topic, key, ends in _partitions(view)
@@ -94,17 +94,17 @@ def _partitions(view: ClusterView) -> Iterator[tuple[Topic, Key, PartitionOffset
 def compute_headroom_seconds(
     positions: Mapping[Key, int], newest_committed_ms: Mapping[Key, int], view: ClusterView, now_ms: int
 ) -> float | None:
-    """The time of the partition that has least; None where no topic's retention is limited in time.
+    """The smallest retention headroom of all partitions; None where no topic's retention is limited in time.
 
-    A partition that is all read has its whole retention: a message that comes now is kept for so long. Of one that
-    is behind, the oldest unread message is no older than the newest committed one, so the figure errs on the safe
-    side. A partition of which nothing was ever committed is left out, as its messages' age is not known before they
-    are read; so is `retention.bytes`, which removes by size and at no foreseeable time.
+    A partition without lag has its whole retention: a message that arrives now is kept that long. In a partition
+    with lag, the oldest unread message is no older than the newest committed one, so the figure is a lower bound.
+    A partition without any commit is left out, because the age of its messages is unknown before they are read;
+    so is `retention.bytes`, which deletes by size and at no foreseeable time.
 
     Args:
         positions: Next offset to read.
         newest_committed_ms: Timestamp of the newest committed message, in ms since 1970 UTC.
-        view: The cluster now.
+        view: Current cluster view.
         now_ms: The time now, in ms since 1970 UTC.
     """
     left: list[float] = []

@@ -12,12 +12,12 @@ from lockstep.model.finding import Finding
 
 
 def has_messages(bins: Sequence[TaskResult]) -> bool:
-    """Whether a batch read anything: one that did not says nothing of a burst."""
+    """Whether a batch read anything: an empty batch is no evidence about a burst."""
     return any(item.counts.messages for group in bins for item in group.ranges)
 
 
 def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding | None:
-    """What halts the stream when too large a share of a batch could not be decoded or applied.
+    """The violation of a batch in which too large a share could not be decoded or applied; None without one.
 
     Messages of suspended sessions do not count: they follow one cause, which was counted.
     """
@@ -36,25 +36,25 @@ def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding
         until=worst.next_offset,
         expected=f"at most {limits.quarantine_share:.0%} of a batch refused",
         found=f"{refused} of {messages} messages",
-        detail="mend decoder or transform, or accept this one burst; nothing was read past",
+        detail="fix decoder or transform, or accept this one burst; nothing was read past",
     )
 
 
 HOMES_MAX = 1_000_000
-"""Sessions remembered, some 150 bytes each; the oldest are forgotten first."""
+"""Number of sessions remembered, some 150 bytes each; the oldest are forgotten first."""
 
 
 class SessionPartitions:
     """The sessions that began in this run, in topics of more than one partition.
 
-    A session that began before the run is not known here: its second life is seen by `lockstep verify`.
+    A session that began before the run is unknown here: `lockstep verify` finds its second partition.
     """
 
     def __init__(self) -> None:
         self._partition_of: dict[tuple[str, bytes], int] = {}
 
     def moved(self, bins: Sequence[TaskResult], integrity: IntegrityClass) -> tuple[Finding, ...]:
-        """Sessions that a batch begins in another partition than they are known in; else remember its own."""
+        """Sessions that a batch begins in another partition than before; without any, remember those of the batch."""
         if integrity.answer(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
         ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
@@ -64,7 +64,7 @@ class SessionPartitions:
         return tuple(found)
 
     def forget(self, topic_id: str) -> None:
-        """A topic has grown, and its sessions may move."""
+        """Forget a topic's sessions: it has grown, and they may change partitions."""
         self._partition_of = {key: home for key, home in self._partition_of.items() if key[0] != topic_id}
 
     def _home_elsewhere(self, item: RangeResult) -> int | None:
@@ -87,5 +87,5 @@ def _finding(item: RangeResult, home: int) -> Finding:
         until=item.until,
         expected=f"each session in one partition; one began in partition {home}",
         found=f"it begins in partition {position.partition} as well",
-        detail="mend the producer's partitioner, then read the topic's sessions from their next snapshots",
+        detail="fix the producer's partitioner, then read the topic's sessions from their next snapshots",
     )

@@ -17,23 +17,23 @@ from lockstep.model.finding import Finding, Key
 LOG = logging.getLogger("lockstep")
 
 CONFIRM_LOOKS, CONFIRM_SECONDS = 3, 30.0
-"""One odd answer of a broker may be stale metadata. A halt is for ever, so it takes three looks."""
+"""A single odd response may be stale metadata, while a halt is permanent: three reads must agree."""
 MOVE_SECONDS = 1.0
-"""So long the three looks take before a position is moved, or a topic left out, under a class that goes on: what is
-really gone stays gone, and a stream that races with retention must not wait half a minute each time."""
+"""Duration of the three reads before a position is moved or a topic left out, under a class that continues:
+deleted data stays deleted, and a stream that races with retention must not wait half a minute each time."""
 FRESH_SECONDS = 0.2
-"""A plan made of an older view would leave what came meanwhile to the batch after: one trigger later."""
+"""With a plan from an older view, messages that arrived since would wait for the next trigger."""
 APPEAR_SECONDS = 5.0
-"""How soon a run that adopts topics sees one that has appeared; the list of all topics is the largest answer."""
+"""Interval at which a run that adopts topics looks for new ones; the list of all topics is the largest response."""
 PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
-"""Bounces of a broker take a minute; a run that waits costs nothing, one that ends must be restarted."""
+"""A broker restart takes a minute; a waiting run costs nothing, an ended one must be restarted."""
 
 
 class ClusterMonitor:
-    """The run's view of Kafka. The set of topics is fixed, unless the run looks for those that appear."""
+    """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics."""
 
-    def __init__(self, hands: RunContext, known_topics: frozenset[str]) -> None:
-        self._hands = hands
+    def __init__(self, context: RunContext, known_topics: frozenset[str]) -> None:
+        self._context = context
         self._names, self._looked_at, self._listed_at = known_topics, 0.0, time.monotonic()
         self._held: dict[Key, int] = {}
         self.view = self._first_look()
@@ -41,11 +41,11 @@ class ClusterMonitor:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the view is of this moment, as far as a plan cares."""
+        """Whether the view is recent enough for a plan."""
         return time.monotonic() - self._looked_at < FRESH_SECONDS
 
     def look(self) -> ClusterView:
-        """Ask Kafka anew.
+        """Read the cluster again.
 
         Raises:
             KafkaError: No answer for two minutes.
@@ -54,27 +54,27 @@ class ClusterMonitor:
         return self.view
 
     def look_for_new(self) -> None:
-        """Have topics of the stream in the view that have appeared since; asked by cadence."""
+        """Add topics of the stream that have appeared since to the view; checked at an interval."""
         if time.monotonic() - self._listed_at < APPEAR_SECONDS:
             return
         self._listed_at = time.monotonic()
         try:
-            new = self._hands.stream.topics.select(self._hands.discovery.topic_names()) - self._names
+            new = self._context.stream.topics.select(self._context.discovery.topic_names()) - self._names
         except KafkaError:
-            return  # the look before the batch says so, and waits
+            return  # the read before the batch reports it, and waits
         if new:
             self._names |= new
             self.view = merge_views(self._patiently(), self._patiently())
 
     def compare(self, known: Mapping[Key, KnownPosition]) -> frozenset[Key]:
-        """Have logs compared whose leader changed since they were read; which are not known to hold what was read.
+        """Compare logs whose leader changed since they were read; gives those not known to hold the same records.
 
-        One of which no answer came counts as not readable now: it is asked about again with the next look.
+        A partition without an answer counts as not readable now: the next read asks about it again.
         """
         asked = need_epoch_check(known, self.view, self._held)
         if not asked:
             return frozenset()
-        answer = self._hands.discovery.compared(asked)
+        answer = self._context.discovery.compared(asked)
         ends = self.view.ends
         self._held |= {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
         doubted = asked.keys() - answer.holding
@@ -84,20 +84,20 @@ class ClusterMonitor:
         return frozenset(doubted)
 
     def confirmed(self, known: Mapping[Key, KnownPosition], *, for_ever: bool) -> tuple[Finding, ...]:
-        """What is wrong with the view, as far as every further look shows it too; as the last one shows it.
+        """Findings of the audit that every further read confirms, as of the last read.
 
-        Of a log start that differs from look to look the lowest counts: no offset is passed over that one look showed.
+        Of differing log starts the lowest counts: no offset is skipped that one read showed.
 
         Args:
             known: Partitions of the subscribed topics.
-            for_ever: Whether the stream would halt by it.
+            for_ever: Whether the stream would halt with them.
         """
         findings, seconds = audit_positions(known, self.view), CONFIRM_SECONDS if for_ever else MOVE_SECONDS
         for _ in range(CONFIRM_LOOKS - 1):
             if not findings:
                 break
             LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
-            if self._hands.stop.wait(seconds / (CONFIRM_LOOKS - 1)):
+            if self._context.stop.wait(seconds / (CONFIRM_LOOKS - 1)):
                 return ()
             self.view = with_lowest_starts(self.view, self._patiently())
             self.compare(known)
@@ -106,10 +106,10 @@ class ClusterMonitor:
         return findings
 
     def _first_look(self) -> ClusterView:
-        """What the run reads, and from where: two looks agree, and a topic is left out only if no look shows it."""
+        """Topics and positions at the start: two reads must agree, and a topic is left out only if no read shows it."""
         view = self._patiently(adding_new=True)
         for _ in range(CONFIRM_LOOKS - 1):
-            if self._lacks(view) and self._hands.stop.wait(MOVE_SECONDS / (CONFIRM_LOOKS - 1)):
+            if self._lacks(view) and self._context.stop.wait(MOVE_SECONDS / (CONFIRM_LOOKS - 1)):
                 break
             before, view = view, merge_views(view, self._patiently())
             if not self._lacks(view) and not find_recreated_topics(before, view.topics):
@@ -117,7 +117,7 @@ class ClusterMonitor:
         return view
 
     def _lacks(self, view: ClusterView) -> bool:
-        """Whether a topic is not there, or a partition has no leader."""
+        """Whether a topic is missing, or a partition has no leader."""
         silent = any((t.topic_id, n) not in view.ends for t in view.topics.values() for n in range(t.partitions))
         return silent or not self._names <= view.topics.keys()
 
@@ -127,13 +127,13 @@ class ClusterMonitor:
             try:
                 return self._ask(adding_new=adding_new)
             except KafkaError as error:
-                if time.monotonic() > deadline or self._hands.stop.is_set():
+                if time.monotonic() > deadline or self._context.stop.is_set():
                     raise
                 LOG.warning("%s; trying again", error.problem)
-                self._hands.stop.wait(RETRY_SECONDS)
+                self._context.stop.wait(RETRY_SECONDS)
 
     def _ask(self, *, adding_new: bool) -> ClusterView:
-        discovery, topics = self._hands.discovery, self._hands.stream.topics
+        discovery, topics = self._context.discovery, self._context.stream.topics
         if adding_new:
             self._names |= topics.select(discovery.topic_names())
         self._looked_at = time.monotonic()
@@ -141,7 +141,7 @@ class ClusterMonitor:
 
 
 def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
-    """The newer of two views, with the lower log start of each partition of which both show one."""
+    """The newer of two views, with the lower log start of each partition that both show."""
     ends = {
         key: msgspec.structs.replace(each, start=min(each.start, before.ends[key].start))
         if key in before.ends
@@ -152,7 +152,7 @@ def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
 
 
 def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
-    """What one of two views shows; the newer one of what both show, but the lower log starts."""
+    """The newer of two views, restricted to what both show, with the lower log starts."""
     topics = before.topics | view.topics
     ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
     return msgspec.structs.replace(

@@ -30,23 +30,23 @@ from lockstep.table.parquet import DataFile
 LOG = logging.getLogger("lockstep")
 
 FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
-"""Whoever needs positions reads the ledger back to the newest full set: at most so much."""
+"""Readers of positions read the ledger back to the newest full set; this bounds how far."""
 
 
 class CompletedBatch(msgspec.Struct, frozen=True):
-    """What a batch comes to, ready to commit.
+    """Contents of a batch, ready to commit.
 
     Attributes:
         number: Number of the batch.
-        commit_hour: The hour fixed when it was planned.
+        commit_hour: The hour fixed at planning.
         files: Data files of all bins, synced.
         quarantine: Files of the quarantine of all bins, synced.
         late: Files of the late table of all bins, synced.
-        findings: Evidence; not empty makes the commit the halt.
+        findings: Evidence; if not empty, the commit is a halt.
         batch_seconds: Wall time so far.
-        full: The ledger file is to hold the positions of all partitions.
-        planned_at_us: The time of the plan.
-        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
+        full: The ledger file must hold the positions of all partitions.
+        planned_at_us: Planning time.
+        accepts_burst: An operator accepted a quarantine burst that is not over yet.
     """
 
     number: int
@@ -62,12 +62,12 @@ class CompletedBatch(msgspec.Struct, frozen=True):
 
 
 class Committer:
-    """The one place of a run that writes to the log.
+    """The only writer of the run to the Delta log.
 
     Attributes:
         head: The head after the newest commit.
         first: Whether this run has committed no batch yet.
-        restart: Why this run began and what that cost, once its first batch is committed; afterwards None.
+        restart: Cause and cost of the run's start, set once its first batch is committed; afterwards None.
     """
 
     def __init__(self, folders: StreamFolders, claimed: WriterClaim, cause: str, helper: ThreadPoolExecutor) -> None:
@@ -83,15 +83,15 @@ class Committer:
     def commit(
         self, reached: CompletedBatch, rows_of: Callable[[BatchIdentity, bool], list[ledger.LedgerRow]]
     ) -> tuple[Committed, float]:
-        """Commit a batch; gives what landed, and the seconds that it took.
+        """Commit a batch; gives the new head and the seconds of the commit.
 
-        1. Wait until the side tables hold the batch before.
+        1. Wait until the side tables hold the previous batch.
         2. Write the ledger file: `rows_of(identity, full)` gives its rows.
-        3. Commit; the side tables follow under the next batch's fold.
+        3. Commit; the side tables follow during the next batch's fold.
 
         Raises:
             Fenced: A newer writer has claimed the table.
-            Replan: The hour of the batch was closed meanwhile.
+            Replan: The hour of the batch has been closed.
         """
         self.settle()  # 1
         began, now, full = time.monotonic(), ledger.read_clock(), reached.full or self._full_ledger_due()
@@ -127,14 +127,14 @@ class Committer:
         return landed, time.monotonic() - began
 
     def renew_head(self) -> None:
-        """Read the head again, after somebody else's harmless commit changed it."""
+        """Read the head again after a harmless commit of another process."""
         self.head = self._claimed.output.base().head
 
     def settle(self) -> None:
-        """A batch is committed only after the side tables hold the one before.
+        """Wait for the side tables: a batch is committed only after they hold the previous one.
 
         Raises:
-            Fenced: A newer writer has brought them further than this one knows.
+            Fenced: A newer writer has advanced them beyond this writer's batches.
         """
         if self._side is None:
             return
@@ -146,12 +146,12 @@ class Committer:
         self._side = None
 
     def _gap_seconds(self, now: datetime) -> float | None:
-        """From the last batch before this run to its first."""
+        """Seconds from the last batch of the previous run to the first of this one."""
         before = max((row.committed_at for row in self._claimed.known.values()), default=None)
         return None if before is None else max(0.0, (now - before).total_seconds())
 
     def _full_ledger_due(self) -> bool:
-        """A full set follows as many rows as it has itself: positions are read from twice as many at most."""
+        """A full set is due after as many rows as it has itself: readers of positions read twice as many at most."""
         if self.first or self._rows_since_full >= self._full_rows:
             return True
         aged = time.time() - self.head.full_ledger_at > FULL_LEDGER_SECONDS
@@ -174,7 +174,7 @@ class Committer:
 def _needed(
     folders: StreamFolders, reached: CompletedBatch, ledger_file: SideFile, rows: Iterable[ledger.LedgerRow]
 ) -> dict[Path, int]:
-    """What the commit refers to besides data files, with the least size of each."""
+    """Files that the commit references in addition to data files, with the minimum size of each."""
     needs = {folders.ledger / ledger_file.path: ledger_file.size}
     for folder, files in ((folders.quarantine, reached.quarantine), (folders.late, reached.late)):
         needs |= {folder / file.path: file.size for file in files}
@@ -188,18 +188,18 @@ def _needed(
 LOG = logging.getLogger("lockstep")
 
 PUBLISH_SECONDS = 10.0
-"""Lag tools look once a minute; a broker keeps each publication as a message."""
+"""Lag monitors poll once a minute; a broker stores each publication as a message."""
 
 
 class Publisher:
-    """Publishes positions now and then, on a thread of its own: it is a courtesy, and never holds up a batch."""
+    """Publishes positions at intervals on its own thread: best effort, never delays a batch."""
 
     def __init__(self, group: ConsumerGroup, courier: ThreadPoolExecutor) -> None:
         self._group, self._courier = group, courier
         self._published = time.monotonic() - PUBLISH_SECONDS
 
     def note(self, positions: Iterable[Position]) -> None:
-        """Publish, unless that was done a moment ago."""
+        """Publish, unless the last publication is recent."""
         if time.monotonic() - self._published >= PUBLISH_SECONDS:
             self.publish(positions)
 
@@ -209,14 +209,14 @@ class Publisher:
         self._courier.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
 
     def compare(self, positions: Iterable[Position]) -> None:
-        """Warn when Kafka knows that the stream had come further than its table says."""
+        """Warn when the group offsets in Kafka are ahead of the table."""
         self._courier.submit(self._compare, {(p.topic, p.partition): p.next_offset for p in positions})
 
     def _compare(self, offsets: dict[Place, int]) -> None:
         try:
             published = self._group.published(offsets)
         except KafkaError as error:
-            LOG.warning("nobody can tell whether this table is the newest of its stream: %s", error.problem)
+            LOG.warning("cannot check whether this table is the newest of its stream: %s", error.problem)
             return
         ahead = {place: offset - offsets[place] for place, offset in published.items() if offset > offsets[place]}
         if ahead:
@@ -238,10 +238,10 @@ class Publisher:
 def check_table_present(
     stream: AnyStream, folders: StreamFolders, discovery: ClusterAdmin, group: ConsumerGroup
 ) -> None:
-    """A mistyped table root must not read everything again, as if the stream were new.
+    """Refuse to read everything again as if the stream were new: the table root may be mistyped.
 
     Raises:
-        TableError: There is no table, but Kafka knows how far one had come.
+        TableError: There is no table, but the group in Kafka has offsets.
         KafkaError: Kafka does not answer.
     """
     if delta_log.has_log(folders.table):

@@ -1,4 +1,4 @@
-"""What a run is given to work with."""
+"""Dependencies of one run."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lockstep.table.layout import StreamFolders
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What a run is given to work with.
+    """Dependencies of one run: stream, settings, clients, stop signal.
 
     Attributes:
         stream: The declaration.
         trigger: The trigger in force: the stream's own, or the run's.
-        folders: Where the stream's tables lie.
-        discovery: Questions to Kafka.
-        group: Where positions are published.
+        folders: Folders of the stream's tables.
+        discovery: Client for cluster metadata.
+        group: Consumer group to which positions are published.
         runner: Runs the bins of a batch.
-        cores: Bins at most, asked before each batch: executors of a cluster come and go.
-        stop: Set by whoever wants the run to end at the next batch boundary.
+        cores: Maximum number of bins, read before each batch: executors of a cluster come and go.
+        stop: Set to end the run at the next batch boundary.
         report: Called after each committed batch.
-        cause: Why this run started, for the ledger.
-        adopts_topics: Topics that appear are read from the next batch on; else they are a new run's.
-        run_id: The run, for the liveness file of its epoch.
+        cause: Cause of this start, for the ledger.
+        adopts_topics: New topics are read from the next batch on; otherwise by a new run.
+        run_id: Id of the run, for the heartbeat file of its epoch.
     """
 
     stream: AnyStream

@@ -1,11 +1,11 @@
 """Heartbeat, handover and stop requests.
 
-A writer counts up in a file named after its epoch. A run counts up in a file named after the run, from its first step,
-long before it claims, to its end. Observers look for change with their own monotonic clock; no wall clock of another
-machine decides anything. Nothing here guards the table: the epoch in its log does. This only makes a change of
-writers quick and polite.
+A writer increments a counter in a file named after its epoch. A run increments one in a file named after the run,
+from its first step, long before it claims, to its end. Observers wait for changes with their own monotonic clock; no
+wall clock of another machine decides anything. Nothing here guards the table: the epoch in its log does. This only
+makes a change of writers quick and orderly.
 
-The file is named after the epoch it addresses, so that it can never stop a later run. It changes nothing by
+A request file is named after the epoch it addresses, so that it can never stop a later run. It changes nothing by
 itself: the desired state of a stream is in the head of its table.
 """
 
@@ -29,13 +29,13 @@ from lockstep.table.delta_log import Desired, Head
 COUNT_SECONDS = 0.4
 LOOK_SECONDS = 1.0
 LOOKS = 3
-"""A counter that stays the same over so many looks belongs to a writer that is gone."""
+"""A counter unchanged over so many looks belongs to a dead writer."""
 RUN_FILE = ".run.json"
-"""How the liveness file of a run ends, after its id. All other files here end in an epoch: <what>-<epoch>.json."""
+"""Suffix of a run's heartbeat file, after its id. All other files here end in an epoch: <what>-<epoch>.json."""
 
 
 class Phase(Enum):
-    """What a writer says of itself."""
+    """Phase of a writer."""
 
     WRITING = "writing"
     DRAINING = "draining"
@@ -43,13 +43,13 @@ class Phase(Enum):
 
 
 class HeartbeatRecord(msgspec.Struct, frozen=True):
-    """The content of a liveness file.
+    """Content of a writer's heartbeat file.
 
     Attributes:
         counter: Changes while the writer lives.
-        phase: What the writer says of itself.
-        never_ending: Whether the run goes on until somebody stops it.
-        run_id: The run that writes; Dagster's id of it where Dagster knows it.
+        phase: Phase of the writer.
+        never_ending: Whether the run goes on until it is stopped.
+        run_id: Id of the writing run; Dagster's id where Dagster launched it.
     """
 
     counter: int
@@ -59,12 +59,12 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process, so that an observer on the same machine can tell whether it is gone.
+    """Identity of a process, with which an observer on the same machine can see whether it has ended.
 
     Attributes:
         pid: Its process id.
-        started: When it was started, in clock ticks since the machine was; tells it from a later one of that pid.
-        place: The boot of the machine and the namespace in which the pid counts.
+        started: Start time in clock ticks since boot; distinguishes it from a later process with the same pid.
+        place: Boot id of the machine and pid namespace.
     """
 
     pid: int
@@ -73,11 +73,11 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 class RunPulse(msgspec.Struct, frozen=True):
-    """The content of a run's liveness file; removed when the run ends.
+    """Content of a run's heartbeat file; removed when the run ends.
 
     Attributes:
         counter: Changes while the run lives.
-        process: The process that works it; None where the system does not tell.
+        process: The process of the run; None where the system does not provide it.
     """
 
     counter: int
@@ -85,7 +85,7 @@ class RunPulse(msgspec.Struct, frozen=True):
 
 
 class Takeover(Enum):
-    """How a new writer found the old one; recorded as the cause of the restart."""
+    """How a new writer found the previous one; recorded as the cause of the restart."""
 
     FIRST = "first start"
     ENDED = "the run before had ended"
@@ -95,7 +95,7 @@ class Takeover(Enum):
 
 
 class _Counting:
-    """Calls a function with 1, 2, 3, ... every so often on a thread of its own, until closed."""
+    """Calls a function with 1, 2, 3, ... at an interval on its own thread, until closed."""
 
     def __init__(self, name: str, write: Callable[[int], None]) -> None:
         self._write, self._counter = write, 0
@@ -119,12 +119,12 @@ class _Counting:
 
     def _count(self) -> None:
         while not self._closing.wait(COUNT_SECONDS):
-            with suppress(OSError):  # a disk that is full for a moment: the next count says that this process lives
+            with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
                 self.once()
 
 
 class Heartbeat:
-    """Counts for one epoch on a thread of its own, until closed."""
+    """Heartbeat of one epoch on its own thread, until closed."""
 
     def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
         self._path, self._epoch, self._control = _liveness(control, epoch), epoch, control
@@ -139,16 +139,16 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The last word of a writer; a successor need not look three times."""
+        """Record the end of the writer; a successor need not wait for three looks."""
         self._counting.close()
         self._phase = Phase.ENDED
-        with suppress(OSError):  # must not hide what the run ends with
+        with suppress(OSError):  # must not hide the outcome of the run
             self._counting.once()
         _request(self._control, self._epoch).unlink(missing_ok=True)
         stop_request_path(self._control, self._epoch).unlink(missing_ok=True)
 
     def asked_to_hand_over(self) -> bool:
-        """Whether a successor asked this epoch to hand over. Answers it the first time."""
+        """Whether a successor asked this epoch to hand over. Acknowledges the first request."""
         if not _request(self._control, self._epoch).exists():
             return False
         if self._phase is Phase.WRITING:
@@ -164,12 +164,12 @@ class Heartbeat:
 
 @contextmanager
 def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
-    """Count for a run while the block lasts; a run that is killed leaves its file behind."""
+    """Heartbeat of a run while the block lasts; a killed run leaves its file behind."""
     path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
         f"run-{run_id[:8]}", lambda counter: publish_heartbeat(path, msgspec.json.encode(RunPulse(counter, process)))
     )
-    with suppress(OSError):  # the run itself says what ails the disk
+    with suppress(OSError):  # the run itself reports the disk error
         counting.once()
     counting.start()
     try:
@@ -181,7 +181,7 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
 
 
 def read_run_heartbeats(control: Path) -> dict[str, RunPulse]:
-    """The newest signs of life of all runs that have not ended, by run id; some may be dead."""
+    """The newest heartbeats of all runs that have not ended, by run id; some may be dead."""
     found: dict[str, RunPulse] = {}
     for path in control.glob(f"*{RUN_FILE}"):
         with suppress(FileNotFoundError, msgspec.DecodeError):
@@ -190,7 +190,7 @@ def read_run_heartbeats(control: Path) -> dict[str, RunPulse]:
 
 
 def is_run_counting(control: Path, run_id: str) -> bool:
-    """Look until the counter of a run changes, or has stayed the same long enough. Takes a second or three."""
+    """Poll until the counter of a run changes or counts as dead. Takes one to three seconds."""
     first = read_run_heartbeats(control).get(run_id)
     for _ in range(LOOKS if first is not None else 0):
         time.sleep(LOOK_SECONDS)
@@ -201,7 +201,7 @@ def is_run_counting(control: Path, run_id: str) -> bool:
 
 
 def find_epoch_written_by(control: Path, run_id: str) -> int | None:
-    """The epoch that a run writes under now; None while it writes under none."""
+    """The epoch that a run writes under now; None if it is not a writer."""
     for path in control.glob("liveness-*.json"):
         epoch = int(path.stem.removeprefix("liveness-"))
         last = read_heartbeat(control, epoch)
@@ -211,12 +211,12 @@ def find_epoch_written_by(control: Path, run_id: str) -> int | None:
 
 
 def forget_run(control: Path, run_id: str) -> None:
-    """Remove what a run that is gone left behind."""
+    """Remove the file of a dead run."""
     _run_liveness(control, run_id).unlink(missing_ok=True)
 
 
 def reserve_start(control: Path, epoch: int, attempt: int) -> bool:
-    """Reserve a start, for whoever would start the stream; whether it was free. Reservations of older epochs go."""
+    """Reserve a start; gives whether it was free. Reservations of older epochs are removed."""
     control.mkdir(parents=True, exist_ok=True)
     for path in control.glob("start*-*.json"):
         if int(path.stem.rpartition("-")[2]) < epoch:
@@ -236,12 +236,12 @@ def read_this_process() -> ProcessIdentity | None:
 
 
 def is_process_alive(process: ProcessIdentity | None) -> bool:
-    """Whether a process is known to be there; False also where that cannot be seen from here."""
+    """Whether a process is known to live; False also where it cannot be seen from here."""
     return process is not None and process.place == _place() and process.started == _started(process.pid)
 
 
 def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
-    """Look until the counter of an epoch changes, or has stayed the same long enough."""
+    """Poll until the counter of an epoch changes or counts as dead."""
     first = read_heartbeat(control, epoch)
     if first is None or first.phase is Phase.ENDED:
         return False
@@ -256,7 +256,7 @@ def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] 
 def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelled: Callable[[], bool]) -> Takeover:
     """Ask a living writer to hand over, and wait for its end.
 
-    The timeout runs only while there is no answer: a long last batch is waited for.
+    The timeout runs only while there is no acknowledgement: a long last batch is waited for.
     """
     publish_heartbeat(_request(control, epoch), b"{}")
     asked = time.monotonic()
@@ -273,7 +273,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
 
 
 def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
-    """The newest sign of life of an epoch; None when it never gave one."""
+    """The newest heartbeat of an epoch; None without one."""
     try:
         return msgspec.json.decode(_liveness(control, epoch).read_bytes(), type=HeartbeatRecord)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -286,7 +286,7 @@ def _ended(control: Path, epoch: int) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started; None when there is none, or only what is left of one."""
+    """Start time of a process; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -315,12 +315,12 @@ def _request(control: Path, epoch: int) -> Path:
 
 
 def stop_request_path(control: Path, epoch: int) -> Path:
-    """The file by which the writer of an epoch is asked to stop for good (engine/driver/handover.py)."""
+    """The file that asks the writer of an epoch to stop permanently (engine/driver/handover.py)."""
     return control / f"stop-{epoch}.json"
 
 
 def publish_heartbeat(path: Path, content: bytes) -> None:
-    """Replace a small file so that readers see the old or the new one, never half of it."""
+    """Replace a small file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.write_bytes(content)
@@ -328,12 +328,12 @@ def publish_heartbeat(path: Path, content: bytes) -> None:
 
 
 class StopRequest(msgspec.Struct, frozen=True):
-    """What an operator wants.
+    """An operator's request to the active writer.
 
     Attributes:
-        reason: Why, in a few words.
-        who: Who asked.
-        desired: The desired state from now on: stopped or held.
+        reason: Short reason.
+        who: User who asked.
+        desired: The new desired state: stopped or held.
     """
 
     reason: str
@@ -345,12 +345,12 @@ class StopRequest(msgspec.Struct, frozen=True):
 
 
 def request_stop(control: Path, epoch: int, request: StopRequest) -> None:
-    """Ask the writer of an epoch to commit the desired state, and to end."""
+    """Ask the writer of an epoch to commit the desired state and end."""
     publish_heartbeat(stop_request_path(control, epoch), msgspec.json.encode(request))
 
 
 def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
-    """What the writer of an epoch was asked for; costs one failing open() while there is nothing."""
+    """The request to the writer of an epoch, if any; costs one failing open() without one."""
     try:
         return msgspec.json.decode(stop_request_path(control, epoch).read_bytes(), type=StopRequest)
     except FileNotFoundError:
@@ -360,7 +360,7 @@ def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
 
 
 def write_stop(output: OutputLog, writer: Writer, request: StopRequest) -> Head:
-    """Commit, as the writer, the desired state that was requested.
+    """Commit the requested desired state, as the writer.
 
     Raises:
         Fenced: A newer writer holds the table; the request was not addressed to it.

@@ -45,79 +45,79 @@ from lockstep.table.commit import HourClosed
 LOG = logging.getLogger("lockstep")
 
 FAILURES_MAX = 3
-"""So many jobs may fail in a row; each is planned again from the last commit."""
+"""Number of jobs that may fail in a row; each is planned again from the last commit."""
 
 
 class MicroBatchLoop:
-    """Plans and works the batches of a run, in order."""
+    """Plans and runs the batches of a run, in order."""
 
     def __init__(
-        self, hands: RunContext, claimed: WriterClaim, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor
+        self, context: RunContext, claimed: WriterClaim, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor
     ) -> None:
         """Read positions and Kafka.
 
         Args:
-            hands: What the run works with.
-            claimed: What its claim gave.
-            helper: Commits side tables; a batch waits for the one before.
-            courier: Publishes positions; nothing waits for it.
+            context: Dependencies of the run.
+            claimed: Result of the claim.
+            helper: Commits side tables; a batch waits for the previous one.
+            courier: Publishes positions; no batch waits for it.
 
         Raises:
-            LockstepError: The topics are such that the stream cannot run on them.
+            LockstepError: The stream cannot run on these topics.
         """
-        selected = hands.stream.topics.select(row.topic for row in claimed.known.values())
-        self._hands, self._writer = hands, claimed.writer
-        self._watch = ClusterMonitor(hands, selected)
-        check_topics_fit(hands.stream, self._watch.view)
+        selected = context.stream.topics.select(row.topic for row in claimed.known.values())
+        self._context, self._writer = context, claimed.writer
+        self._watch = ClusterMonitor(context, selected)
+        check_topics_fit(context.stream, self._watch.view)
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
-        self._committer = Committer(hands.folders, claimed, hands.cause, helper)
-        self._publisher = Publisher(hands.group, courier)
+        self._committer = Committer(context.folders, claimed, context.cause, helper)
+        self._publisher = Publisher(context.group, courier)
         self._publisher.compare(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
-        self._silence, self._homes = IdlePartitions(hands.stream.event_time), SessionPartitions()
+        self._silence, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
 
         Raises:
-            IntegrityLost: The audit found what the class cannot bear; the halt is committed.
+            IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
         self._audit()
-        if self._hands.adopts_topics:
+        if self._context.adopts_topics:
             self._adopt()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
-        # New partitions are committed even while empty, so that they count as subscribed; and so is what was
-        # accepted of the log, or the next run would not know of it once the log has grown past it.
+        # Commit new partitions even while empty, so that they count as subscribed; also commit what was accepted
+        # of the log, or the next run would not know of it once the log has grown past it.
         silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
         return plan if plan.bins or silent else None
 
     def behind(self, plan: BatchPlan) -> bool:
-        """Whether the next batch is due at once: more waits than was planned, or a culprit is looked for."""
+        """Whether the next batch is due at once: there is a backlog, or a search for a poison message goes on."""
         return plan.backlog > 0 or bool(self._isolation.suspects)
 
     def done(self) -> bool:
-        """Whether all that was there at the start of the run is committed."""
+        """Whether all offsets that were available at the start of the run are committed."""
         return self._partitions.stands_at(self._stop_at)
 
     def work(self, plan: BatchPlan) -> bool:
-        """Run the bins of a plan and commit what they reached; whether anything was committed.
+        """Run the bins of a plan and commit their results; gives whether anything was committed.
 
-        1. Run the bins; a failed job is planned again, from the last commit.
-        2. Ask Kafka again: a topic replaced since the plan was read under a false name.
-        3. Commit; a batch that lost its hour to a close is planned again.
+        1. Run the bins; a failed job is planned again from the last commit.
+        2. Read Kafka's metadata again: records of a topic re-created since the plan belong to another topic id.
+        3. Commit; a batch whose hour was closed meanwhile is planned again.
         4. Report, and raise if this commit was the halt.
         """
         began = time.monotonic()
         bins = self._run(plan)
         if bins is None or self._replaced(plan) or not self._has_progress(bins):
             return False
-        burst, accepted = find_quarantine_burst(bins, self._hands.stream.limits), self._committer.head.accepts_burst
+        burst, accepted = find_quarantine_burst(bins, self._context.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
             self._halt((burst,))
-        if moved := self._homes.moved(bins, self._hands.stream.integrity):
+        if moved := self._homes.moved(bins, self._context.stream.integrity):
             self._halt(moved)
         findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
         reached = CompletedBatch(
@@ -144,7 +144,7 @@ class MicroBatchLoop:
         return True
 
     def _run(self, plan: BatchPlan) -> Sequence[TaskResult] | None:
-        """The facts of all that worked; None when nothing did."""
+        """The results of all bins; None when the job failed."""
         if not plan.bins:
             return ()
         bins: list[TaskResult] = []
@@ -154,8 +154,8 @@ class MicroBatchLoop:
 
     def _run_part(self, plan: BatchPlan) -> Sequence[TaskResult]:
         try:
-            bins = self._hands.runner(plan)
-        except Exception as error:  # the outermost edge of a Spark job: what failed there is retried from the ledger
+            bins = self._context.runner(plan)
+        except Exception as error:  # the outermost edge of a Spark job: any failure is retried from the ledger
             self._note_failure(plan, error)
             LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
             return ()
@@ -164,11 +164,11 @@ class MicroBatchLoop:
         return () if is_control else bins
 
     def _note_failure(self, plan: BatchPlan, error: Exception) -> None:
-        """Raise what another try would not mend.
+        """Raise errors that a retry cannot fix.
 
-        What lockstep itself says of a failure is no doing of a message; of a worker that died nobody knows more.
+        An error of lockstep has no message as its cause; a dead worker leaves no other information.
         """
-        if self._hands.stop.is_set():
+        if self._context.stop.is_set():
             raise error
         if isinstance(error, LockstepError):
             self._failures += 1
@@ -181,7 +181,7 @@ class MicroBatchLoop:
         self._isolation = isolation
 
     def _replaced(self, plan: BatchPlan) -> bool:
-        """Whether a topic is another one since the plan, or a log that was read was cut meanwhile."""
+        """Whether a topic was re-created since the plan, or a log that was read was truncated."""
         before = self._watch.view
         after = self._watch.look()
         known = self._partitions.known
@@ -202,7 +202,7 @@ class MicroBatchLoop:
         return moved or self._committer.first or self._partitions.is_unsaved
 
     def _commit(self, reached: CompletedBatch, bins: Sequence[TaskResult]) -> float:
-        """Commit, move the positions; gives the seconds of the commit alone."""
+        """Commit and advance the positions; gives the seconds of the commit alone."""
         facts, ends = [item for group in bins for item in group.ranges], self._watch.view.ends
         _, seconds = self._committer.commit(
             reached, lambda identity, full: self._partitions.ledger_rows(identity, facts, ends, full=full)
@@ -212,20 +212,20 @@ class MicroBatchLoop:
         return seconds
 
     def end(self) -> None:
-        """Leave lag tools with the last word; the run ends in peace, not as overtaken."""
+        """Publish the final offsets for lag monitors and mark the run as ended, not as overtaken."""
         self._publisher.publish(self._partitions.positions.values())
 
     def _audit(self) -> None:
         if not self._watch.is_fresh:
             self._watch.look()
-        known, answer = self._partitions.known, self._hands.stream.integrity.answer
+        known, answer = self._partitions.known, self._context.stream.integrity.answer
         self._watch.compare(known)
         self._note_stalls()
         news = [finding for finding in audit_positions(known, self._watch.view) if self._is_news(finding)]
         if not news:
             return
         halts = any(answer(Fault(each.cause)) is Judgement.VIOLATION for each in news)
-        confirmed = self._watch.confirmed(known, for_ever=halts)  # what is not was an odd answer of a broker
+        confirmed = self._watch.confirmed(known, for_ever=halts)  # unconfirmed: a stale response of a broker
         if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
             self._halt(wrong)
         for finding in filter(self._is_news, confirmed):
@@ -235,30 +235,30 @@ class MicroBatchLoop:
                 self._homes.forget(finding.topic_id)
 
     def _is_news(self, finding: Finding) -> bool:
-        """Whether something is to be done about what an audit found: some of it stays so, and was accepted before."""
-        verdict = self._hands.stream.integrity.answer(Fault(finding.cause))
+        """Whether findings of an audit need action: some persist, and were accepted before."""
+        verdict = self._context.stream.integrity.answer(Fault(finding.cause))
         suspend = verdict is Judgement.SUSPEND
         return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
 
     def _adopt(self) -> None:
-        """Begin topics that have appeared, as a new run would."""
+        """Add topics that have appeared, as a new run would."""
         before = self._watch.view.topics.keys()
         self._watch.look_for_new()
         if self._watch.view.topics.keys() != before:
-            check_topics_fit(self._hands.stream, self._watch.view)
+            check_topics_fit(self._context.stream, self._watch.view)
         self._partitions.take_up(self._watch.view)
 
     def _note_stalls(self) -> None:
-        """Warn once of each stable end that does not move; batches report them for as long as they last."""
-        view, clock, told = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
+        """Warn once of each stuck last stable offset; batches report them while they last."""
+        view, clock, warned = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
         self._stable_ends = self._stable_ends.looked(view, clock)
-        self._stalls = self._stable_ends.stalls(view, clock, compute_stuck_patience_seconds(self._hands.trigger))
+        self._stalls = self._stable_ends.stalls(view, clock, compute_stuck_patience_seconds(self._context.trigger))
         for stall in self._stalls:
-            if stall.place not in told:
+            if stall.place not in warned:
                 LOG.warning("%s; find it by: kafka-transactions.sh find-hanging", stall)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
-        """Commit a halt that the driver found: no rows, positions as they are."""
+        """Commit a halt that the driver found: no rows, unchanged positions."""
         plan = plan_batch(self._plan_input())
         try:
             self._commit(CompletedBatch(plan.number, plan.commit_hour, findings=findings), ())
@@ -269,16 +269,16 @@ class MicroBatchLoop:
 
     def _end_halted(self, findings: tuple[Finding, ...]) -> NoReturn:
         self._committer.settle()
-        raise IntegrityLost(self._hands.stream.name, findings)
+        raise IntegrityLost(self._context.stream.name, findings)
 
     def _refresh_head(self, lost: HourClosed) -> None:
-        """The hour of the plan was closed under it: the next plan needs to know which hours are."""
+        """Reload the head: the hour of the plan was closed, and the next plan needs the closed hours."""
         LOG.info("%s: it is planned again", lost.problem)
         self._committer.renew_head()
 
     def _plan_input(self) -> PlanInput:
         head = self._committer.head
-        now_us = time.time_ns() // 1_000  # the one moment by which this plan is judged, here and by `lockstep verify`
+        now_us = time.time_ns() // 1_000  # the time by which this plan is judged, here and by `lockstep verify`
         return PlanInput(
             generation=self._writer.generation,
             epoch=self._writer.epoch,
@@ -286,9 +286,9 @@ class MicroBatchLoop:
             commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
             positions=tuple(self._partitions.positions.values()),
             ends=self._watch.view.ends,
-            stop_at=self._stop_at if isinstance(self._hands.trigger, AvailableNow) else {},
-            messages_max=self._hands.stream.limits.batch_messages,
-            cores=self._hands.cores(),
+            stop_at=self._stop_at if isinstance(self._context.trigger, AvailableNow) else {},
+            messages_max=self._context.stream.limits.batch_messages,
+            cores=self._context.cores(),
             learned=self._partitions.learned,
             goal=self._goal(),
             planned_at_us=now_us,
@@ -296,7 +296,7 @@ class MicroBatchLoop:
         )
 
     def _goal(self) -> FileGoal | None:
-        trigger, now = self._hands.trigger, time.monotonic()
+        trigger, now = self._context.trigger, time.monotonic()
         if not isinstance(trigger, FileSize):
             return None
         self._waits = self._waits.looked(self._partitions.lag_messages(self._watch.view.ends), now)
@@ -316,17 +316,17 @@ class MicroBatchLoop:
         headroom = self._partitions.headroom_seconds(self._watch.view, time.time_ns() // 1_000_000)
         restart = self._committer.restart
         more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._stalls}
-        self._hands.report(msgspec.structs.replace(report, **more))
+        self._context.report(msgspec.structs.replace(report, **more))
 
 
 LOG = logging.getLogger("lockstep")
 
 LOOK_SECONDS = 0.2
-"""How soon a stop or a successor's request is seen while waiting; a look costs one stat()."""
+"""Interval at which a stop or a successor's request is looked for while waiting; a look costs one stat()."""
 
 
 class RunOutcome(Enum):
-    """How a run ended, when it did not end in an error."""
+    """How a run ended without an error."""
 
     ENDED = "all that was available is committed"
     STOPPED = "stopped"
@@ -336,60 +336,60 @@ class RunOutcome(Enum):
     NOT_WANTED = "not wanted any more"
 
 
-def run_batches(hands: RunContext, claimed: WriterClaim) -> RunOutcome:
-    """Work batch after batch.
+def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
+    """Run batch after batch.
 
     1. Audit and plan.
-    2. Run the bins, ask Kafka again, commit, report.
-    3. Look for a stop and for a successor, until the next batch is due.
+    2. Run the bins, read metadata again, commit, report.
+    3. Look for a stop and for a successor until the next batch is due.
 
     Raises:
-        IntegrityLost: The promise cannot be kept; what came before and the halt are committed.
+        IntegrityLost: The integrity class is violated; earlier messages and the halt are committed.
     """
-    never_ending = not isinstance(hands.trigger, AvailableNow)
-    control, epoch = hands.folders.control, claimed.writer.epoch
-    heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=hands.run_id)
+    never_ending = not isinstance(context.trigger, AvailableNow)
+    control, epoch = context.folders.control, claimed.writer.epoch
+    heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=context.run_id)
     with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
         try:
-            batches = MicroBatchLoop(hands, claimed, helper, courier)
-            outcome = _run_until_done(batches, hands, claimed, heartbeat)
+            batches = MicroBatchLoop(context, claimed, helper, courier)
+            outcome = _run_until_done(batches, context, claimed, heartbeat)
             batches.end()
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
             return RunOutcome.FENCED
         except KafkaError:
-            if not hands.stop.is_set():
+            if not context.stop.is_set():
                 raise
             return RunOutcome.STOPPED  # asked to stop while Kafka did not answer
         return outcome
 
 
 def _run_until_done(
-    batches: MicroBatchLoop, hands: RunContext, claimed: WriterClaim, heartbeat: Heartbeat
+    batches: MicroBatchLoop, context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat
 ) -> RunOutcome:
     while True:
-        began, bounded = time.monotonic(), isinstance(hands.trigger, AvailableNow)
+        began, bounded = time.monotonic(), isinstance(context.trigger, AvailableNow)
         plan = batches.plan()
         if plan is None and bounded and batches.done():
             return RunOutcome.ENDED
         committed = plan is not None and batches.work(plan)
-        # A bounded run has nothing to wait for but what it could not read or commit: a leader, a log that settles.
+        # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
         at_once = plan is not None and ((bounded and committed) or batches.behind(plan))
-        outcome = _look(hands, claimed, heartbeat, began, at_once=at_once)
+        outcome = _look(context, claimed, heartbeat, began, at_once=at_once)
         if outcome is not None:
             return outcome
 
 
 def _look(
-    hands: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, began: float, *, at_once: bool
+    context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, began: float, *, at_once: bool
 ) -> RunOutcome | None:
-    """Wait until the next batch is due; say how the run ends if it is to end."""
-    pace = hands.trigger.seconds if isinstance(hands.trigger, Every) else IDLE_SECONDS
+    """Wait until the next batch is due; gives the outcome if the run must end."""
+    pace = context.trigger.seconds if isinstance(context.trigger, Every) else IDLE_SECONDS
     due = began if at_once else began + pace
     while True:
-        if hands.stop.is_set():
+        if context.stop.is_set():
             return RunOutcome.STOPPED
-        if (request := read_stop_request(hands.folders.control, claimed.writer.epoch)) is not None:
+        if (request := read_stop_request(context.folders.control, claimed.writer.epoch)) is not None:
             write_stop(claimed.output, claimed.writer, request)
             return RunOutcome.STOPPED_FOR_GOOD
         if heartbeat.asked_to_hand_over():
@@ -397,9 +397,9 @@ def _look(
         left = due - time.monotonic()
         if left <= 0:
             return None
-        hands.stop.wait(min(left, LOOK_SECONDS))
+        context.stop.wait(min(left, LOOK_SECONDS))
 
 
 def _thread(name: str) -> ThreadPoolExecutor:
-    """A thread beside the loop, which ends with it."""
+    """A helper thread of the loop; ends with it."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)

@@ -1,8 +1,8 @@
-"""Runs work beside the main thread, which only waits for the work's end or for a signal.
+"""Runs work off the main thread, which only waits for its end or for a signal.
 
-A Terminate that meets the main thread inside py4j hangs there, and batches go on. So all Spark work
-of a step runs in one other thread (PySpark replaces the SIGINT handler when it starts on the main
-one), and the main thread's handlers only note that a stop is wanted.
+A Terminate that reaches the main thread inside py4j hangs there while batches go on. So one other thread does all
+Spark work of a step (PySpark replaces the SIGINT handler when it starts on the main thread), and the main thread's
+handlers only record that a stop is wanted.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TICK_SECONDS = 0.5
-"""How often the main thread looks up. A signal does not wait for it, the end of the work neither."""
+"""Poll interval of the main thread. Neither a signal nor the end of the work waits for it."""
 ABANDON_SECONDS = 3.0
-"""How long abandoned work may take to notice; then its process ends without it."""
+"""Time for abandoned work to notice; then its process ends without it."""
 
 
 class StopTimeout(Exception):  # not an error: a stop that did not wait for the batch
-    """The work did not end in time after a stop was asked for; it was left as it was."""
+    """The work did not end in time after a stop request; it was abandoned."""
 
 
 class StopSignal:
     """Whether a stop is wanted, since when and why. Set once, from any thread or signal handler.
 
     Attributes:
-        wanted: The event that the work looks at.
-        reason: Who asked, for people.
+        wanted: The event that the work checks.
+        reason: Who asked, for display.
     """
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class StopSignal:
         self._since = 0.0
 
     def ask(self, reason: str) -> None:
-        """Ask for a stop; the first reason stays."""
+        """Request a stop; the first reason stays."""
         if not self.wanted.is_set():
             self.reason, self._since = reason, time.monotonic()
             self.wanted.set()
 
     def seconds(self) -> float:
-        """Seconds since a stop was asked for; 0 while none is."""
+        """Seconds since the stop request; 0 without one."""
         return time.monotonic() - self._since if self.wanted.is_set() else 0.0
 
 
@@ -62,22 +62,22 @@ def run_off_main_thread(
     tick: Callable[[], None],
     abandon: Callable[[], None],
 ) -> T:
-    """Run work in a thread of its own while this one waits.
+    """Run work in its own thread while this one waits.
 
-    1. Take the signals; start.
-    2. Wait for the end; tick meanwhile.
-    3. Past the patience after a stop: abandon, and wait a moment more.
-    4. Give the result, or raise what the work raised.
+    1. Install the signal handlers; start.
+    2. Wait for the end; call `tick` meanwhile.
+    3. After the patience following a stop: abandon, and wait a moment more.
+    4. Return the result, or raise the error of the work.
 
     Args:
-        work: Looks at `stopping.wanted` by itself.
-        stopping: Where signals, and whoever else, ask for a stop.
-        patience_seconds: How long the work may go on after a stop was asked for.
+        work: Checks `stopping.wanted` itself.
+        stopping: Receives stop requests from signals and others.
+        patience_seconds: Time for the work to end after a stop request.
         tick: Called about twice a second, on this thread.
-        abandon: Makes whatever the work waits for end at once.
+        abandon: Ends at once whatever the work waits for.
 
     Raises:
-        Abandoned: The work had to be abandoned.
+        StopTimeout: The work had to be abandoned.
     """
     job = _Job(work)
     with _signals_to(stopping):
@@ -92,7 +92,7 @@ def run_off_main_thread(
 
 
 class _Job(Generic[T]):
-    """One piece of work in a daemon thread: the end of the process does not wait for it."""
+    """Work in a daemon thread: the end of the process does not wait for it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.ended = threading.Event()
@@ -111,7 +111,7 @@ class _Job(Generic[T]):
     def _run(self) -> None:
         try:
             self._result.append(self._work())
-        except BaseException as error:  # noqa: BLE001  # nothing is lost: raised again on the main thread
+        except BaseException as error:  # noqa: BLE001  # raised again on the main thread
             self._error = error
         finally:
             self.ended.set()
@@ -119,7 +119,7 @@ class _Job(Generic[T]):
 
 @contextmanager
 def _signals_to(stopping: StopSignal) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for a stop while this lasts. Off the main thread nothing is changed."""
+    """Turn SIGINT and SIGTERM into stop requests within the block. Off the main thread it changes nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

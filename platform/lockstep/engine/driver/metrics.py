@@ -1,4 +1,4 @@
-"""What a run reports while it works: numbers of a window of batches, for people and plots."""
+"""Metrics that a run reports while it works, per window of batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lockstep.engine.protocol import RangeResult, TaskResult
 
 
 class RunStart(msgspec.Struct, frozen=True):
-    """How a run began.
+    """Start of a run.
 
     Attributes:
-        cause: How the writer before was found, and why this run was started.
-        gap_seconds: From the last batch of the run before to the first of this one, quiet time included; None
+        cause: How the previous writer was found, and why this run was started.
+        gap_seconds: Time from the last batch of the previous run to the first of this one, idle time included; None
             for a first run.
     """
 
@@ -29,13 +29,13 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch: Its number.
-        offsets: Offsets read: messages and holes.
-        accounted: Those of them that are told: a message with what became of it, or a hole with its cause.
+        offsets: Offsets read: messages and offsets without a message.
+        accounted: Those with a known outcome: a message with its result, or an offset without a message with its cause.
         messages: Messages read.
         rows: Rows written.
         skipped: Messages of kind SKIP.
-        dropped: Messages that the class neither applies nor keeps.
-        quarantined: Messages kept in quarantine.
+        dropped: Messages that the class neither applies nor stores.
+        quarantined: Messages written to quarantine.
         holes: Offsets without messages.
         topics: Topics subscribed.
         lag_messages: Messages behind the high watermarks after the batch.
@@ -45,10 +45,9 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         state_bytes: Bytes of state written.
         epoch: Epoch of the writer.
         commit_seconds: Wall time of the commit alone.
-        headroom_seconds: Time until retention removes a message that is not committed; None where nothing
-            limits it.
-        restart: How the run began, with its first batch.
-        stalls: Partitions that wait behind a transaction that has stayed open for too long.
+        headroom_seconds: Time until retention deletes a message that is not committed; None without a limit.
+        restart: Start of the run, with its first batch.
+        stalls: Partitions that wait for a transaction open too long.
     """
 
     batch: int
@@ -79,9 +78,9 @@ class Window(msgspec.Struct):
     reports: list[BatchReport] = []
 
     def summary(self) -> dict[str, float | str]:
-        """The window as figures that a UI can plot, their names ending in their unit; and why a run began.
+        """The window as figures for plots, with units at the end of names; and the start of the run.
 
-        What people look for comes first: lag, freshness, completeness.
+        Most important first: lag, freshness, completeness.
         """
         lag: dict[str, float | str] = {"lag_messages": float(self.reports[-1].lag_messages)}
         first = lag | self._freshness() | self._completeness()
@@ -141,7 +140,7 @@ class Window(msgspec.Struct):
 
 
 def compute_completeness_percent(accounted: int, offsets: int) -> float:
-    """The part of the offsets read that is accounted for. Cut, not rounded: 100 means all of them."""
+    """Percentage of the offsets read that is accounted for. Cut, not rounded: 100 means all of them."""
     return accounted * 100_000 // offsets / 1000
 
 
@@ -155,7 +154,7 @@ def make_batch_report(
     batch_seconds: float,
     commit_seconds: float,
 ) -> BatchReport:
-    """The report of a committed batch: what its bins did, and where the run stands after it."""
+    """Report of a committed batch: results of its bins, and the state of the run after it."""
     facts = [item for group in bins for item in group.ranges]
     holes = sum(hole.until - hole.start for item in facts for hole in item.holes)
     return BatchReport(

@@ -1,6 +1,6 @@
-"""Plan_batch, bin packing, commit hour, file-size trigger, idle partitions; pure.
+"""Plans batches: shares, bin packing, commit hour, file-size trigger, idle partitions; pure.
 
-`clock_hour` is the one place of the engine where a clock decides anything, and only a name of a folder.
+`clock_hour` is the only place of the engine where a clock decides anything, and it only names a folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 MOVE_FOR_SECONDS_RATIO = 0.25
 """A partition leaves its bin only when that bin would take this much longer than the average:
-its hot state lies where it was last worked."""
+its local store is on the executor that processed it last."""
 UNEVEN_FILE_RATIO = 0.15
-"""Several files at once are planned only when each is so close to the target: it leaves room for what
-the sizes of the batches before do not tell."""
+"""Several files at once are planned only when each comes this close to the target: a margin for what
+the sizes of earlier batches do not predict."""
 
 
 def pack_bins(
@@ -49,24 +49,24 @@ def pack_bins(
 
 
 def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
-    """Whether each bin comes close to the size that a file is to have."""
+    """Whether each bin comes close to the target file size."""
     loads = [sum(sizes[item] for item in group) for group in bins]
     return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
 
 
 SMALL_BATCH_MESSAGES = 20_000
-"""Below this one bin does it all: each further file and task costs more than it saves."""
+"""Below this, one bin does all: each further file and task costs more than it saves."""
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 """A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
-fetches far beyond its end): some 2,000 messages each keep that at half a microsecond a message."""
+fetches far beyond its end): some 2,000 messages per range keep that at half a microsecond a message."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
 
 
 class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch begins when its rows fill files, or when a message has waited long enough.
+    """File-size trigger: a batch begins when its rows fill files, or when a message has waited long enough.
 
     Attributes:
-        target_bytes: Wanted size of a file.
+        target_bytes: Target file size.
         left_seconds: Time until the batch of the oldest waiting message must begin.
     """
 
@@ -75,7 +75,7 @@ class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a plan depends on.
+    """All inputs of a plan.
 
     Attributes:
         generation: Generation of the writer.
@@ -83,14 +83,14 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         number: Number of the batch.
         commit_hour: Hour fixed for the batch.
         positions: Positions of the subscribed partitions, in any order.
-        ends: Offsets of the partitions that can be read now.
-        stop_at: Ends that are not passed, for `AvailableNow`; empty for no such bound.
-        messages_max: Most messages in the batch.
-        cores: Bins at most.
-        learned: What the batches before have shown.
-        goal: When and how large, where the trigger is the size of files.
-        planned_at_us: The time of the plan, microseconds since 1970 (UTC); event times are judged by it.
-        silent: Watermarks to which partitions without messages move on.
+        ends: Readable end offsets of the partitions.
+        stop_at: Bounds for `AvailableNow`; empty without bounds.
+        messages_max: Maximum number of messages in the batch.
+        cores: Maximum number of bins.
+        learned: Measurements of earlier batches.
+        goal: Size and time targets, under the file-size trigger.
+        planned_at_us: Planning time, microseconds since 1970 (UTC); event times are judged by it.
+        silent: Watermarks to which idle partitions advance.
     """
 
     generation: int
@@ -122,8 +122,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         commit_hour: Hour fixed for the batch.
         bins: The ranges of each task; none is empty.
         unavailable: Partitions without a leader, left out of this batch.
-        backlog: Messages that are there and not in the plan.
-        planned_at_us: The time of the plan, microseconds since 1970 (UTC).
+        backlog: Available messages that are not in the plan.
+        planned_at_us: Planning time, microseconds since 1970 (UTC).
     """
 
     generation: int
@@ -144,9 +144,9 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_batch(given: PlanInput) -> BatchPlan:
     """Plan a batch.
 
-    1. What each partition has waiting, up to its stable end.
-    2. A share of the batch for each, with a floor, so that a small topic never starves.
-    3. Ranges into bins of about equal cost; a partition stays where it was unless balance demands.
+    1. Count the backlog of each partition up to its last stable offset.
+    2. Share the batch among them, with a floor, so that a small topic never starves.
+    3. Pack ranges into bins of about equal cost; a partition keeps its bin unless balance demands otherwise.
     """
     waiting = {position.key: _waiting(position, given) for position in given.positions}
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
@@ -166,7 +166,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
 
 
 def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bins:
-    """The bins with the partitions whose time goes on without messages: each costs next to nothing."""
+    """The bins, extended by idle partitions whose watermark advances: each costs next to nothing."""
     silent = [
         PlannedRange(position, position.next_offset, given.silent[position.key])
         for position in given.positions
@@ -179,7 +179,7 @@ def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bi
 
 
 def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
-    """Share `most` messages in proportion to what waits, at least a tenth of an equal share each."""
+    """Share `most` messages in proportion to the backlogs, at least a tenth of an equal share each."""
     total = sum(waiting.values())
     if total <= most:
         return dict(waiting)
@@ -188,7 +188,7 @@ def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
 
 
 def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
-    """A batch of at most so many messages, over the cores."""
+    """A batch of limited size, spread over the cores."""
     ranges = _ranges(share_batch(_in_turn(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
@@ -196,9 +196,9 @@ def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
 
 
 def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
-    """Who takes part in a batch: all, unless so many are far behind that each would get only a few messages.
+    """The partitions of a batch: all, unless so many are far behind that each would get only a few messages.
 
-    Then those take turns, by the number of the batch; who needs no more than its floor always takes part.
+    Then those take turns, by batch number; a partition that needs no more than its floor always takes part.
     """
     far = sorted(key for key, lag in lagging.items() if lag > _floor(lagging, given.messages_max))
     turn = max(TURN_PARTITIONS_MIN, given.messages_max // TURN_MESSAGES)
@@ -210,14 +210,14 @@ def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
 
 
 def _floor(waiting: Mapping[Key, int], most: int) -> int:
-    """What each may have at least: a tenth of an equal share."""
+    """The minimum share of each partition: a tenth of an equal share."""
     return max(1, most // (10 * len(waiting)))
 
 
 def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
-    """As many full files as there are rows and cores for; less than one when a message has waited enough.
+    """As many full files as there are rows and cores for; less than one when a message has waited long enough.
 
-    While nothing is known of sizes, a usual batch shows them. Partitions are not split, so several
+    While sizes are unknown, a batch of the usual size measures them. Partitions are not split, so several
     files are even only while no partition is much larger than the others: otherwise one file takes
     its share of all of them.
     """
@@ -243,7 +243,7 @@ def _key(item: PlannedRange) -> Key:
 
 
 def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
-    """Ranges in the order of rows."""
+    """Ranges in the order of their rows."""
     taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
     return [PlannedRange(p, p.next_offset + admitted[p.key], leader_epoch=ends[p.key].leader_epoch) for p in taken]
 
@@ -257,7 +257,7 @@ def _waiting(position: Position, given: PlanInput) -> int:
 
 
 def _seconds(item: PlannedRange, given: PlanInput) -> float:
-    """CPU seconds that a range will take. A clock may tick too slowly to see a few messages: nothing is free."""
+    """Expected CPU seconds of a range. A clock may tick too slowly to measure a few messages: nothing is free."""
     rate = given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
     return item.messages * max(rate, 1e-9)
 
@@ -286,28 +286,28 @@ def compute_next_hour(hour: str) -> str:
 
 
 IDLE_SECONDS = 1.0
-"""Pause of a run that waits for anything but time: files to fill, a leader to come back. A bounded run that has just
-committed does not pause. A look at Kafka costs some 10 ms of CPU."""
+"""Pause of a run that waits for something other than time: files to fill, a leader to come back. A bounded run that
+has just committed does not pause. A look at Kafka costs some 10 ms of CPU."""
 
 
 class BacklogClock(msgspec.Struct, frozen=True):
-    """Since when something waits.
+    """Start of the current wait.
 
     Attributes:
-        since: Seconds of the process's monotonic clock; infinity when nothing waits. A run knows
-            nothing of the time before its start, so it begins with "for ever".
+        since: Seconds of the process's monotonic clock; infinity when nothing waits. A run does not know the time
+            before its start, so it begins with minus infinity.
     """
 
     since: float = -math.inf
 
     def looked(self, lag_messages: int, now: float) -> BacklogClock:
-        """After a look at Kafka."""
+        """Update after a look at Kafka."""
         if lag_messages == 0:
             return BacklogClock(math.inf)
         return BacklogClock(min(self.since, now))
 
     def planned(self, share: float, now: float) -> BacklogClock:
-        """After a batch took a share, from 0 to 1, of what waited: the oldest of each partition went first."""
+        """Update after a batch that took a share, 0 to 1, of the backlog: the oldest of each partition goes first."""
         if math.isinf(self.since) or share >= 1:
             return BacklogClock(now)
         return BacklogClock(self.since + share * (now - self.since))
@@ -318,7 +318,7 @@ class BacklogClock(msgspec.Struct, frozen=True):
 
 
 class IdlePartitions:
-    """How long each partition has been silent, by this machine's monotonic clock."""
+    """How long each partition has been idle, by this machine's monotonic clock."""
 
     def __init__(self, event_time: EventTime) -> None:
         advance = event_time.idle_advance
@@ -332,12 +332,12 @@ class IdlePartitions:
         now_us: int,
         clock: float | None = None,
     ) -> dict[Key, int]:
-        """The watermarks of silent partitions; each moves on once in the time that makes it silent.
+        """The watermarks to which idle partitions advance; each advances once per idle timeout.
 
         Args:
-            positions: Where each partition stands.
-            ends: Where Kafka ends.
-            now_us: The time, microseconds since 1970 (UTC).
+            positions: Positions of the partitions.
+            ends: End offsets in Kafka.
+            now_us: Current time, microseconds since 1970 (UTC).
             clock: Seconds of a monotonic clock; by default this machine's.
         """
         if self._advance_us is None:

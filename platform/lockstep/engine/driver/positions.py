@@ -1,4 +1,4 @@
-"""Partitions of a run; results to ledger rows to positions."""
+"""Partitions of a run; converts results to ledger rows and ledger rows to positions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
 
 
 class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ledger rows of a batch share."""
+    """Fields that all ledger rows of a batch share."""
 
     generation: int
     batch: int
@@ -42,7 +42,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_ledger_row(identity: BatchIdentity, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
-    """The row of a partition that was worked on."""
+    """The row of a partition that was processed."""
     quiet = make_unchanged_row(identity, msgspec.structs.replace(facts.range.position, state=facts.state), ends)
     counts = facts.counts
     return msgspec.structs.replace(
@@ -83,24 +83,24 @@ def make_ledger_rows(
     quiet: Iterable[Position],
     ends: Mapping[Key, PartitionOffsets],
 ) -> list[LedgerRow]:
-    """The rows of the partitions that were worked on, and of those that stay where they are."""
+    """The rows of all partitions, processed or unchanged."""
     worked = [make_ledger_row(identity, item, ends.get(item.range.position.key)) for item in facts]
     return worked + [make_unchanged_row(identity, position, ends.get(position.key)) for position in quiet]
 
 
 def make_retired_row(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
-    """The row that carries the position of a partition that is not subscribed any more."""
+    """The row that carries the position of a partition that is no longer subscribed."""
     quiet = make_unchanged_row(identity, read_position(row), None)
     return msgspec.structs.replace(quiet, retired=row.retired)
 
 
 def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
-    """The row with offsets in front of it that were gone before they were read."""
+    """The row of offsets that expired before they were read."""
     return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
 def make_unchanged_row(identity: BatchIdentity, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
-    """The row of a partition that stays where it is: part of a full set of positions."""
+    """The row of an unchanged partition: part of a full set of positions."""
     seen = ends or NO_ENDS
     return LedgerRow(
         generation=identity.generation,
@@ -151,7 +151,7 @@ def advance_position(position: Position, facts: RangeResult) -> Position:
 
 
 def read_position(row: LedgerRow) -> Position:
-    """The position that a ledger row leaves."""
+    """The position that a ledger row records."""
     section = None
     if row.state_file is not None and row.state_start is not None and row.state_length is not None:
         section = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
@@ -175,7 +175,7 @@ def find_initial_positions(known: Mapping[Key, LedgerRow], view: ClusterView) ->
 
     A new topic is taken whole or, while one of its partitions has no leader and so no first
     offset, by a later run: taken in part, it would look grown as soon as the leader is back. A
-    topic that did grow is not taken further here: the audit finds it, and the class decides.
+    grown topic is not extended here: the audit finds it, and the class decides.
     """
     found: dict[Key, Position] = {}
     begun = {topic_id for topic_id, _ in known}
@@ -192,7 +192,7 @@ def find_initial_positions(known: Mapping[Key, LedgerRow], view: ClusterView) ->
 
 
 def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets) -> Position:
-    """Where a partition is read from that was never read: its first offset."""
+    """Start of a partition that was never read: its first offset."""
     topic_id, partition = key
     return Position(
         topic=topic.name,
@@ -204,7 +204,7 @@ def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets) -> Posit
 
 
 def _accepted(facts: RangeResult) -> list[Accepted]:
-    """The losses that the declaration accepts, as the ledger tells them."""
+    """The losses that the declaration accepts, as ledger entries."""
     who, why = "the declaration", "Suspend(accept_loss=True)"
     return [
         Accepted(
@@ -228,26 +228,26 @@ def compute_lag_messages(positions: Iterable[Position], ends: Mapping[Key, Parti
 LOG = logging.getLogger("lockstep")
 
 FORGET_RATIO = 0.3
-"""Weight of the newest batch in what is learned: the third batch after a change of load decides."""
+"""Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
 
 BEGUN_ELSEWHERE = -1
-"""Suspends a partition from before offset 0: none of its own sessions, but such as began in another partition."""
+"""Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
 
 TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
-"""Below these, what a message costs and what it comes to is mostly the cost of a task and a file's own frame."""
+"""Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
 class Subscription:
-    """The partitions that a run reads, and those that only keep their place in the ledger.
+    """The partitions that a run reads, and those whose position it only carries in the ledger.
 
     Attributes:
-        positions: Where each partition that is read stands.
-        is_new: There are partitions that the ledger does not know yet.
-        is_unsaved: What was accepted concerns partitions that the next batch may not read: all are to be committed.
+        positions: Position of each partition that is read.
+        is_new: Some partitions are not in the ledger yet.
+        is_unsaved: An accepted change concerns partitions that the next batch may not read: commit all rows.
     """
 
     def __init__(self, known: Mapping[Key, LedgerRow], view: ClusterView, selected: frozenset[str]) -> None:
-        """Take up where the ledger stands.
+        """Start from the ledger.
 
         Args:
             known: Newest ledger row of every partition ever read.
@@ -276,12 +276,12 @@ class Subscription:
 
     @property
     def known(self) -> dict[Key, KnownPosition]:
-        """What an audit compares with Kafka: partitions that are read, and those that are gone."""
+        """Partitions that an audit compares with Kafka: those that are read, and those that are gone."""
         return self._gone | {k: _known(p) for k, p in self.positions.items()}
 
     @property
     def learned(self) -> LearnedRates:
-        """What the batches of this run have shown of each partition."""
+        """Measurements of each partition by the batches of this run."""
         return LearnedRates(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
 
     def stands_at(self, ends: Mapping[Key, int]) -> bool:
@@ -298,11 +298,11 @@ class Subscription:
         return compute_headroom_seconds(places, self._newest_ms, view, now_ms)
 
     def remember(self, plan: BatchPlan) -> None:
-        """Keep the bins of a plan, so that the next one leaves partitions where their hot state lies."""
+        """Record the bins of a plan, so that the next one keeps partitions near their local stores."""
         self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
 
     def take_up(self, view: ClusterView) -> None:
-        """Read topics that were never read from their first offsets on; each once all its partitions have a leader."""
+        """Read new topics from their first offsets; each once all its partitions have a leader."""
         known = {position.topic for position in self.positions.values()} | {row.topic for row in self._others.values()}
         for topic in (topic for name, topic in sorted(view.topics.items()) if name not in known):
             keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
@@ -312,12 +312,12 @@ class Subscription:
                 self.is_unsaved = True
 
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
-        """Go on after what the class bears: expired offsets are passed over, new lives and partitions taken up.
+        """Continue after a tolerated fault: skip expired offsets, add re-created topics and new partitions.
 
         Args:
-            finding: What the audit found.
+            finding: Finding of the audit.
             view: Kafka's topics of the stream now.
-            suspend: The sessions that may have suffered wait for their next snapshot.
+            suspend: The affected sessions are suspended until their next snapshot.
         """
         key = (finding.topic_id, finding.partition)
         if finding.cause == EXPIRED and key in self.positions:
@@ -338,9 +338,9 @@ class Subscription:
         LOG.warning("%s", finding)
 
     def is_news(self, finding: Finding, *, suspend: bool) -> bool:
-        """Whether `accept` would change anything, or tell of anything.
+        """Whether `accept` would change or report anything.
 
-        What is appended to a cut log at offsets already read is passed over, until the log has caught up.
+        Records appended to a truncated log at offsets already read are skipped, until the log has caught up.
         """
         key = (finding.topic_id, finding.partition)
         if finding.cause == TRUNCATED and key in self.positions:
@@ -349,7 +349,7 @@ class Subscription:
         return finding.cause != GONE or key not in self._told
 
     def _cut(self, key: Key, offset: int, *, suspend: bool) -> None:
-        """Go on in a log that holds other records than were read."""
+        """Continue in a log with other records than those that were read."""
         before = self.positions[key]
         self.positions[key] = msgspec.structs.replace(before, leader_epoch=None)
         if suspend and before.suspended_from != offset:
@@ -359,14 +359,14 @@ class Subscription:
         position = self.positions[key]
         epoch = (
             position.leader_epoch if offset == position.next_offset else None
-        )  # nothing is known of what is left out
+        )  # nothing is known of the skipped records
         position = msgspec.structs.replace(position, next_offset=offset, leader_epoch=epoch)
         suspended_from = (offset or BEGUN_ELSEWHERE) if suspend else position.suspended_from
         self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
         self.is_unsaved = True
 
     def _on_recreated(self, finding: Finding, view: ClusterView) -> bool:
-        """Take up a topic's new life from its first offsets, once all its partitions have a leader."""
+        """Read a re-created topic from its first offsets, once all its partitions have a leader."""
         topic = view.topics[finding.topic]
         keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
         if not all(key in view.ends for key in keys):
@@ -379,7 +379,7 @@ class Subscription:
     def ledger_rows(
         self, identity: BatchIdentity, facts: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
     ) -> list[LedgerRow]:
-        """The ledger rows of a batch; of all partitions ever read, when it is to be a full set."""
+        """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
         worked = {item.range.position.key for item in facts}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
         rows = make_ledger_rows(identity, facts, quiet, ends)
@@ -387,7 +387,7 @@ class Subscription:
         return [with_expired_range(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
     def advance(self, bins: Iterable[TaskResult]) -> None:
-        """Move the positions to where a committed batch ended, and learn from it."""
+        """Advance the positions to the ends of a committed batch, and update the measurements."""
         if self.is_unsaved:
             self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
@@ -404,7 +404,7 @@ class Subscription:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
 
     def _learn(self, group: TaskResult) -> None:
-        """What a bin shows of its partitions; a small one shows little more than its fixed costs."""
+        """Measurements of a bin per partition; a small bin shows little more than its fixed costs."""
         size, rows = sum(file.size for file in group.files), sum(file.rows for file in group.files)
         large = sum(item.counts.messages for item in group.ranges) >= TELLING_MESSAGES
         for item in group.ranges:

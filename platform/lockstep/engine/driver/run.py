@@ -1,4 +1,4 @@
-"""Run_stream: from settings to an outcome."""
+"""Runs a stream, from settings to an outcome."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegis
     """The registry of the installation; None where it has none.
 
     Raises:
-        SettingsError: The stream's decoder needs one, and nobody names any.
+        SettingsError: The stream's decoder needs a registry, and none is configured.
     """
     registry = make_registry(settings)
     check_registry(stream.decoder.connected(registry))
@@ -44,7 +44,7 @@ def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegis
 
 
 def make_registry(settings: RegistrySettings) -> HttpRegistry | None:
-    """The registry that the settings name."""
+    """The registry of the settings."""
     if not settings.url:
         return None
     return HttpRegistry(
@@ -69,31 +69,31 @@ def run_stream(
     report: Callable[[BatchReport], None] = lambda _: None,
     launch: Launch = BY_HAND,
 ) -> RunOutcome:
-    """Run a stream until its trigger ends, a stop, a handover, or a newer writer.
+    """Run a stream until its trigger ends, or until a stop, a handover or a newer writer ends it.
 
-    The run counts in a liveness file of its own from here to its end, so that observers see it before it claims.
+    The run has its own heartbeat file from here to its end, so that observers see it before it claims.
 
-    1. Ask Kafka for the cluster's id; open or create the tables; refuse a lost table and a halted stream.
-    2. Start Spark and have an executor, while the writer before is looked for; a handover then costs one batch.
-    3. Claim, and work batch after batch.
+    1. Read the cluster id; open or create the tables; refuse a lost table and a halted stream.
+    2. Start Spark and wait for an executor while the previous writer is looked for; a handover then costs one batch.
+    3. Claim, and run batch after batch.
 
     Args:
         stream: The declaration.
-        settings: Where Kafka and the tables are.
-        spark: Starts Spark, or gives the one that runs.
+        settings: Addresses of Kafka and the tables.
+        spark: Starts Spark, or returns the running session.
         stop: Set it from any thread to end the run at the next batch boundary.
-        trigger: Instead of the stream's own.
+        trigger: Overrides the stream's own.
         report: Called after each committed batch, on the run's thread.
-        launch: Who launched the run, and why.
+        launch: Who launched the run and why.
 
     Raises:
         StreamHalted: The stream waits for an operator.
         StreamHeld: An operator holds the stream.
-        IntegrityLost: Integrity was lost; what came before and the halt are committed.
+        IntegrityLost: The integrity class is violated; earlier messages and the halt are committed.
         KafkaError: Kafka does not answer.
-        EnvironmentProblem: The cluster has no executor to spare.
+        EnvironmentProblem: The cluster has no free executor.
         RegistryUnreachable: The schema registry does not answer.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
     with run_heartbeat(folders.control, launch.run_id):
@@ -106,11 +106,11 @@ def run_stream(
             context = _warm_context(spark, job, stop)
             claimed = approach.claim(cancelled=stop.is_set)
         except Fenced:
-            return RunOutcome.FENCED  # another run claimed in the same moment: it goes on, this one ends
+            return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
         except NotWanted as changed:
             LOG.warning("%s: this run was asked for before that, and ends", changed)
             return RunOutcome.NOT_WANTED
-        hands = RunContext(
+        run_context = RunContext(
             stream=stream,
             trigger=trigger,
             folders=folders,
@@ -124,7 +124,7 @@ def run_stream(
             adopts_topics=launch.adopts_topics,
             run_id=launch.run_id,
         )
-        return run_batches(hands, claimed)
+        return run_batches(run_context, claimed)
 
 
 def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
@@ -136,12 +136,12 @@ def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threadi
 
 
 def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
-    """Seconds that a batch may take; a batch that fills files takes as long as they need."""
+    """Maximum duration of a batch; a batch that fills files takes as long as they need."""
     return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
 
 
 def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders) -> JobSpec:
-    """What the tasks of a run share.
+    """Settings that the tasks of a run share.
 
     Raises:
         SettingsError: The stream's decoder needs a schema registry, and none is set.

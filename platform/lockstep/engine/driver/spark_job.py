@@ -1,13 +1,13 @@
 """Runs bins as a Spark job: deadline, retry, poison-message search.
 
-Spark gives up an executor that is silent. It waits for ever for one that lives while its Python does not
-answer, stopped or hung in a file system. What a cancelled task still writes is named by no commit.
+Spark gives up a silent executor. It waits forever for one that lives while its Python process is stopped or hangs in
+a file system. Files that a cancelled task still writes are referenced by no commit.
 
-A worker that dies says nothing of where it was. Its batch is planned again as it was, once: most deaths come
-from outside. From the second failure on each partition of the batch is worked by itself, so that the others
-commit, and what fails is halved until it is one message. Then jobs without it and with it alternate: what fails
-without it too is no message's fault and is raised, and what works with it was bad luck that has passed. Only a message
-with which a job fails each time, while it works without it each time in between, is left out. Nothing of this outlives
+A dead worker does not report its offset. Its batch is planned again unchanged, once: most deaths have external causes.
+From the second failure on each partition of the batch is processed by itself, so that the others commit, and the
+failing part is halved until it is one message. Then jobs without it and with it alternate: if a job fails without it
+too, no message is to blame and the error is raised; if it works with it, the cause was temporary. Only a message with
+which a job fails each time, while it works without it each time in between, is left out. Nothing of this outlives
 the run.
 """
 
@@ -41,7 +41,7 @@ AGAIN_SECONDS = 0.5
 
 
 class BatchTimeout(LockstepError):
-    """A batch was not worked by its deadline; nothing of it is committed.
+    """A batch exceeded its deadline; nothing of it is committed.
 
     Attributes:
         seconds: The deadline.
@@ -49,7 +49,7 @@ class BatchTimeout(LockstepError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"the batch was not worked within {seconds:g} s and was cancelled; nothing of it is committed",
+            f"the batch timed out after {seconds:g} s and was cancelled; nothing of it is committed",
             next_step="look for an executor that hangs; where the fold is that slow, declare "
             "Limits(batch_messages=...) lower or Limits(batch_seconds=...) higher",
         )
@@ -57,7 +57,7 @@ class BatchTimeout(LockstepError):
 
 
 def run_with_deadline(context: SparkContext, seconds: float | None, work: Callable[[], T]) -> T:
-    """What `work` gives; it runs Spark jobs on this thread, which are cancelled past the deadline.
+    """The result of `work`, which runs Spark jobs on this thread; they are cancelled past the deadline.
 
     Args:
         context: Runs the jobs.
@@ -93,7 +93,7 @@ def run_with_deadline(context: SparkContext, seconds: float | None, work: Callab
 
 
 Runner = Callable[[BatchPlan], Sequence[TaskResult]]
-"""Runs all bins of a plan and gives their facts, in the order of the bins."""
+"""Runs all bins of a plan and returns their results, in the order of the bins."""
 
 
 def make_spark_runner(context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> Runner:
@@ -116,7 +116,7 @@ def make_spark_runner(context: SparkContext, job: JobSpec, *, seconds_max: float
 
 
 def warm_up(context: SparkContext, stream: bytes) -> None:
-    """Start one Python worker and load the stream's module in it, while the writer before still writes.
+    """Start one Python worker and load the stream's module in it, while the previous writer still writes.
 
     One is enough for the first batch of most streams; on many cores, one each would cost more than it saves.
     """
@@ -124,13 +124,13 @@ def warm_up(context: SparkContext, stream: bytes) -> None:
 
 
 def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
-    """On a worker; that this module was loaded there is most of the work."""
+    """Runs on a worker; most of its effect is that this module was imported there."""
     for stream in streams:
         yield str(pickle.loads(stream).name)  # noqa: S301  # our own driver's
 
 
 def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
-    """As `run_tasks`, on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT goes first."""
+    """`run_tasks` on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT takes precedence."""
     root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
     return run_tasks(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
 
@@ -170,19 +170,19 @@ def make_tasks(plan: BatchPlan) -> list[TaskSpec]:
 
 
 WHOLE_FAILURES_MAX = 2
-"""So many failures of a whole batch are taken for bad luck."""
+"""Failures of a whole batch that count as bad luck."""
 CONTROLS = 3
-"""So often a job must work without a message, each time after one that failed with it, before the message is blamed.
+"""Jobs that must work without a message, each after one that failed with it, before the message is blamed.
 Once is not enough: an outage may end in between. Each costs two jobs of one message."""
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """A partition whose range was part of what failed.
+    """A partition whose range was part of a failed job.
 
     Attributes:
-        until: End of the range that failed; past it the partition is cleared.
-        messages: How many to try next.
-        killing: The offset that the next job leaves out: with it alone the last one failed.
+        until: End of the failed range; past it the partition is cleared.
+        messages: Number of messages to try next.
+        killing: Offset that the next job leaves out: the last one, with it alone, failed.
         controls: Jobs that worked without it, each after one that failed with it.
     """
 
@@ -193,18 +193,18 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class PoisonMessageSearch(msgspec.Struct, frozen=True):
-    """What the failures so far have shown.
+    """State of the search after the failures so far.
 
     Attributes:
         failures: Whole batches that failed in a row.
-        suspects: Partitions that are worked alone, by key.
+        suspects: Partitions that run alone, by key.
     """
 
     failures: int = 0
     suspects: Mapping[Key, Suspect] = {}
 
     def parts(self, plan: BatchPlan) -> tuple[BatchPlan, ...]:
-        """The jobs of a plan: all of it in one, but each suspect alone, cut to what is to be tried of it."""
+        """The jobs of a plan: all bins in one, but each suspect alone, cut to the part to be tried."""
         alone = [self._tried(item) for group in plan.bins for item in group if item.position.key in self.suspects]
         rest = [tuple(item for item in group if item.position.key not in self.suspects) for group in plan.bins]
         whole = msgspec.structs.replace(plan, bins=tuple(group for group in rest if group))
@@ -212,11 +212,11 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         return ((whole, *parts) if whole.bins else tuple(parts)) or (plan,)
 
     def is_control(self, part: BatchPlan) -> bool:
-        """Whether a job only shows that it works without a message: what it did does not count yet."""
+        """Whether a job is only a control without the blamed message: its results do not count yet."""
         return any(item.killing and not self._is_proven(item) for item in _ranges(part))
 
     def worked(self, part: BatchPlan) -> PoisonMessageSearch:
-        """After a job that did not fail: a suspect's next one takes all that is left of what failed.
+        """After a successful job: a suspect's next one takes all that is left of the failed range.
 
         After a control it is the message again.
         """
@@ -230,14 +230,14 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         return PoisonMessageSearch(0, suspects)
 
     def failed(self, part: BatchPlan) -> PoisonMessageSearch | None:
-        """After a job that failed; None when it failed without the message that was blamed: none is to blame."""
+        """After a failed job; None when it failed without the blamed message: no message is to blame."""
         ranges = _ranges(part)
         known = [item for item in ranges if item.position.key in self.suspects]
         if known:
             (item,) = known
-            nobody = item.killing or not item.messages
+            without_message = item.killing or not item.messages
             blamed = _blamed(item, self.suspects[item.position.key].controls)
-            return None if nobody else PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
+            return None if without_message else PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
         halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}
@@ -255,7 +255,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
 
 
 def _blamed(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
-    """What failed by itself: one message is tried without next, or half of it is tried."""
+    """A suspect after its own job failed: try without its one message next, or try half of it."""
     if item.messages == 1:
         return {item.position.key: Suspect(item.until, 1, item.position.next_offset, controls)}
     return {item.position.key: Suspect(item.until, _half(item))}

@@ -1,6 +1,6 @@
-"""Becoming the writer: checks, claim, side tables, positions.
+"""Startup of a writer: checks, claim, side tables, positions.
 
-Refusing before the claim leaves the run of the older release at work. A task checks again whatever it opens.
+Checks before the claim leave a run of the older release undisturbed. A task checks again whatever it opens.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from lockstep.table.schema_evolution import find_defaulted_columns
 
 
 def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
-    """Compare the declared state type with the types of all that is stored.
+    """Compare the declared state type with the types of all stored state.
 
     Args:
         stream: The declaration.
-        folders: Where its tables lie.
+        folders: Folders of the stream's tables.
         rows: The newest ledger row of every partition.
 
     Returns:
-        The differences that `migrate` is asked for, each once; empty where the declared type reads all.
+        The differences that `migrate` must handle, each once; empty where the declared type reads all.
 
     Raises:
-        StateTypeChanged: Something is stored that today's type cannot read, and there is no `migrate`.
+        StateTypeChanged: The declared type cannot read some stored state, and there is no `migrate`.
     """
     schema: StateSchema[object] = StateSchema(stream.types.state, find_migration(stream.transform))
     migrated: dict[str, None] = {}
@@ -62,7 +62,7 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
 
 
 def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, StateTypeSchema], str]]:
-    """The shapes of each partition's state. What cannot be read is left to the task that needs it, to say so."""
+    """The state types of each partition. Unreadable files are left to the task that needs them, which reports them."""
     for row in rows:
         section = read_position(row).state
         if section is None:
@@ -78,16 +78,16 @@ LOG = logging.getLogger("lockstep")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """Who launched a run, and what that means for the desired state.
+    """Origin of a run, and its effect on the desired state.
 
     Attributes:
-        cause: Why the run was started; kept in the ledger.
-        run_id: Dagster's id of the run, or one drawn here.
-        automatic: A sensor asked for the run, not a person: it writes only while the desired state allows it, and
-            leaves that state as it is.
-        adopts_topics: The run reads topics that appear from its next batch on; else a sensor starts a new run for them.
-        wished_version: `Head.wished_version` when the run was asked for: a newer stop is kept, and the run ends. None
-            takes that of its first look at the table.
+        cause: Cause of the start; stored in the ledger.
+        run_id: Dagster's id of the run, or one generated here.
+        automatic: Launched by a sensor, not a person: the run writes only while the desired state allows it, and does
+            not change it.
+        adopts_topics: The run reads new topics from its next batch on; otherwise a sensor starts a new run for them.
+        wished_version: `Head.wished_version` when the run was requested; a newer stop prevails, and the run ends.
+            None takes the version at its first look at the table.
     """
 
     cause: str = "started by hand"
@@ -97,7 +97,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     wished_version: int | None = None
 
     def desires(self, *, never_ending: bool) -> Desired | None:
-        """What the claim of the run sets; None leaves the desired state as it is."""
+        """The desired state that the claim sets; None leaves it unchanged."""
         return Desired.RUNNING if never_ending and not self.automatic else None
 
 
@@ -105,19 +105,19 @@ BY_HAND = Launch()
 
 
 class NotWanted(Exception):  # not an error: the desired state changed between the request for a run and its claim
-    """A run that somebody stopped before it claimed, or an automatic one that the desired state does not allow."""
+    """The run was stopped before it claimed, or it is automatic and the desired state does not allow it."""
 
 
 class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim gives to the loop.
+    """Result of a claim.
 
     Attributes:
         writer: Identity of the writer.
         head: The head after the claim.
         output: Handle on the output table.
         known: Newest ledger row of every partition ever read.
-        takeover: How the writer before was found.
-        side_forwarded: The ledger had to be brought forward: the run before died in between.
+        takeover: How the previous writer was found.
+        side_forwarded: The ledger had to be brought forward: the previous run died between the two commits.
     """
 
     writer: Writer
@@ -145,8 +145,8 @@ class WriterStartup:
         Raises:
             StreamHalted: The stream waits for an operator.
             StreamHeld: The stream is held by an operator.
-            NotWanted: The run is automatic, and the desired state does not allow it; or it was stopped already.
-            TableError: The table is not as its head says.
+            NotWanted: The run is automatic and the desired state does not allow it, or it was stopped already.
+            TableError: The table does not match its head.
         """
         self._launch, self._never_ending = launch, never_ending
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
@@ -163,15 +163,15 @@ class WriterStartup:
     def claim(self, cancelled: Callable[[], bool]) -> WriterClaim:
         """Become the writer.
 
-        1. A living writer is asked to hand over; a dead one is not waited for.
+        1. Ask a living writer to hand over; do not wait for a dead one.
         2. Claim: compare-and-swap of the epoch that was seen.
-        3. Bring the ledger forward, if the run before died between the two commits.
-        4. Add the columns that the declared types have more than the tables; read the positions.
+        3. Bring the ledger forward, if the previous run died between the two commits.
+        4. Add columns that the declared types have and the tables lack; read the positions.
 
         Raises:
-            Fenced: Another run claimed in the same moment.
-            StreamHalted, StreamHeld, NotWanted: Meanwhile; as above.
-            TableError: The ledger is not as the head says, or files that the table names are missing.
+            Fenced: Another run claimed at the same moment.
+            StreamHalted, StreamHeld, NotWanted: As above, since the first look.
+            TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
         takeover = self._approach(cancelled)
@@ -223,10 +223,10 @@ class WriterStartup:
             raise NotWanted(f"{head.stream} is {head.desired.value} ({head.reason})")
 
     def _stopped_meanwhile(self, head: Head) -> bool:
-        """Whether a stop is newer than the wish to run; told by versions of the table, not by clocks."""
+        """Whether a stop is newer than the request to run, by table versions, not by clocks."""
         asked = self._launch.wished_version
-        wished = self.head.wished_version if asked is None else asked
-        return head.desired is Desired.STOPPED and head.wished_version > wished
+        requested = self.head.wished_version if asked is None else asked
+        return head.desired is Desired.STOPPED and head.wished_version > requested
 
 
 def _allowed(desired: Desired, *, never_ending: bool) -> bool:
@@ -235,7 +235,7 @@ def _allowed(desired: Desired, *, never_ending: bool) -> bool:
 
 
 def check_not_halted(head: Head) -> None:
-    """A halted stream goes on only after an operator resumed it.
+    """Refuse a halted stream: only an operator's resume lets it continue.
 
     Raises:
         StreamHalted: With the evidence that was committed with the halt.
@@ -245,10 +245,10 @@ def check_not_halted(head: Head) -> None:
 
 
 def refuse_torn(folders: StreamFolders) -> None:
-    """A root that was copied while it was written may name what the copy does not hold.
+    """Check the table's files: a root that was copied while it was written may lack some.
 
     Raises:
-        TableError: Files of the table are missing, or of another size.
+        TableError: Files of the table are missing, or have another size.
     """
     if wrong := find_wrong_files(list_named_files(folders.table)):
         raise TableError(
@@ -258,10 +258,10 @@ def refuse_torn(folders: StreamFolders) -> None:
 
 
 def check_not_overtaken(output: OutputLog, writer: Writer) -> None:
-    """Side tables that are ahead of a writer belong to a newer one.
+    """Refuse to write when side tables are ahead of this writer: they belong to a newer one.
 
     Raises:
-        Fenced: There is a newer one.
+        Fenced: There is a newer writer.
     """
     holder = output.base().head.epoch
     if holder != writer.epoch:
@@ -269,7 +269,7 @@ def check_not_overtaken(output: OutputLog, writer: Writer) -> None:
 
 
 def check_topics_fit(stream: AnyStream, view: ClusterView) -> None:
-    """Refuse topics that the stream's class or limits cannot bear.
+    """Refuse topics that the stream's class or limits do not allow.
 
     Raises:
         LockstepError: Names the topics and what to change.
@@ -282,7 +282,7 @@ def check_topics_fit(stream: AnyStream, view: ClusterView) -> None:
     unfit = find_compacted(view)
     if unfit and _needs_every_message(stream.integrity):
         raise LockstepError(
-            f"topics {', '.join(unfit)} are compacted: messages in the middle may be gone, which the class cannot bear",
+            f"topics {', '.join(unfit)} are compacted: the class does not tolerate messages gone from the middle",
             next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
         )
 

@@ -1,1 +1,1 @@
-"""What runs in a Python worker of an executor."""
+"""The part of the engine that runs in a Python worker of an executor."""

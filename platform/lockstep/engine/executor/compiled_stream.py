@@ -1,4 +1,4 @@
-"""A declared stream made ready to run in a worker: bound functions, looked up once."""
+"""A declared stream compiled for a worker: bound functions, looked up once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockstep.table.row_encoder import RowsBuilder
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What a transform does beside opening and applying; None for what it does not.
+    """Optional hooks of a transform; None for those it does not override.
 
     Attributes:
         watermark: See `Transform.watermark`, and so on.
@@ -41,22 +41,22 @@ def find_hooks(transform: Transform[object, object, msgspec.Struct]) -> Hooks:
 
 
 class CompiledStream(msgspec.Struct, frozen=True):
-    """What the fold calls.
+    """Functions and settings that the fold uses.
 
     Attributes:
-        decode: A record's value to a typed message.
-        envelope: The message's place.
-        on_snapshot: A new state from a snapshot.
-        on_update: A state and an update to rows.
-        gate_for: The gate of a partition; see `IntegrityClass.gate_for`.
-        hooks: What the transform does beside, where it does.
-        event_time: How event time is treated.
-        integrity: The class, for its verdicts on what the gate never sees.
-        state: How states are encoded.
-        rows: How rows become Arrow.
-        row_type: What the transform must emit.
+        decode: Decodes a record's value to a typed message.
+        envelope: Extracts the envelope of a message.
+        on_snapshot: Creates a state from a snapshot.
+        on_update: Applies an update to a state; gives rows.
+        gate_for: Makes the gate of a partition; see `IntegrityClass.gate_for`.
+        hooks: The optional hooks that the transform overrides.
+        event_time: Event-time settings.
+        integrity: The class, for verdicts on messages that never reach the gate.
+        state: State codec.
+        rows: Row encoder.
+        row_type: Row type that the transform must emit.
         message_bytes_max: Larger messages are undecodable.
-        holes_max: A range with more holes ends early.
+        holes_max: A range with more offset gaps ends early.
     """
 
     decode: Callable[[bytes], object]
@@ -75,25 +75,25 @@ class CompiledStream(msgspec.Struct, frozen=True):
 
     @property
     def is_timed(self) -> bool:
-        """Whether every message may move the watermark past something: else it is enough to see it by the chunk."""
+        """Whether every message may advance the watermark past something: otherwise one check per chunk is enough."""
         return self.integrity.is_timed or self.arms_timers or self.hooks.watermark is not None
 
     @property
     def arms_timers(self) -> bool:
-        """Whether something may become due for a session."""
+        """Whether a session can have timers."""
         idle = self.event_time.session_idle is not None
         return self.integrity.buffers_messages or self.hooks.deadline is not None or idle
 
 
 @lru_cache(maxsize=8)
 def compile_pickled(stream: bytes, registry: Registry | None = None) -> CompiledStream:
-    """The program of a pickled declaration; kept in the worker, because building costs milliseconds."""
+    """The compiled stream of a pickled declaration; cached in the worker, because building costs milliseconds."""
     declared = cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream))  # noqa: S301  # our own driver's
     return compile_stream(declared, registry)
 
 
 def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
-    """The program of a declaration, in an installation with this schema registry."""
+    """The compiled stream of a declaration, in an installation with this schema registry."""
     transform, types = stream.transform, stream.types
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),

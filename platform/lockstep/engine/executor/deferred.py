@@ -21,12 +21,12 @@ from lockstep.state.timers import CLOCK, NEVER, TimerQueue
 
 
 class SessionClock(msgspec.Struct, array_like=True):
-    """What is known of a session's time.
+    """Event-time state of a session.
 
     Attributes:
-        armed_us: The first deadline under which the session stands in the agenda.
+        armed_us: The deadline under which the session is in the timer queue.
         seen_us: Event time of its newest message.
-        offset: Its last message that was applied.
+        offset: Offset of its last applied message.
     """
 
     armed_us: int = NEVER
@@ -39,7 +39,7 @@ _CLOCKS = msgspec.msgpack.Decoder(SessionClock)
 
 
 class EventTimers:
-    """See the module.
+    """Event time of a partition: watermark and session timers.
 
     Attributes:
         time: The partition's watermark.
@@ -56,7 +56,7 @@ class EventTimers:
         self._clocks: dict[str, SessionClock] = {}
 
     def see(self, message: object, place: Envelope, record: Record) -> bool:
-        """Move the watermark up to what a message says; whether something is due now."""
+        """Advance the watermark to a message's; gives whether a timer has expired."""
         if self._watermark is None:
             self.time.see(find_event_time(place, record))
         elif (said := self._watermark(message, record)) is not None:
@@ -65,15 +65,15 @@ class EventTimers:
 
     @property
     def is_due(self) -> bool:
-        """Whether the watermark has passed something."""
+        """Whether the watermark has passed a timer or a buffered message."""
         return self._agenda is not None and self._agenda.next_us <= self.time.watermark_us
 
     def take(self) -> list[tuple[int, str]]:
-        """What is due first: (deadline, session), all of one deadline; empty when nothing is."""
+        """The first expired timers: (deadline, session), all of one deadline; empty without any."""
         return [] if self._agenda is None else self._agenda.take(self.time.watermark_us)
 
     def touch(self, session: str, entry: SessionEntry[object], gate: Gate, place: Envelope, record: Record) -> None:
-        """Note a message of a session, and when something is due for it."""
+        """Record a message of a session and the session's next deadline."""
         if self._arms:
             clock, happened_us = self.clock(session), find_event_time(place, record)
             if not self.time.is_absurd(happened_us):
@@ -82,32 +82,32 @@ class EventTimers:
             self._arm(session, clock, self.due_us(session, entry, gate))
 
     def rearm(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
-        """Note what is due for a session after something was."""
+        """Record the session's next deadline after a timer ran."""
         self.disarm(session)
         self._arm(session, self.clock(session), self.due_us(session, entry, gate))
 
     def disarm(self, session: str) -> None:
-        """Nothing is due for a session until its next message."""
+        """Disarm a session until its next message."""
         self.clock(session).armed_us = NEVER
 
     def due_us(self, session: str, entry: SessionEntry[object], gate: Gate) -> int:
-        """The watermark at which something is due for a session; `NEVER` without anything."""
+        """The next deadline of a session; `NEVER` without one."""
         released = gate.due_us(cast("GateState", entry.gate))
         return min(NEVER if released is None else released, self.timer_us(entry), self.idle_deadline_us(session))
 
     def timer_us(self, entry: SessionEntry[object]) -> int:
-        """When the session's own timer is due; `NEVER` without one."""
+        """Deadline of the session's own timer; `NEVER` without one."""
         if self._deadline is None or entry.state is None:
             return NEVER
         deadline = self._deadline(entry.state)
         return NEVER if deadline is None else deadline
 
     def idle_deadline_us(self, session: str) -> int:
-        """When the session has been silent for too long; `NEVER` where it may be."""
+        """Deadline of the session's idle timeout; `NEVER` without one."""
         return NEVER if self._idle_us is None else self.clock(session).seen_us + self._idle_us
 
     def clock(self, session: str) -> SessionClock:
-        """What is known of a session's time."""
+        """Event-time state of a session."""
         clock = self._clocks.get(session)
         if clock is None:
             stored = self._reserved.get(_key(session))
@@ -115,13 +115,13 @@ class EventTimers:
         return clock
 
     def forget(self, session: str) -> None:
-        """A session has ended."""
+        """Forget an ended session."""
         if self._arms:
             self._clocks.pop(session, None)
             self._reserved.remove(_key(session))
 
     def save(self) -> None:
-        """Keep what is known of sessions with the state. Call once, at the end of the range."""
+        """Write the event-time state of sessions to the state store. Call once, at the end of the range."""
         for session, clock in self._clocks.items():
             self._reserved.put(_key(session), _ENCODER.encode(clock))
 
@@ -136,12 +136,12 @@ def _key(session: str) -> bytes:
 
 
 class DeferredEvents:
-    """What is applied at one offset, beside or instead of the message there.
+    """Applies buffered messages and timers at an offset, in addition to or instead of the message there.
 
     Attributes:
         program: The stream.
-        subject: The message held back that is being applied; None while it is none.
-        timer_of: The session whose timer runs; None while none does.
+        subject: The buffered message that is being applied, if any.
+        timer_of: The session whose timer runs, if any.
     """
 
     def __init__(
@@ -163,11 +163,11 @@ class DeferredEvents:
 
     @property
     def first_offset(self) -> int:
-        """Where the range begins."""
+        """The position at the start of the range."""
         return self._position.next_offset
 
     def set_state(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
-        """Snapshots, first updates under a class that lets them pass, and ends."""
+        """Apply snapshots, first updates under a class that accepts them, and ends."""
         if place.kind is Kind.END:
             self._end(place.session, entry)
             return
@@ -179,10 +179,10 @@ class DeferredEvents:
         self._sessions.keep(place.session, entry)
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
-        """Apply messages that were held back, in order, while the message at an offset is worked on.
+        """Apply buffered messages, in order, while the message at an offset is processed.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         for number, offset in enumerate(offsets):
             entry = self._sessions.find(session)
@@ -194,13 +194,13 @@ class DeferredEvents:
     def completed(
         self, entry: SessionEntry[object], place: Envelope, body: object, record: Record, parts: Sequence[int]
     ) -> bool:
-        """Apply a snapshot that is complete: its parts, in order, and the message that completes it.
+        """Apply a complete multi-part snapshot: its parts, in order, and the message that completes it.
 
         Returns:
-            Whether it was applied; not, when the transform refused a part of it.
+            Whether it was applied; False when the transform refused a part of it.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         session = place.session
         if any(offset in self.without.failed_buffered for offset in parts):
@@ -215,25 +215,25 @@ class DeferredEvents:
         return True
 
     def free(self, session: str, offsets: Sequence[int]) -> None:
-        """Send messages that were held back to quarantine.
+        """Send buffered messages to quarantine.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         for offset in offsets:
             self._judge.freed(self._taken(session, offset), session)
 
     def drop(self, session: str, offsets: Sequence[int]) -> None:
-        """Drop messages that were held back, because a snapshot covers them."""
+        """Drop buffered messages that a snapshot covers."""
         for offset in offsets:
             self._held.take(session, offset)
             self._judge.dropped_late()
 
     def fire(self, at: int) -> None:
-        """Do all that is due by the watermark, in the order of (deadline, session).
+        """Run all timers that have expired by the watermark, in the order of (deadline, session).
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         timing = cast("EventTimers", self.timing)
         while due := timing.take():
@@ -247,7 +247,7 @@ class DeferredEvents:
                     self._emission.flush()
 
     def _wake(self, session: str, entry: SessionEntry[object], deadline_us: int, at: int) -> None:
-        """Whatever of a session is due at one deadline; it may be nothing: deadlines move on."""
+        """Run the timers of a session at one deadline; possibly none: deadlines move on."""
         timing, gate = cast("EventTimers", self.timing), self._sessions.gate
         if self._sessions.is_suspended(session, entry):
             timing.disarm(session)
@@ -257,7 +257,7 @@ class DeferredEvents:
             self._release(session, entry, at)
         if self._sessions.find(session) is None:
             return
-        if self._sessions.is_suspended(session, entry):  # what was released could not be applied
+        if self._sessions.is_suspended(session, entry):  # a released message could not be applied
             timing.disarm(session)
             return
         if timing.timer_us(entry) <= deadline_us:
@@ -287,17 +287,17 @@ class DeferredEvents:
         self._end(session, entry)
         rows = len(self._emission.rows) - before
         if rows:
-            self._emission.beside((clock.offset, rows, session, None, due_us, at))
+            self._emission.append_extra((clock.offset, rows, session, None, due_us, at))
         self.timer_of = None
 
     def _beside(self, session: str, rows: int, due_us: int, at: int) -> None:
         if rows:
             offset = cast("EventTimers", self.timing).clock(session).offset
-            self._emission.beside((offset, rows, session, None, due_us, at))
+            self._emission.append_extra((offset, rows, session, None, due_us, at))
 
     def _end(self, session: str, entry: SessionEntry[object]) -> None:
         on_end = self.program.hooks.on_end
-        if on_end is not None and entry.gate is not None and entry.state is not None:  # None: a snapshot on its way
+        if on_end is not None and entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
             self._emit(on_end(entry.state))
         held = self._sessions.gate.held(cast("GateState", entry.gate))
         self._sessions.remove(session)
@@ -306,7 +306,7 @@ class DeferredEvents:
             self.timing.forget(session)
 
     def _apply(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool = False) -> None:
-        """Apply one message that was held back."""
+        """Apply one buffered message."""
         self.subject = record
         body = self.program.decode(record.value or b"")
         place, before = self.program.envelope(body, record), len(self._emission.rows)
@@ -319,7 +319,7 @@ class DeferredEvents:
         self.subject = None
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
-        """Messages held back that cannot be applied: one that was refused, and those that follow it."""
+        """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""
         waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.failed_buffered.get(offset)) is None:
@@ -336,7 +336,7 @@ class DeferredEvents:
         return Record(where.topic, where.topic_id, where.partition, offset, message)
 
     def _emit(self, rows: object) -> int:
-        """Put rows among those of the range; gives how many."""
+        """Add rows to those of the range; gives their number."""
         before = len(self._emission.rows)
         self._emission.rows.extend(cast("Sequence[msgspec.Struct]", rows))
         return len(self._emission.rows) - before

@@ -34,14 +34,14 @@ _LOCKSTEP = str(Path(lockstep.__file__).parent)
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
-    """Who is to blame for an error.
+    """Message to which an error is attributed.
 
     Attributes:
-        offset: Offset of the message that raised, or gave the row.
-        at: The offset that was being worked on.
-        session: Its session, where that can be told.
-        of_timer: It was a timer: there is no message that could be put aside.
-        held: The message was held back before.
+        offset: Offset of the message that raised, or emitted the row.
+        at: Offset that was being processed.
+        session: Its session, where known.
+        of_timer: A timer raised: there is no message to quarantine.
+        held: The message had been buffered.
     """
 
     offset: int
@@ -54,7 +54,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
 def attribute_error(
     error: Exception, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
 ) -> None:
-    """Note an error of the user's code: a violation, or a message to be left out when the range is folded again."""
+    """Record an error of the user's code: a violation, or a message to leave out when the range is folded again."""
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
     found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
@@ -66,7 +66,7 @@ def attribute_error(
 
 
 def find_session(program: CompiledStream, record: Record) -> str | None:
-    """The session of a message, as far as it can be told."""
+    """The session of a message, where it can be determined."""
     try:
         return program.envelope(program.decode(record.value or b""), record).session
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
@@ -94,13 +94,13 @@ def _told(error: Exception, found: Finding) -> Finding:
 
 
 def _traceback(error: Exception) -> str:
-    """Where the stream's own code raised: without the frames of lockstep that called it; of what is long the end."""
-    told = TracebackException.from_exception(error)
-    of_stream = list(dropwhile(lambda frame: frame.filename.startswith(_LOCKSTEP), told.stack))
+    """The traceback within the stream's own code, without frames of lockstep; the end of a long one."""
+    trace = TracebackException.from_exception(error)
+    of_stream = list(dropwhile(lambda frame: frame.filename.startswith(_LOCKSTEP), trace.stack))
     if not of_stream:
-        return ""  # lockstep's own code raised, on a row or a place that it cannot take
-    told.stack[:] = of_stream
-    text = "".join(told.format()).rstrip("\n")
+        return ""  # lockstep's own code raised, on a row or an envelope that it cannot process
+    trace.stack[:] = of_stream
+    text = "".join(trace.format()).rstrip("\n")
     return text if len(text) <= TRACEBACK_MAX else f"...{text[-TRACEBACK_MAX:]}"
 
 
@@ -114,10 +114,10 @@ class RangeFold:
     """The fold of one range of one partition.
 
     Attributes:
-        judge: Counts, what is kept aside, and the violation that ended the fold.
+        judge: Counts, rejected messages, and the violation that ended the fold.
         emission: The rows.
-        sessions: The sessions, and from where they are suspended.
-        time: The watermark.
+        sessions: The sessions, and the offset from which they are suspended.
+        time: Watermark and timers.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class RangeFold:
 
     @property
     def counts(self) -> Counts:
-        """Messages by what became of them."""
+        """Messages by outcome."""
         return self.judge.counts
 
     @property
@@ -157,13 +157,13 @@ class RangeFold:
                 self._fold_piece(piece)
 
     def advance(self, watermark_us: int) -> None:
-        """Move the watermark on where nothing has come, and do what is due then."""
+        """Advance the watermark of an idle partition and run the expired timers."""
         self.time.see(watermark_us)
         if self._timing is not None and self._timing.is_due and not self.judge.is_over:
             self._guarded(lambda: self._applying.fire(self._position.next_offset))
 
     def finish(self, reached: int) -> None:
-        """Turn the last rows into Arrow. Call once, after the last message, with the offset that the range reached."""
+        """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
         self._guarded(self.emission.flush)
         if self._timing is not None:
@@ -180,20 +180,20 @@ class RangeFold:
             self._guarded(lambda: self._fold(messages))
 
     def _suspend_up_to(self, offset: int) -> None:
-        """Suspend what began before a hole that lies before an offset."""
+        """Suspend the sessions that began before a gap that lies before an offset."""
         if (suspended := self._without.suspended_before(offset)) > max(0, self.sessions.suspended_from):
             self.sessions.suspend_before(suspended)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do a part of the fold; an error of the user's code is a verdict, not a crash."""
+        """Run a part of the fold; an error of the user's code is a verdict, not a crash."""
         try:
             work()
         except StopFold:
             return
         except (EnvironmentProblem, StateError, MemoryError):
-            raise  # of this machine, the registry or the state: says nothing of the message
+            raise  # an error of this machine, the registry or the state: no evidence about the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
-            self.emission.rollback_message()  # what the message had emitted before it raised
+            self.emission.rollback_message()  # rows that the message had emitted before it raised
             attribute_error(error, self._record, self._applying, self.emission, self.judge)
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
@@ -236,7 +236,7 @@ class RangeFold:
                 self.emission.flush()
 
     def _is_skipped(self, kind: Kind) -> bool:
-        """Whether a message is not wanted; where it is part of a snapshot, the gate is made ready for that."""
+        """Whether a message is dropped; where it is part of a snapshot, prepare the gate for it."""
         if kind is PART:
             self.sessions.enable_multipart()
         self.counts.skipped += kind is SKIP
@@ -251,10 +251,10 @@ class RangeFold:
         place: Envelope,
         record: Record,
     ) -> bool:
-        """Whether a message that was remarked on is applied in the usual way; if not, what becomes of it.
+        """Whether a message with a remark is applied in the usual way; otherwise handle it.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         session, judgement = place.session, verdict.judgement
         if verdict.freed:
@@ -282,13 +282,13 @@ class RangeFold:
         place: Envelope,
         record: Record,
     ) -> bool:
-        """Apply what goes before a message; whether the message itself is still to be applied.
+        """Apply released messages and timers before a message; gives whether the message itself is still to be applied.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         if not is_multipart_open(cast("GateState", entry.gate)):
-            entry.gate = gate  # what is released waits no longer, even where it ends the session
+            entry.gate = gate  # released messages wait no longer, even where one ends the session
             self._applying.apply_buffered(place.session, before, record.offset)
             return True
         if self._applying.completed(entry, place, body, record, before):
@@ -309,10 +309,10 @@ class RangeFold:
             self.emission.rows.extend(on_late(entry.state, body, record))
             if rows := len(self.emission.rows) - before:
                 proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, record.offset)
-                self.emission.beside(proof)
+                self.emission.append_extra(proof)
 
     def _follow(self, verdict: Verdict, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
-        """What a message lets go: those that waited for it, and its session's next deadline."""
+        """Apply the buffered messages that a message releases; update its session's next deadline."""
         if verdict.after:
             self._applying.apply_buffered(place.session, verdict.after, record.offset)
         if place.kind is not END:
@@ -328,7 +328,7 @@ class RangeFold:
         return self._record
 
     def _undecodable(self, record: Record, error: Exception) -> None:
-        if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # whose message it was is not known
+        if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # its session is unknown
             self.sessions.suspend_before(record.offset + 1)
 
     def _leave_out(self, message: Message, found: Finding) -> None:
@@ -339,7 +339,7 @@ class RangeFold:
         self.judge.judged(answer, record, found)
         try:
             session = self._program.envelope(self._program.decode(record.value or b""), record).session
-        except Exception:  # noqa: BLE001  # the user's `envelope` is what raised: whose message it was is not known
+        except Exception:  # noqa: BLE001  # the user's `envelope` raised: the session is unknown
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)
             return
@@ -349,10 +349,10 @@ class RangeFold:
 
 
 def decode_message(value: bytes | None, program: CompiledStream) -> object:
-    """Decode a value as the fold does, which has these lines in its loop.
+    """Decode a value as the fold does, which has these lines inlined in its loop.
 
     Raises:
-        Undecodable: It is larger than the stream takes; whatever else is in `DECODE_ERRORS` where it is no message.
+        Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is no message.
     """
     bytes_max = program.message_bytes_max
     return program.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises

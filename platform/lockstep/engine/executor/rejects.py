@@ -19,10 +19,10 @@ from lockstep.model.record import KafkaMessage, Record
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
 KEPT_BYTES_MAX = 64_000_000
-"""A range with more in quarantine ends early, so that garbage cannot fill a worker's memory."""
+"""A range with more quarantined messages ends early, so that garbage cannot fill a worker's memory."""
 
 CRASHES_WORKER = Undecodable(DecodeCause.CRASHES_WORKER, "each worker that was given it died")
-"""What the fold says of a message that the driver found to end its worker."""
+"""Verdict of the fold on a message whose worker died, as the driver found."""
 
 
 class Message(KafkaMessage, Protocol):
@@ -37,13 +37,13 @@ T = TypeVar("T", bound=Message)
 
 
 class Exclusions(msgspec.Struct, frozen=True):
-    """What an earlier fold of the same range found out.
+    """Findings of an earlier fold of the same range.
 
     Attributes:
-        refused: Messages that the transform cannot take, by offset.
-        failed_buffered: Those of them that it could not take when they were released from being held back.
-        suspend_at: Offsets before which all sessions are suspended, rising: ends of holes.
-        killing: Offsets of messages that end their worker; not even decoded.
+        refused: Offsets of messages that the transform refused.
+        failed_buffered: Those of them that were refused on release from the buffer.
+        suspend_at: Offsets before which all sessions are suspended, ascending: ends of gaps.
+        killing: Offsets of messages that kill their worker; not even decoded.
     """
 
     refused: Mapping[int, Finding] = {}
@@ -72,11 +72,11 @@ class Exclusions(msgspec.Struct, frozen=True):
 
 
 class QuarantineBuffer:
-    """What goes to quarantine from one range.
+    """Quarantined messages of one range.
 
     Attributes:
-        rows: The rows; generation and batch are set when they are written.
-        full: No more can be kept in this range; it ends here.
+        rows: The rows; generation and batch are set at writing.
+        full: The limit of the range is reached; the range ends here.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class QuarantineBuffer:
         self._bytes = 0
 
     def add(self, record: Record, found: Finding) -> None:
-        """Keep a message as it came, with the reason."""
+        """Quarantine a message unchanged, with its cause."""
         value = record.value
         row = QuarantineRow(
             generation=0,
@@ -114,20 +114,20 @@ _NOT_KEPT = (Judgement.GAP, Judgement.DUPLICATE, Judgement.LATE)
 
 
 class StopFold(Exception):
-    """The fold of the range goes no further; why is noted."""
+    """The fold stops here; the reason is recorded."""
 
 
 class VerdictHandler:
-    """The verdicts of one range that are more than "accept".
+    """Handles all verdicts of one range other than "accept".
 
     Attributes:
-        counts: Messages by what became of them.
-        kept: What goes to quarantine.
-        late: What goes to the late table.
+        counts: Messages by outcome.
+        kept: Rows for the quarantine.
+        late: Rows for the late table.
         accepted: Losses that the declaration accepts.
         stopped: The violation that ended the fold.
-        refused: A message that the transform cannot take; the range is to be folded again without it.
-        refused_held: It was held back, and is to be refused when it is released.
+        refused: A message that the transform refused; the range is to be folded again without it.
+        refused_held: It had been buffered, and is to be refused on release.
     """
 
     def __init__(self, integrity: IntegrityClass, position: Position) -> None:
@@ -141,24 +141,24 @@ class VerdictHandler:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fold goes no further."""
+        """Whether the fold has stopped."""
         return self.stopped is not None or self.refused is not None or self.kept.full or self.late.full
 
     @property
     def fullest(self) -> QuarantineBuffer:
-        """What is kept aside, of the kind that can take no more; else the quarantine."""
+        """The full buffer, of quarantine or late table; else the quarantine."""
         return self.late if self.late.full else self.kept
 
     def answer(self, fault: Fault, offset: int) -> Judgement:
-        """The class's verdict; what an operator has given up is kept in quarantine, whatever it is."""
+        """The class's verdict; a message that an operator has given up is quarantined in any case."""
         given_up = offset < self._position.suspended_from
         return Judgement.QUARANTINE if given_up else self._integrity.answer(fault)
 
     def remarked(self, verdict: Verdict, record: Record, session: str) -> bool:
-        """Count a message that was remarked on; whether it is applied all the same.
+        """Count a message with a remark; gives whether it is applied all the same.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         judgement = verdict.judgement
         if judgement is Judgement.BUFFER:
@@ -175,10 +175,10 @@ class VerdictHandler:
         return judgement is Judgement.ACCEPT
 
     def judged(self, judgement: Judgement, record: Record, found: Finding) -> None:
-        """A message that is not applied: the end of the fold, kept aside, or just counted.
+        """Handle a message that is not applied: stop the fold, quarantine it, or just count it.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         if judgement is Judgement.VIOLATION:
             self.stopped = found
@@ -198,13 +198,13 @@ class VerdictHandler:
         """Judge a message that cannot be decoded.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         problem = "no value (null)" if record.value is None else str(error)
         cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
         answer = self.answer(Fault.UNDECODABLE, record.offset)
         given_up = record.offset < self._position.suspended_from
-        # A class that only counts them fills no quarantine, and what an operator has given up is no burst.
+        # A class that only counts undecodable messages fills no quarantine; what an operator has given up is no burst.
         self.counts.refused += answer is not Judgement.GAP and not given_up
         found = self.finding("undecodable", record.offset, session=format_key(record))
         self.judged(
@@ -213,18 +213,18 @@ class VerdictHandler:
         return answer
 
     def freed(self, record: Record, session: str) -> None:
-        """A message that was held back, and whose session is suspended now.
+        """Quarantine a buffered message of a session that is suspended now.
 
         Raises:
-            Ended: The fold goes no further.
+            Ended: The fold stops here.
         """
         found = self.finding("suspended", record.offset, session=session)
         self.counts.released += 1
-        told = replace(found, expected="a snapshot of the session", found="a message held back")
-        self.judged(Judgement.QUARANTINE, record, told)
+        finding = replace(found, expected="a snapshot of the session", found="a buffered message")
+        self.judged(Judgement.QUARANTINE, record, finding)
 
     def dropped_late(self) -> None:
-        """A message that was held back, and of which nothing is wanted any more."""
+        """Drop a buffered message that is no longer needed."""
         self.counts.released += 1
         self.counts.repeats += 1
         self.counts.dropped += 1
@@ -244,5 +244,5 @@ class VerdictHandler:
 
 
 def format_key(record: Record) -> str | None:
-    """The key of a record, for people."""
+    """The key of a record, for display."""
     return record.key.decode(errors="replace") if record.key is not None else None

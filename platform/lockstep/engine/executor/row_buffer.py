@@ -1,8 +1,8 @@
-"""Rows with provenance into Arrow; spilling.
+"""Encodes rows with provenance as Arrow; spills to disk.
 
-The rows of a file are in order of partitions, while messages come from all partitions at once, so
+The rows of a file are ordered by partition, while messages of all partitions arrive interleaved, so
 rows wait until the last message of the batch. Beyond a bound they are written to a scratch file
-and mapped back: the same Arrow batches, in pages that the system can drop.
+and memory-mapped: the same Arrow batches, in pages that the system can drop.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
 MessageOrigin = tuple[int, int, str, int | None, int | None, int]
 """Of one message: offset, number of its rows, session, sequence, event time in microseconds, and the offset
-that was being worked on when the rows were emitted."""
+that was being processed when the rows were emitted."""
 
 
 class Chunk(NamedTuple):
-    """Columns of what is known of each accepted message of a chunk."""
+    """Provenance columns of the accepted messages of a chunk."""
 
     offsets: Sequence[int]
     rows: Sequence[int]
@@ -39,14 +39,14 @@ class Chunk(NamedTuple):
 
 
 class RowNumbering:
-    """Numbers the rows of each emit offset, over the chunks of a range."""
+    """Numbers the rows of each emit offset, across the chunks of a range."""
 
     def __init__(self, offset: int, rows: int) -> None:
-        """Begin where an offset has so many rows already."""
+        """Start at an offset that has this many rows already."""
         self._offset, self._rows = offset, rows
 
     def rows_at(self, offset: int) -> int:
-        """Rows of an offset so far, where it is the newest; else none."""
+        """Rows of an offset so far, if it is the newest; else none."""
         return self._rows if offset == self._offset else 0
 
     def next(self, offset: int, rows: int) -> range:
@@ -57,7 +57,7 @@ class RowNumbering:
 
 
 def expand_origins(position: Position, known: Chunk, rows: int, numbering: RowNumbering) -> Provenance:
-    """One entry a row, from one entry a message; nearly always each message has one row, of its own."""
+    """Expand one entry per message to one per row; nearly always each message has one row."""
     run, emitted = PartitionRun(position.topic, position.topic_id, position.partition, rows), known.emit_offsets
     own = known.offsets == emitted
     if own and set(known.rows) == {1} and not numbering.rows_at(emitted[0]):
@@ -74,30 +74,30 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 
 
 CHUNK_ROWS = 500
-"""Rows turned into Arrow at once: once per batch costs 2.5 times as much (caches), fewer cost calls."""
+"""Rows encoded at once: once per batch costs 2.5 times as much (caches), smaller chunks cost calls."""
 
 
 class RowBuffer:
     """The rows of one range.
 
-    The fold puts rows into `rows` and says whose they are by `proofs`: one entry for each message, in order.
+    The fold appends rows to `rows` and their origins to `proofs`: one entry for each message, in order.
 
     Attributes:
-        batches: What is in Arrow already.
-        rows: What is not.
-        proofs: Whose rows these are.
+        batches: Encoded rows.
+        rows: Rows not yet encoded.
+        proofs: Origins of these rows.
         rows_written: Rows in `batches`.
         event_time_us: Smallest and largest event time so far.
     """
 
     def __init__(self, builder: RowsBuilder, position: Position, counts: Counts, time: PartitionTime | None) -> None:
-        """Begin.
+        """Start a range.
 
         Args:
-            builder: Turns rows into Arrow.
-            position: Where the range begins.
-            counts: Of its messages.
-            time: The watermark, where nothing depends on it and a look at each chunk is enough; else None.
+            builder: Encodes rows as Arrow.
+            position: Start of the range.
+            counts: Counts of the range.
+            time: The watermark, where nothing depends on it and one update per chunk is enough; else None.
         """
         self._builder, self._position, self._counts, self._time = builder, position, counts, time
         self._numbering = RowNumbering(position.next_offset, position.rows_emitted)
@@ -113,23 +113,23 @@ class RowBuffer:
         """Whether it is time to flush."""
         return len(self.proofs) >= CHUNK_ROWS or len(self.rows) >= CHUNK_ROWS
 
-    def beside(self, origin: MessageOrigin) -> None:
-        """Rows that no message emitted: those of a timer, or of a session that fell silent."""
+    def append_extra(self, origin: MessageOrigin) -> None:
+        """Add rows that no message emitted: those of a timer, or of an idle session."""
         self._beside.add(len(self.proofs))
         self.proofs.append(origin)
 
     def proof_at(self, position: int) -> tuple[MessageOrigin, bool]:
-        """Whose row stands at a position of what is not in Arrow yet, and whether it is no message's."""
+        """Origin of the row at an index of those not yet encoded, and whether no message emitted it."""
         ends = accumulate(rows for _, rows, *_ in self.proofs)
         at = next(number for number, end in enumerate(ends) if position < end)
         return self.proofs[at], at in self._beside
 
     def rollback_message(self) -> None:
-        """Take back rows of a message that did not come to its end."""
+        """Remove the rows of a message that failed."""
         del self.rows[sum(number for _, number, *_ in self.proofs) :]
 
     def flush(self) -> None:
-        """Turn rows into Arrow.
+        """Encode the rows as Arrow.
 
         Raises:
             RowRefused: A value does not fit its column.
@@ -151,7 +151,7 @@ class RowBuffer:
         self._beside.clear()
 
     def emitted_at(self, offset: int) -> int:
-        """Rows emitted at an offset so far; known of the newest only."""
+        """Rows emitted at an offset so far; known for the newest only."""
         return self._numbering.rows_at(offset)
 
     def _note_times(self, times: Sequence[int]) -> None:
@@ -168,11 +168,11 @@ class RowBuffer:
 
 
 SPILL_BYTES = 64_000_000
-"""Some 400,000 rows of 160 bytes: more than a batch of seconds holds, less than a worker notices."""
+"""Some 400,000 rows of 160 bytes: more than a batch of seconds has, less than a worker notices."""
 
 
 class Spill:
-    """Watches the waiting rows of a task."""
+    """Limits the buffered rows of a task in memory."""
 
     def __init__(self, scratch: Path, *, bound_bytes: int = SPILL_BYTES) -> None:
         self._scratch, self._bound = scratch, bound_bytes
@@ -180,14 +180,14 @@ class Spill:
         self._held_bytes = 0
 
     def note(self, batches: list[pa.RecordBatch], before: int) -> None:
-        """Note that a range's list of batches grew from `before`; past the bound, move what is in memory.
+        """Record that a range's list of batches grew from `before`; past the bound, spill the batches in memory.
 
         Raises:
-            EnvironmentProblem: The local disk takes no more.
+            EnvironmentProblem: The local disk is full.
         """
         for index in range(before, len(batches)):
             self._in_memory.append((batches, index))
-            # Whole buffers, which are the batch's own: `nbytes` looks into each array, at 0.1 us a row.
+            # Whole buffers, which belong to the batch: `nbytes` looks into each array, at 0.1 us a row.
             self._held_bytes += batches[index].get_total_buffer_size()
         if self._held_bytes > self._bound:
             moved = self._moved([held[place] for held, place in self._in_memory])
@@ -196,7 +196,7 @@ class Spill:
             self._in_memory, self._held_bytes = [], 0
 
     def _moved(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The same batches, in pages of a file that has no name any more: nothing is left after a kill."""
+        """The same batches, in pages of an unlinked file: nothing is left after a kill."""
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(dir=self._scratch, prefix="spill-")

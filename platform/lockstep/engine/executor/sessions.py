@@ -1,4 +1,4 @@
-"""The sessions of one range: their stored state, and the gate that judges them."""
+"""The sessions of one range: stored state, and the gate that judges their messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ DIGEST_BYTES = 8
 
 
 class Sessions:
-    """See the module.
+    """Sessions of one range, with their gate.
 
     Attributes:
-        gate: The gate of the partition as of now.
-        check: What it judges by; read anew for each message, because any message may change it.
+        gate: Current gate of the partition.
+        check: Check of the current gate; read again for each message, because any message may change it.
         suspended_from: Sessions that began before this offset are suspended.
         opened: Sessions that began in this range and did not end.
-        closed: Sessions that ended in it.
-        held: The messages that are held back.
+        closed: Sessions that ended in this range.
+        held: Buffered messages.
     """
 
     gate: Gate
@@ -60,13 +60,13 @@ class Sessions:
         self._adapted = self._program.integrity.adapter(offset, self._skipped)
 
     def enable_multipart(self) -> None:
-        """From now on snapshots may lie over several messages; the others do not pay for it."""
+        """Accept multi-part snapshots from now on; streams without them do not pay for it."""
         if not self._spread:
             self._spread = True
             self.suspend_before(self.suspended_from)
 
     def load(self, session: str) -> SessionEntry[object] | None:
-        """The session's stored state, as the declaration of today keeps it."""
+        """The session's stored state, in the declared type."""
         entry = self._state.load(session)
         if entry is not None:
             gate = self._adapted(cast("GateState", entry.gate))
@@ -80,22 +80,22 @@ class Sessions:
         return self._state.entries.get(session) or self.load(session)
 
     def keep(self, session: str, entry: SessionEntry[object]) -> None:
-        """Put a session that may be new among those that are saved."""
+        """Add a session, possibly new, to those that are saved."""
         if session not in self._state.entries:
             self._state.entries[session] = entry
             self.opened.add(session)
             self.closed.discard(session)
 
     def remove(self, session: str) -> None:
-        """A session has ended."""
+        """Remove an ended session."""
         self._state.remove(session)
         self.opened.discard(session)
         self.closed.add(session)
 
     def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
-        """Suspend one session; gives the offsets of its messages that were held back.
+        """Suspend one session; gives the offsets of its buffered messages.
 
-        A class that suspends nothing gives up the snapshot that is on its way: the session is as it was before.
+        A class that suspends nothing gives up an incomplete snapshot: the session is as it was before.
         """
         gate = cast("GateState", entry.gate)
         held = self.gate.held(gate)
@@ -114,12 +114,12 @@ class Sessions:
 
 
 def count_digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
-    """What tells the driver of sessions in two partitions, without their names."""
+    """Digests with which the driver detects sessions in two partitions, without their names."""
     return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in sessions))
 
 
 def is_multipart_open(gate: GateState) -> bool:
-    """Whether a snapshot of the session is on its way, in several messages."""
+    """Whether a multi-part snapshot of the session is incomplete."""
     if not isinstance(gate, dict):
         return False
     return is_spread(gate) or ("o" in gate and is_spread(cast("Opened", gate)["g"]))

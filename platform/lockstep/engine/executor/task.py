@@ -1,10 +1,10 @@
-"""Run_task: six steps from planned ranges to result.
+"""Runs a task: from planned ranges to a result, in six steps.
 
-A halt that names one message at a time would have an operator resume once a message. The finding names the range
-from the first to the last undecodable message that was seen, and says how far it was looked.
+A halt that names one message at a time would have an operator resume once per message. The finding names the range
+from the first to the last undecodable message seen, and the offset to which it was searched.
 
 A task is deterministic: no clock, no random number, no order of a set reaches a row, so that a
-retried task writes the same rows. Only names of files differ.
+retried task writes the same rows. Only file names differ.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from lockstep.table.written_by import WrittenBy
 
 
 class RangeInProgress(msgspec.Struct):
-    """A range while it is worked on."""
+    """A range in processing."""
 
     planned: PlannedRange
     state: PartitionState[object]
@@ -74,33 +74,33 @@ class RangeInProgress(msgspec.Struct):
 
 @lru_cache(maxsize=1)
 def _cached_consumer(configuration: bytes) -> RangeConsumer:
-    """The worker's consumer, kept between tasks: connecting anew costs a round trip to each broker."""
+    """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker."""
     return make_consumer(msgspec.msgpack.decode(configuration))
 
 
 class MessageSource(Protocol):
-    """Where the messages of ranges are."""
+    """Source of the messages of ranges."""
 
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         """Read all ranges at once, each in offset order."""
         ...
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
-        """Read a range that is only looked at: nothing of it is folded."""
+        """Read a range without folding it."""
         ...
 
     def readable_again(self, corrupt: Range) -> int | None:
-        """The first offset of a range that begins corrupt which can be read; None where that cannot be told."""
+        """The first readable offset of a range that begins with corrupt batches; None where it cannot be determined."""
         ...
 
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
-        """Offsets that held no message, each with its cause; or why that cannot be found out now."""
+        """Offsets without a message, each with its cause; or the reason why the cause is unknown now."""
         ...
 
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """The log of a cluster, read with the worker's consumer."""
+    """The cluster's log, read with the worker's consumer."""
 
     configuration: Configuration
 
@@ -124,7 +124,7 @@ class KafkaSource:
 
 @dataclass(frozen=True)
 class RangeOpener:
-    """Opens the state and the fold of a range; closed with the task. `latest_us`: later event times are absurd."""
+    """Opens state and fold of a range; closed with the task. `latest_us`: later event times are rejected as absurd."""
 
     job: JobSpec
     log: MessageSource
@@ -135,7 +135,7 @@ class RangeOpener:
     latest_us: int
 
     def open(self, planned: PlannedRange, without: Exclusions | None = None) -> RangeInProgress:
-        """A range, ready to fold; a second time with what the first fold found out."""
+        """A range, ready to fold; for a repeated fold with the findings of the first."""
         position = planned.position
         address = StateVersion(
             generation=self.generation,
@@ -152,7 +152,7 @@ class RangeOpener:
 
 
 def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
-    """Read all ranges at once and fold what comes, range by range in offset order."""
+    """Read all ranges at once and fold the messages, range by range in offset order."""
     spill = Spill(opener.job.hot)
     moving = [work for work in works if work.planned.messages]
     for run in opener.log.read([_range(work) for work in moving]):
@@ -183,9 +183,9 @@ def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
 
 
 def _leader_epoch(work: RangeInProgress, run: MessageRun) -> int | None:
-    """An epoch that reaches to the end of what was read, so that what is shorter later was cut.
+    """A leader epoch that covers the end of the range, so that a shorter log is a truncated one.
 
-    A marker at the end may be of a newer leader than the last message; of none newer than the plan knew.
+    A control record at the end may be of a newer leader than the last message; of none newer than the plan knew.
     """
     ends_in_gap = bool(run.gaps) and run.gaps[-1][1] == run.reached
     of_message = run.messages[-1].leader_epoch() if run.messages else work.leader_epoch
@@ -206,17 +206,17 @@ def _range(work: RangeInProgress) -> Range:
 
 
 AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
-"""A halt waits for this look: at some microseconds a message it costs less than the look at Kafka that follows."""
+"""A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
 
 
 class Garbage(msgspec.Struct):
-    """What was seen of a run of garbage.
+    """Scan of a sequence of undecodable messages.
 
     Attributes:
         until: First offset after the last undecodable message.
-        looked: First offset that was not looked at.
-        messages: Messages looked at, the first one included.
-        undecodable: Those that cannot be decoded.
+        looked: First offset that was not scanned.
+        messages: Messages scanned, the first one included.
+        undecodable: Those of them that cannot be decoded.
     """
 
     until: int
@@ -226,7 +226,7 @@ class Garbage(msgspec.Struct):
 
 
 def narrow_range(finding: Finding | None, work: RangeInProgress, opener: RangeOpener) -> Finding | None:
-    """A finding of an undecodable message with the range of all that follow as planned; others as they are."""
+    """An undecodable-message finding, extended to the range of all that follow as planned; others unchanged."""
     if finding is None or finding.cause != UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
@@ -240,14 +240,14 @@ def narrow_range(finding: Finding | None, work: RangeInProgress, opener: RangeOp
             seen.undecodable, seen.until = seen.undecodable + 1, offset + 1
     if seen.undecodable == 1:
         return finding
-    told = (
+    searched = (
         f"{seen.undecodable} of {seen.messages} messages cannot be decoded; looked as far as offset {seen.looked - 1}"
     )
-    return msgspec.structs.replace(finding, until=seen.until, detail=f"{finding.detail}; {told}")
+    return msgspec.structs.replace(finding, until=seen.until, detail=f"{finding.detail}; {searched}")
 
 
 def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> Iterator[Message]:
-    """The messages after the first one, as far as one look goes."""
+    """The messages after the first one, as far as one scan goes."""
     position, size = work.planned.position, 0
     until = min(work.planned.until, finding.until + AHEAD_MESSAGES_MAX)
     for run in opener.log.ahead(Range(position.topic, position.partition, finding.until, until)):
@@ -261,31 +261,31 @@ def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> 
 
 
 def _decodes(message: Message, program: CompiledStream) -> bool | None:
-    """Whether a message can be decoded; None where that cannot be told now."""
+    """Whether a message can be decoded; None where that cannot be determined now."""
     try:
         decode_message(message.value(), program)
     except LockstepError:
-        return None  # the registry does not answer: it says nothing of the message
+        return None  # the registry does not answer: no evidence about the message
     except DECODE_ERRORS:
         return False
-    except Exception:  # noqa: BLE001  # the user's decoder: what it raises is no verdict, and no reason not to halt
+    except Exception:  # noqa: BLE001  # the user's decoder: its errors are no verdict, and no reason not to halt
         return None
     return True
 
 
 REFUSED_MAX = 8
-"""Each message that the transform cannot take costs another fold of the range; then the range ends early."""
+"""Each refused message costs another fold of the range; past this number the range ends early."""
 
 
 class RefoldPlan(msgspec.Struct, frozen=True):
-    """What the next fold of a range is to leave out, and where it is to end.
+    """Exclusions and bounds for the next fold of a range.
 
     Attributes:
-        without: What it leaves out.
-        until: Where it ends.
+        without: Findings to leave out.
+        until: End of the fold.
         finding: The violation at its end.
-        trouble: Why it ends there without a violation.
-        passes_to: The first offset after what lies corrupt there, where that is passed over.
+        trouble: Reason for an end there without a violation.
+        passes_to: The first offset after corrupt batches there, where these are skipped.
     """
 
     without: Exclusions
@@ -296,16 +296,16 @@ class RefoldPlan(msgspec.Struct, frozen=True):
 
 
 def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
-    """Fold a range again until nothing in it is left to be found out.
+    """Finalize a range: fold it again until the result can be committed.
 
-    1. Prove the holes; before what follows an unproven one, a class that suspends suspends. Where Kafka cannot be
-       asked, the range ends before the first.
-    2. A message that the transform refuses is left out of the next fold, and judged there.
-    3. A violation, or more than can be kept in quarantine, ends the range; the next fold stops there.
-    4. Of garbage that ends it, look how far it goes.
-    5. What lies corrupt on the broker is judged as one undecodable range.
+    1. Explain every missing offset; a class that suspends does so before the records after an unexplained gap. Where
+       Kafka does not answer, the range ends before the first.
+    2. Leave a refused message out of the next fold, and judge it there.
+    3. End the range at a violation, or where quarantine is full; the next fold stops there.
+    4. Scan how far undecodable messages at its end go.
+    5. Judge corrupt batches on the broker as one undecodable range.
 
-    A fold is deterministic, so each fold finds all that the one before it found, and at most one thing more.
+    A fold is deterministic, so each fold repeats all findings of the previous one, and adds at most one.
     """
     planned, program = work.planned, opener.program
     explained = opener.log.explain(planned.position, work.gaps)
@@ -326,9 +326,9 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
 
 
 def _without_corrupt(work: RangeInProgress, opener: RangeOpener, bounds: RefoldPlan) -> RangeInProgress:
-    """Judge record batches that nobody can read: the end of the range, or passed over, as if they were one message.
+    """Judge corrupt record batches as if they were one message: the range ends there, or they are skipped.
 
-    Where they can be read after all, or Kafka does not say, the range ends before them and a later batch reads on.
+    Where they become readable, or Kafka does not answer, the range ends before them and a later batch reads on.
     """
     position, planned, start = work.planned.position, work.planned, work.reached
     end = opener.log.readable_again(Range(position.topic, position.partition, start, planned.until))
@@ -339,8 +339,12 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener, bounds: RefoldP
         end = min(end, position.suspended_from)  # no more than was given up
     if answer is Judgement.VIOLATION:
         found = work.fold.judge.finding(UNDECODABLE, start)
-        told = {"until": end, "expected": "record batches as they were written", "found": "corrupt ones on the broker"}
-        work.finding, work.trouble = msgspec.structs.replace(found, **told, detail=problem), None
+        fields = {
+            "until": end,
+            "expected": "record batches as they were written",
+            "found": "corrupt ones on the broker",
+        }
+        work.finding, work.trouble = msgspec.structs.replace(found, **fields, detail=problem), None
         return work
     suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
     without = msgspec.structs.replace(bounds.without, suspend_at=suspend_at)
@@ -352,7 +356,7 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener, bounds: RefoldP
 
 
 def _before_gaps(work: RangeInProgress, unread: UnreadableRange) -> RefoldPlan:
-    """Not to be able to ask is no evidence: the range ends before what is in question, and a later batch asks again."""
+    """End the range before a gap that cannot be explained now: no answer is no evidence, a later batch asks again."""
     first = work.gaps[0][0]
     problem = f"why offset {first} holds no message could not be read from Kafka: {unread.reason}"
     return RefoldPlan(Exclusions(killing=work.planned.killing), first, trouble=problem)
@@ -397,7 +401,7 @@ def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: RefoldPlan) 
 
 
 def _first_stop(work: RangeInProgress, holes: list[Hole], until: int, program: CompiledStream) -> Finding | None:
-    """The earlier of the fold's stop and the first hole that nothing explains."""
+    """The earlier of the fold's stop and the first unexplained gap."""
     stopped = work.fold.judge.stopped
     if program.integrity.answer(Fault.HOLE) is not Judgement.VIOLATION:
         return stopped
@@ -428,13 +432,13 @@ def _hole_finding(work: RangeInProgress, hole: Hole) -> Finding:
 
 
 def run_tasks(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
-    """What Spark runs on each partition of its small job: encoded tasks in, encoded facts out."""
+    """Runs in Spark on each partition of its small job: encoded tasks in, encoded results out."""
     for encoded in tasks:
         yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=TaskSpec)))
 
 
 def _facts_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
-    """What has a name comes back as a value: an error would reach the driver as Spark's, as if a worker had died."""
+    """Return lockstep's errors as values: a raised error would reach the driver as Spark's, like a dead worker's."""
     try:
         return run_task(job, task)
     except LockstepError as error:
@@ -442,23 +446,23 @@ def _facts_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
 
 
 def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
-    """Do the work of one bin, as a worker does: the declaration that was shipped, over Kafka."""
+    """Process one bin as a worker does: the shipped declaration, over Kafka."""
     return run_task_safely(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka))
 
 
 def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
-    """Do the work of one bin.
+    """Process one bin.
 
     1. Open the state of each range.
-    2. Read all ranges at once and fold what comes, range by range in offset order.
-    3. Prove the holes.
+    2. Read all ranges at once and fold the messages, range by range in offset order.
+    3. Explain the missing offsets.
     4. Fold a range again where something stopped it: no half-applied message is left.
-    5. Write the rows, in order of topic id, partition and offset, what goes to quarantine, and the changed state.
-    6. Say what was done.
+    5. Write the rows, in order of topic id, partition and offset, the rejected messages, and the changed state.
+    6. Return the result.
     """
     started = time.process_time()
     gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
-    gc.disable()  # would walk over all state again and again
+    gc.disable()  # would scan all state again and again
     try:
         with ExitStack() as stack:
             latest_us = task.planned_at_us + to_microseconds(program.event_time.max_skew)
@@ -494,14 +498,14 @@ def _write_rows(
 
 
 def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
-    """One file of a side table for the bin; none when nothing was kept aside."""
+    """One file of a side table for the bin; None without rows."""
     identity = {"generation": task.generation, "batch": task.number}
     rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
     return (write_quarantine(folder, rows),) if rows else ()
 
 
 def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> tuple[RangeResult, ...]:
-    """All changed states in one durable file, synced; then the hot copies take the changes."""
+    """All changed states in one durable file, synced; then the local stores take the changes."""
     facts = []
     with StateFileWriter.open(job.state, _label(task)) as writer:
         for work in works:
@@ -515,7 +519,7 @@ def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> 
 
 
 def _label(task: TaskSpec) -> str:
-    """By which clean-up tells what is in flight."""
+    """Name part by which clean-up recognizes files in flight."""
     return WrittenBy(task.generation, task.epoch, task.number).label
 
 
@@ -548,7 +552,7 @@ def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
 
 
 def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:
-    """A session that was not touched in this range has not begun anew in it."""
+    """Suspensions by an operator that remain: a session that was not touched in this range has not restarted in it."""
     entries = work.state.entries
     skipped = work.planned.position.suspended_sessions
     if not work.fold.sessions.may_suspend:
