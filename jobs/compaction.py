@@ -1,4 +1,4 @@
-"""One job a stream: compacts the hours that are closed, each hour."""
+"""One job a stream: compacts its closed hours, every hour."""
 
 from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 
@@ -7,7 +7,7 @@ from lockstep.orchestration import names
 
 
 def compaction_schedule(stream: AnyStream) -> ScheduleDefinition:
-    """The schedule and its job: ten minutes past the hour, when the hour before is surely closed."""
+    """The schedule and its job: ten minutes past the hour, when the previous hour is certainly closed."""
     job = define_asset_job(
         names.name_compaction_job(stream),
         selection=AssetSelection.assets(names.make_compaction_key(stream)),

@@ -1,4 +1,4 @@
-"""One job for all streams: bounds what Dagster itself keeps of them, each hour."""
+"""One job for all streams: bounds their data in Dagster's database, every hour."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""One job a stream: the checks of its table, each hour."""
+"""One job a stream: the checks of its table, every hour."""
 
 from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 

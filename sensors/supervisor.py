@@ -1,4 +1,4 @@
-"""One sensor a stream: starts it when it is to be running and nobody writes it."""
+"""One sensor a stream: starts it when its desired state is running and it has no live writer."""
 
 import time
 
@@ -19,11 +19,11 @@ from lockstep.orchestration.supervisor_sensor import carry_out, look_at_runs
 from lockstep.settings import Settings
 
 LOOK_SECONDS = 4
-"""The daemon looks every five seconds: a longer interval than this would leave out every other look."""
+"""The daemon polls every five seconds: a longer interval than this would skip every other poll."""
 
 
 def supervisor_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
-    """Keeps a stream running: closes dead runs, starts a new one, later and later while none lives."""
+    """Keeps a stream running: closes dead runs and starts a new one, with growing delays after failed starts."""
 
     @sensor(
         name=names.name_supervisor_sensor(stream),

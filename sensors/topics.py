@@ -1,4 +1,4 @@
-"""One sensor a stream: starts it again when topics appear that it does not read yet."""
+"""One sensor a stream: restarts it when new topics appear."""
 
 import time
 
@@ -22,7 +22,7 @@ LOOK_SECONDS = 10
 
 
 def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
-    """Looks for new topics of a stream; a run that never ends is handed over, else one reads and ends."""
+    """Looks for new topics of a stream; a never-ending run is handed over, otherwise a bounded run reads them."""
 
     @sensor(
         name=names.name_topics_sensor(stream),

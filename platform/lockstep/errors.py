@@ -1,49 +1,49 @@
 """Every error lockstep raises, in one tree.
 
-LockstepError                 something a person must know; `next_step` says what to do
-|- DeclarationError           a stream is declared wrong: field, value, what would be right
+LockstepError                 base class; `next_step` names the remedy
+|- DeclarationError           an invalid declaration: field, value, valid alternative
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
-|  |- LocalStateUnusable      the local disk cannot hold the hot copy of state (state/restore.py)
+|  |- LocalStateUnusable      the local disk cannot hold the local store (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
 |  `- PortTaken               another process took a port of a rehearsal's broker (localdev/broker.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
-|- TableError                 the table, its log or a side table is not as the head says
+|- TableError                 the table, its log or a side table does not match the head
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
-|  |- ForeignCommit           somebody else committed to a table of a stream (table/foreign_commits.py)
+|  |- ForeignCommit           another program committed to a table of a stream (table/foreign_commits.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
-|  |- HourClosed                  the hour of a planned batch was closed: it is planned again (table/commit.py)
+|  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (compaction/run.py)
 |  |- InputsGone              another compaction was faster (compaction/run.py)
-|  |- OutOfOrder              rows of a partition do not follow each other (compaction/row_order.py)
-|  `- ProofDiffers            a compacted file holds something else than its inputs (compaction/proof.py)
+|  |- OutOfOrder              rows of a partition are out of order (compaction/row_order.py)
+|  `- ProofDiffers            a compacted file differs from its inputs (compaction/proof.py)
 |- StateError                 state cannot be used
-|  |- StateDamaged            a durable file is missing or any byte of it wrong (state/changelog.py)
-|  |- StateTypeChanged        it was stored by a type that this one cannot read (state/codec.py)
-|  |- StateNotOfItsType       a fold left what its state type cannot hold (state/codec.py)
-|  `- MigrationFailed         `migrate` did not make today's state of a stored one (state/codec.py)
+|  |- StateDamaged            a durable file is missing or damaged (state/changelog.py)
+|  |- StateTypeChanged        the declared type cannot read the stored state (state/codec.py)
+|  |- StateNotOfItsType       a fold left a value that its state type cannot hold (state/codec.py)
+|  `- MigrationFailed         `migrate` did not make the declared type of a stored state (state/codec.py)
 |- BatchTimeout               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)
-|- RowRejected                 a row holds a value that its column cannot (table/row_encoder.py)
+|- RowRejected                a row holds a value that its column cannot (table/row_encoder.py)
 |- RecordingError             a line of a recording is not of one (localdev/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
-|- NoTable                    the stream has never run into this table root (operations/tables.py)
+|- NoTable                    the stream has never run with this table root (operations/tables.py)
 |- UnknownStream              no such stream is declared (operations/inspect/streams.py)
-|- WrongQuery                 the SQL is wrong, or names what is not there (operations/query.py)
-|- NoSuchSession              no session of that key has a state (operations/inspect/state.py)
-|- NotRetained                the state as of a batch is not kept any more (operations/inspect/state.py)
-|- NotInQuarantine            no message of that place is in quarantine (operations/quarantine.py)
-|- ExportRefused              a file is there already, or cannot be written (operations/quarantine.py)
-|- NoMessage                  no message is at that place, or none halts the stream (operations/inspect/message.py)
+|- WrongQuery                 the SQL is invalid, or names a missing table or column (operations/query.py)
+|- NoSuchSession              no session with that key has a state (operations/inspect/state.py)
+|- NotRetained                the state as of a batch is no longer kept (operations/inspect/state.py)
+|- NotInQuarantine            no message at that offset is in quarantine (operations/quarantine.py)
+|- ExportRefused              a file exists already, or cannot be written (operations/quarantine.py)
+|- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
-|- WriterLives                nothing is mended beside a writer that works (operations/repair.py)
-|- NotHalted                  a stream that is not halted was asked to resume (operations/resume.py)
-|- UnansweredFindings                 a resumption leaves findings of the halt unanswered (operations/resume.py)
-|- PositionMismatch                   what is accepted is not where the stream stands (operations/resume.py)
-|- StartFailed                a run was asked for and does not write (orchestration/launch.py)
+|- WriterLives                nothing is repaired while a writer lives (operations/repair.py)
+|- NotHalted                  resume of a stream that is not halted (operations/resume.py)
+|- UnansweredFindings         a resume does not cover all findings of the halt (operations/resume.py)
+|- PositionMismatch           an accepted option does not match the stream's position (operations/resume.py)
+|- StartFailed                a requested run does not write (orchestration/launch.py)
 |- StreamHeld                 an operator holds the stream: no run may write until it is released
 |- StreamHalted               halted; resumes after `lockstep resume` only (integrity/resume_options.py)
 |  `- IntegrityLost           the promise of the stream's class is broken (integrity/resume_options.py)
-`- Violation                  raised by a fold: what it checked does not hold
+`- Violation                  raised by a fold whose check failed
 
 A test compares this drawing with the classes, each of which has an entry in docs/runbook.md.
 Errors carry their parts as attributes, so that callers never parse a message, and the next
@@ -57,8 +57,8 @@ class LockstepError(Exception):
     """Base of all errors of lockstep.
 
     Attributes:
-        problem: What is wrong, in one sentence.
-        next_step: What to do, usually a command.
+        problem: The problem, in one sentence.
+        next_step: The remedy, usually a command.
     """
 
     def __init__(self, problem: str, *, next_step: str) -> None:
@@ -75,7 +75,7 @@ class LockstepError(Exception):
 
 
 class DeclarationError(LockstepError):
-    """A declaration is wrong.
+    """A declaration is invalid.
 
     Attributes:
         field: The declared field, for example `Stream.topics.pattern`.
@@ -99,16 +99,16 @@ class EnvironmentProblem(LockstepError):
 class RegistryUnreachable(EnvironmentProblem):
     """The schema registry does not answer, refuses or answers nonsense.
 
-    It says nothing of the message whose schema was asked for: the batch is tried again.
+    It is no evidence about the message whose schema was requested: the batch is tried again.
     """
 
 
 class KafkaError(LockstepError):
-    """Kafka could not be read. Callers retry; nobody may conclude that there are no topics."""
+    """Kafka could not be read. Callers retry and must never conclude that there are no topics."""
 
 
 class TableError(LockstepError):
-    """The table is not what its head says, or belongs to another stream or writer."""
+    """The table does not match its head, or belongs to another stream or writer."""
 
 
 class CommitUnknown(TableError):
@@ -137,11 +137,11 @@ class Fenced(LockstepError):
 
 
 class StreamHeld(LockstepError):
-    """A held stream was asked to run.
+    """Run of a held stream.
 
     Attributes:
         stream: The stream's name.
-        reason: Why it is held, and by whom.
+        reason: Reason and user of the hold.
     """
 
     def __init__(self, stream: str, reason: str) -> None:
@@ -151,12 +151,12 @@ class StreamHeld(LockstepError):
 
 
 class Violation(LockstepError):
-    """Raised by a user's fold when what it verifies does not hold (for example a checksum).
+    """Raised by a user's fold when a check fails (for example a checksum).
 
     Attributes:
-        expected: What the fold computed.
-        found: What the message said.
-        what: What was compared; the cause of the halt.
+        expected: Value that the fold computed.
+        found: Value in the message.
+        what: Compared quantity; the cause of the halt.
     """
 
     def __init__(self, expected: object, found: object, what: str = "checksum") -> None:

@@ -1,8 +1,8 @@
 """Settings of an installation: Kafka, tables, Spark, schema registry.
 
 Read from `lockstep.toml` in the working folder (or the file that LOCKSTEP_SETTINGS names), then
-from the environment: `LOCKSTEP_TABLE_ROOT`, `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`, ... Streams
-declare what they are; settings say where they run.
+from the environment: `LOCKSTEP_TABLE_ROOT`, `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`, ... A stream
+declares its contents; the settings place it in an installation.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def _reference(value: str) -> str:
 
 
 class RegistrySettings(BaseModel):
-    """How to reach the schema registry.
+    """Connection to the schema registry.
 
     Attributes:
-        url: Address, for example http://registry:8081; empty where there is none.
-        user: User, where it asks for one.
-        secrets: Where the user's `password` is: `file:` and an absolute path, or `env:` and a
-            variable. Fetched by each process that asks.
+        url: Address, for example http://registry:8081; empty without a registry.
+        user: User, if the registry requires one.
+        secrets: Location of the user's `password`: `file:` and an absolute path, or `env:` and a
+            variable. Fetched by each process that connects.
         ca_file: Certificates to trust instead of the system's; on every machine that runs tasks.
-        timeout_seconds: How long one question may take, repeats included.
+        timeout_seconds: Timeout of one request, retries included.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -76,19 +76,19 @@ ALLOWED_OPTIONS = (
     *("client.rack", "client.dns.lookup", "broker.address.family"),
 )
 ALLOWED_FAMILIES = ("socket.", "reconnect.", "metadata.", "topic.metadata.")
-"""What passes through to librdkafka: how to reach a cluster. How to read it is lockstep's own."""
+"""Options passed through to librdkafka: the connection to a cluster. Read options are lockstep's own."""
 SECRET_OPTIONS = ("sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem")
-"""Options whose values are never written in settings, only where they are."""
+"""Options whose values are never written in settings, only their locations."""
 OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY", "LOCKSTEP_LIVE")
-"""Variables of the environment that are no settings of this file."""
+"""Environment variables that are no settings of this file."""
 REFUSED_OPTIONS = {
     "sasl.jaas.config": "is Java's; say sasl.mechanism, sasl.username and kafka.secrets sasl.password",
     "ssl.endpoint.identification.algorithm": "cannot be changed: the host name is always checked",
     "metadata.broker.list": "is another name of kafka.bootstrap_servers",
 }
-"""Options that users of other clients try, and what to do instead."""
+"""Options that users of other clients try, with the alternative."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""OAUTHBEARER would ask a token of a host that nobody checked; GSSAPI runs a shell command."""
+"""Excluded: OAUTHBEARER would request a token from an unchecked host; GSSAPI runs a shell command."""
 
 
 def _reach_only(options: dict[str, str]) -> dict[str, str]:
@@ -132,14 +132,14 @@ def _servers(value: str) -> str:
 
 
 class KafkaSettings(BaseModel):
-    """How to reach Kafka.
+    """Connection to Kafka.
 
     Attributes:
         bootstrap_servers: host:port, separated by commas.
         options: librdkafka options for TLS, SASL, rack and sockets.
-        secrets: Where the secrets are, by librdkafka's name of the option: `file:` and an absolute
+        secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute
             path, or `env:` and a variable. Fetched by each process that connects.
-        timeout_seconds: How long one question to the cluster may take.
+        timeout_seconds: Timeout of one request to the cluster.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -151,7 +151,7 @@ class KafkaSettings(BaseModel):
 
     @model_validator(mode="after")
     def _protected_as_meant(self) -> KafkaSettings:
-        """Refuse options that librdkafka would silently leave unused: a cluster reached without protection."""
+        """Refuse options that librdkafka would silently ignore: the connection would be unprotected."""
         problem = _downgrade(self.options, self.secrets)
         if problem:
             raise ValueError(problem)
@@ -159,7 +159,7 @@ class KafkaSettings(BaseModel):
 
 
 def _downgrade(options: dict[str, str], secrets: dict[str, str]) -> str:
-    """Why these options protect less than they seem to; empty when they do not."""
+    """Reason why these options protect less than they seem to; empty otherwise."""
     protocol = options.get("security.protocol", "").upper()
     if protocol not in {"", "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
         return "options security.protocol is one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
@@ -185,7 +185,7 @@ def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str])
 
 
 class SparkSettings(BaseModel):
-    """Which Spark runs the tasks.
+    """Spark master and properties of the tasks.
 
     Attributes:
         master: A classic Spark master. `local[N,3]` gives a killed worker another attempt, which
@@ -202,11 +202,11 @@ class SparkSettings(BaseModel):
 
 
 class DagsterSettings(BaseModel):
-    """How much Dagster keeps of the streams, in its own database.
+    """Retention of the streams' data in Dagster's own database.
 
     Attributes:
-        retention_days: Ended runs, events without a run and results of checks stay for so long; the newest stay.
-        runs_max: No more than so many ended runs of each job stay, however young they are.
+        retention_days: Retention of ended runs, events without a run and check results; the newest always stay.
+        runs_max: Maximum number of ended runs of each job, however young.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -219,12 +219,12 @@ class Settings(BaseSettings):
     """All settings of this installation.
 
     Attributes:
-        kafka: How to reach Kafka.
-        spark: Which Spark runs the tasks.
-        registry: How to reach the schema registry, for decoders that need one.
-        dagster: How much Dagster keeps of the streams.
-        table_root: Folder that holds `<stream>/table` and its companions.
-        local_root: Folder of an executor for the hot copy of state; may be lost at any time.
+        kafka: Connection to Kafka.
+        spark: Spark master and properties of the tasks.
+        registry: Connection to the schema registry, for decoders that need one.
+        dagster: Retention in Dagster's database.
+        table_root: Folder that holds `<stream>/table` and its side tables.
+        local_root: Folder of an executor for the local stores; may be lost at any time.
         retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
             The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
     """
@@ -269,7 +269,7 @@ def load_settings() -> Settings:
     """Read the settings.
 
     Raises:
-        SettingsError: Names each wrong key, and its value where that cannot be a secret.
+        SettingsError: Names each wrong key, and its value unless that may be a secret.
     """
     _refuse_mistyped_origins()
     try:
@@ -284,7 +284,7 @@ def load_settings() -> Settings:
 
 
 def _refuse_mistyped_origins() -> None:
-    """A file or variable that is silently not read would leave the default in force, such as another table root."""
+    """Refuse an unread file or variable, which would leave the default in force, such as another table root."""
     if "LOCKSTEP_SETTINGS" in os.environ and not find_settings_file().is_file():
         raise SettingsError(
             f"LOCKSTEP_SETTINGS names {find_settings_file()}, and there is no such file",
@@ -301,7 +301,7 @@ def _refuse_mistyped_origins() -> None:
 
 
 def _problem(item: ErrorDetails) -> str:
-    """One wrong key. Values of options and of unknown keys may be secrets, and are not shown."""
+    """One wrong key. Values of options and of unknown keys may be secrets, and are hidden."""
     key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "extra_forbidden":
         return f"{key} is no setting"

@@ -70,7 +70,7 @@ def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lo
 def test_a_table_that_exists_is_not_reset(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(1))
     runs.run()
-    with pytest.raises(LockstepError, match="nothing is to be begun anew"):
+    with pytest.raises(LockstepError, match="only a stream without a table can be reset"):
         reset_new(runs.stream.name, runs.settings)
 
 

@@ -140,7 +140,7 @@ def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
     feed.send(feed.create("values"), session(2))
     assert plan.plan_next_batch(runs.stream, runs.settings).messages == 3
     found = plan.plan_restart(runs.stream, runs.settings)
-    assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "nobody: it would be the first run")
+    assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "no writer: it would be the first run")
     assert found.refused == ""
     with pytest.raises(NoTable):
         read_status("adding", runs.settings)

@@ -217,7 +217,7 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
     assert refused.value.findings == (first,)
     assert str(first) in refused.value.problem
     command = f"lockstep resume adding --from-snapshot {topic}/1 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
-    assert refused.value.next_step == f"{command} (or --fixed, where it was mended)"
+    assert refused.value.next_step == f"{command} (or --fixed, if the cause is fixed)"
     with pytest.raises(UnansweredFindings) as refused:
         resume_stream(
             runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second), FromSnapshot("unknown", 0)]

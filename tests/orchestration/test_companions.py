@@ -121,7 +121,7 @@ def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Instal
     ]
     empty, full = table_of(whole)
     assert (empty["retention"], empty["messages"], empty["oldest"], empty["newest"]) == ("2.0 h", 0, None, None)
-    assert (full["retention"], full["messages"]) == ("for ever", 3)
+    assert (full["retention"], full["messages"]) == ("unlimited", 3)
     assert full["oldest"] <= full["newest"]
     figures = told(whole)
     assert list(figures)[:2] == ["all_topics", "lag_messages"]

@@ -70,7 +70,7 @@ def test_the_catalog_shows_columns_owners_and_the_promise(repository: Repository
     assert [column.name for column in schema.columns][:4] == ["side", "price", "quantity", "previous_quantity"]
     assert [column.name for column in schema.columns][-1] == "commit_hour"
     described = {column.name: column.description for column in schema.columns}
-    assert described["_session"] == "The unit of order inside a partition"
+    assert described["_session"] == "Session: the unit of order inside a partition"
     assert str(node.metadata["dagster/uri"]).startswith("file:///")
     assert list(node.owners) == ["team:data-platform"]
     assert node.kinds == {"kafka", "spark", "deltalake"}

@@ -176,7 +176,7 @@ def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
 def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
     cursor, warning = read_cursor(text)
     assert cursor == Cursor()
-    assert "begins anew" in warning
+    assert "is reset" in warning
 
 
 def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:

@@ -1,4 +1,4 @@
-"""Entry point of `lockstep` and `python -m lockstep.cli`. Importing the two modules of commands registers them."""
+"""Entry point of `lockstep` and `python -m lockstep.cli`. The import of the two command modules registers them."""
 
 from __future__ import annotations
 

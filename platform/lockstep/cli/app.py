@@ -1,6 +1,6 @@
-"""What all commands share: the application, their arguments, the way errors are shown, and exit codes.
+"""Shared parts of all commands: the application, arguments, error messages and exit codes.
 
-Nothing here or in a command's file loads Spark, Kafka or Delta: `lockstep --help` answers at once. Each command
+Nothing here or in a command's file imports Spark, Kafka or Delta, so `lockstep --help` responds at once. Each command
 imports its operation when it is called.
 """
 
@@ -48,7 +48,7 @@ class Panel(Enum):
 
 
 class _Lockstep(TyperGroup):
-    """Shows errors as one clear message instead of a traceback, with an exit code that scripts can tell apart."""
+    """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # typer's own signature
         panels = [panel.value for panel in Panel]
@@ -98,8 +98,8 @@ def register_command(
     Args:
         example: A whole command line after `lockstep`, shown by --help; a test parses it.
         panel: Its group in `lockstep --help`.
-        name: Its name, where it is not that of the function.
-        within: The group of commands that it belongs to, where there is one.
+        name: Its name, if not the function's.
+        within: The group of commands that it belongs to, if any.
     """
     to = within if within is not None else app
     return to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
@@ -123,7 +123,7 @@ def find_stream_or_exit(name: str) -> AnyStream:
     """A declared stream.
 
     Raises:
-        UnknownStream: Lists those that there are.
+        UnknownStream: Lists the declared streams.
     """
     from lockstep.operations.inspect.streams import find_stream
 
@@ -138,7 +138,7 @@ def load_settings_or_exit() -> Settings:
 
 
 def find_folders(name: str) -> StreamFolders:
-    """Where the tables of a declared stream lie."""
+    """Folders of a declared stream's tables."""
     from lockstep.table.layout import StreamFolders
 
     return StreamFolders(find_stream_or_exit(name).name, load_settings_or_exit().table_root)

@@ -53,11 +53,11 @@ class RunEnded(msgspec.Struct, frozen=True):
 def run(
     stream: StreamName,
     available_now: Annotated[  # noqa: FBT002  # a flag of a command line
-        bool, typer.Option("--available-now", help="Read up to the ends seen now, then end.")
+        bool, typer.Option("--available-now", help="Read up to the current end offsets, then end.")
     ] = False,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Run a stream here, in this process. Ctrl-C ends it at the next batch boundary; nothing is lost either way."""
+    """Run a stream in this process. Ctrl-C ends it at the next batch boundary; nothing is lost either way."""
     from lockstep.operations.foreground import run_in_foreground  # loads the engine
 
     outcome = run_in_foreground(
@@ -70,9 +70,9 @@ def run(
 
 @register_command("start order_books", Panel.RUN)
 def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Start a stream in Dagster, set its desired state to running, and wait until it writes.
+    """Launch the stream's Dagster job, set its desired state to running, and wait until it writes.
 
-    Needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when its run
+    Needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when the run
     fails or does not begin.
     """
     from lockstep.orchestration.launch import start_stream
@@ -86,12 +86,12 @@ def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
 @register_command('stop order_books --why "maintenance of the disk"', Panel.RUN)
 def stop(
     stream: StreamName,
-    why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "stopped by hand",
+    why: Annotated[str, typer.Option(help="Reason, stored with the stream and shown.")] = "stopped by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Stop a stream, wherever it runs, until somebody starts it again.
+    """Stop a stream, wherever it runs, until an operator starts it again.
 
-    A living writer ends at its batch boundary, or is fenced when that takes longer than the stream's stop_timeout.
+    A live writer ends at its batch boundary, or is fenced when that takes longer than the stream's stop_timeout.
     """
     print_answer(_set_desired(stream, why, hold=False), _stopped, as_json=as_json)
 
@@ -99,10 +99,10 @@ def stop(
 @register_command('hold order_books --why "the disk is replaced until noon"', Panel.RUN)
 def hold(
     stream: StreamName,
-    why: Annotated[str, typer.Option(help="Kept with the stream, and shown.")] = "held by hand",
+    why: Annotated[str, typer.Option(help="Reason, stored with the stream and shown.")] = "held by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Hold a stream: stop it, and refuse every run of it, until `lockstep start` or `lockstep stop` releases it."""
+    """Hold a stream: stop it, and refuse every run of it until `lockstep start` or `lockstep stop` releases it."""
     print_answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
 
 
@@ -141,11 +141,11 @@ Several = list[str] | None
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """A resumption.
+    """Result of a resume.
 
     Attributes:
         stream: Name of the stream.
-        batch: The batch that the resumption is.
+        batch: Number of the resume batch.
         desired: The desired state now: the one before the halt.
     """
 
@@ -157,30 +157,30 @@ class Resumed(msgspec.Struct, frozen=True):
 @register_command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
-    why: Annotated[str, typer.Option(help="The cause that was found; kept in the ledger.")],
+    why: Annotated[str, typer.Option(help="Cause of the halt; stored in the ledger.")],
     *,
-    mended: Annotated[bool, typer.Option("--fixed", help="Go on at the very place: the cause was mended.")] = False,
-    accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: pass over these offsets.")] = None,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
+    accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: skip these offsets.")] = None,
     skip_session: Annotated[
-        Several, typer.Option(help="TOPIC/PARTITION/SESSION: to quarantine until its next snapshot.")
+        Several, typer.Option(help="TOPIC/PARTITION/SESSION: quarantine it until its next snapshot.")
     ] = None,
     from_snapshot: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION[@FROM-UNTIL]: all its sessions, until the next snapshot of each.")
     ] = None,
     accept_truncated: Annotated[
-        Several, typer.Option(help="TOPIC/PARTITION: its log was cut; its sessions wait for snapshots.")
+        Several, typer.Option(help="TOPIC/PARTITION: its log was truncated; its sessions wait for snapshots.")
     ] = None,
-    accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read its new life, from its start.")] = None,
-    accept_gone: Annotated[Several, typer.Option(help="TOPIC: it is gone, and dropped from the subscription.")] = None,
-    accept_growth: Annotated[Several, typer.Option(help="TOPIC: read its new partitions, from their start.")] = None,
+    accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read the re-created topic from its start.")] = None,
+    accept_gone: Annotated[Several, typer.Option(help="TOPIC: it was deleted; drop it from the subscription.")] = None,
+    accept_growth: Annotated[Several, typer.Option(help="TOPIC: read its new partitions from their start.")] = None,
     accept_quarantine: Annotated[
         bool, typer.Option("--accept-quarantine", help="Let one burst go to quarantine, until it is over.")
     ] = False,  # a flag
     as_json: AsJson = False,
 ) -> None:
-    """Resume a halted stream, after its cause was found.
+    """Resume a halted stream after its cause was found.
 
-    Each finding of the halt needs an option that answers it; all but the flags may be given again.
+    Each finding of the halt needs an option that covers it; all options except the flags may be repeated.
     """
     from lockstep.integrity import resume_options as kinds
     from lockstep.operations.resume import resume_stream as do_resume
@@ -194,7 +194,7 @@ def resume(  # noqa: PLR0913  # an option a kind
         *_parsed(kinds.AcceptDeleted.parse, accept_gone),
         *_parsed(kinds.AcceptGrowth.parse, accept_growth),
         *([kinds.Quarantined()] if accept_quarantine else ()),
-        *([kinds.Fixed()] if mended else ()),
+        *([kinds.Fixed()] if fixed else ()),
     ]
     head = do_resume(find_folders(stream), why=why, who=getpass.getuser(), accepted=accepted)
     print_answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
@@ -210,14 +210,14 @@ def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> 
 
 def _resumed(found: Resumed) -> RenderableType:
     name = found.stream
-    told = f"{name}: resumed with batch {found.batch}; its desired state is {found.desired} again"
+    resumed = f"{name}: resumed with batch {found.batch}; its desired state is {found.desired} again"
     if found.desired == "running":
-        return style_text(f"{told}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
-    return style_text(f"{told}; start it: lockstep start {name}, or lockstep run {name}")
+        return style_text(f"{resumed}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
+    return style_text(f"{resumed}; start it: lockstep start {name}, or lockstep run {name}")
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """A stream that begins anew.
+    """Result of a reset.
 
     Attributes:
         stream: Name of the stream.
@@ -233,7 +233,7 @@ class Closed(msgspec.Struct, frozen=True):
 
     Attributes:
         stream: Name of the stream.
-        hour: The hour (UTC) into which nothing can be committed any more, nor into any before it.
+        hour: The newest closed hour (UTC).
     """
 
     stream: str
@@ -249,7 +249,7 @@ def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What a compaction did to the table and to the ledger."""
+    """Results of a compaction for the table and the ledger."""
 
     stream: str
     table: CompactionResult
@@ -258,7 +258,7 @@ class Compacted(msgspec.Struct, frozen=True):
 
 @register_command("compact order_books", Panel.OPERATE)
 def compact(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does it each hour."""
+    """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does so every hour."""
     from lockstep.compaction.ledger_files import compact_ledger
     from lockstep.compaction.run import compact_stream
     from lockstep.operations.tables import open_table
@@ -274,9 +274,9 @@ def housekeeping(
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Delete what nothing can need any more: old log entries, replaced files, unreachable state.
+    """Delete files that nothing can need any more: old log entries, replaced files, unreachable state.
 
-    Dagster does it each hour. How far back a rewind can still go: setting `retention_hours`.
+    Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go.
     """
     from lockstep.operations.housekeeping import run_housekeeping
 
@@ -291,9 +291,9 @@ def reset(
     new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Let a stream whose table is gone for good begin anew; a start refuses that until then.
+    """Allow a stream whose table was deleted to restart from the earliest offsets; without it a start refuses.
 
-    Forgets the positions that were published to Kafka, nothing else.
+    Deletes the positions that were published to Kafka, nothing else.
     """
     from lockstep.operations.lifecycle import reset_new
 
@@ -307,12 +307,12 @@ def reset(
 @register_command("repair order_books --apply", Panel.OPERATE)
 def repair(
     stream: StreamName,
-    apply: Annotated[bool, typer.Option("--apply", help="Mend what is mendable.")] = False,  # noqa: FBT002  # a flag
+    apply: Annotated[bool, typer.Option("--apply", help="Repair what can be repaired safely.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Look for all that a start would refuse with, and mend what is safe to mend.
+    """Run every startup check; with --apply repair what can be repaired safely.
 
-    Mendable: a cut newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
+    Repairable: a torn newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
     anything is left to do.
     """
     from lockstep.operations.repair import repair_stream as do_repair
@@ -358,7 +358,7 @@ SHOWN_SCOPES = 50
 
 @register_command("verify order_books", Panel.LOOK)
 def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
-    """Prove, from Kafka, that the table is what the log says: every offset, every row, every state.
+    """Prove from Kafka that the table matches the log: every offset, every row, every state.
 
     Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 1 violated, 2 not proven or unreadable.
     """

@@ -64,7 +64,7 @@ WATCH_SECONDS = 2.0
 
 @register_command("streams", Panel.LOOK)
 def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
-    """List the declared streams: topics, integrity class, trigger, table, and what is wanted of each."""
+    """List the declared streams: topics, integrity class, trigger, table and desired state."""
     from lockstep.operations.inspect.streams import list_declared_streams
 
     print_answer(
@@ -75,12 +75,12 @@ def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a com
 @register_command("status order_books --watch", Panel.LOOK)
 def status(
     stream: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of a stream; all without one.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show where a stream stands: writer, batch, lag, freshness, headroom, positions, halt; or all, a line each.
+    """Show the status of a stream: writer, batch, lag, freshness, headroom, positions, halt; or all, a line each.
 
-    Exit code 1 while one that is shown is halted, or has a table that cannot be read. With --watch and --json: one
+    Exit code 1 while one of them is halted, or has a table that cannot be read. With --watch and --json: one
     document a line, every two seconds.
     """
     from lockstep.operations.inspect.status import read_overview, read_status
@@ -99,7 +99,7 @@ def status(
 
 @register_command("topics order_books", Panel.LOOK)
 def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Show the topics of a stream, wanted and subscribed: state, partitions, lag, retention, oldest and newest message.
+    """Show the topics of a stream, selected and subscribed: state, partitions, lag, retention, oldest and newest time.
 
     States: new, active, idle, drained, unwanted, deleted, re-created.
     """
@@ -111,10 +111,10 @@ def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
 @register_command("plan order_books --restart", Panel.LOOK)
 def plan(
     stream: StreamName,
-    restart: Annotated[bool, typer.Option("--restart", help="What a new run would change.")] = False,  # noqa: FBT002  # a flag
+    restart: Annotated[bool, typer.Option("--restart", help="Show the effect of a new run.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show what the next batch would read, in bins; or what a restart would add, keep and refuse, and why."""
+    """Show the bins of the next batch; or which partitions a restart would add, keep and refuse, and why."""
     from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 
     declared, found = find_stream_or_exit(stream), load_settings_or_exit()
@@ -125,7 +125,7 @@ def plan(
 
 
 def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch: bool, as_json: bool) -> T:
-    """Show what is found, once or until Ctrl-C; gives what was found last."""
+    """Show results, once or until Ctrl-C; gives the last one."""
     if watch:
         return _watch(look, show, as_json=as_json)
     print_answer(found := look(), show, as_json=as_json)
@@ -133,7 +133,7 @@ def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch:
 
 
 def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_json: bool) -> T:
-    """Until Ctrl-C: in place on a terminal, one after the other in a pipe. A second Ctrl-C does not wait for a look."""
+    """Until Ctrl-C: in place on a terminal, one after the other in a pipe. A second Ctrl-C does not wait."""
     over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -244,7 +244,7 @@ def _topics(found: TopicsOfStream) -> RenderableType:
             t.partitions,
             t.messages,
             t.lag_messages,
-            None if t.lag_messages is None else format_duration(t.retention_seconds) or "for ever",
+            None if t.lag_messages is None else format_duration(t.retention_seconds) or "unlimited",
             None if t.first_message is None else f"{t.first_message:%Y-%m-%d %H:%M:%S}",
             None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
         )
@@ -286,11 +286,11 @@ def _restart(found: RestartPreview) -> RenderableType:
 
 
 TABLE_ROWS = 100
-"""Rows that people are shown when they name no limit; scripts get all."""
+"""Rows shown on a terminal without a limit; scripts get all."""
 
 
 class Form(Enum):
-    """How positions are printed."""
+    """Output format of positions."""
 
     TABLE = "table"
     JSON = "json"
@@ -311,7 +311,7 @@ def query(
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Query rows, of now, of a version or of a time. Needs no Spark: the engine is DataFusion."""
+    """Query rows as of now, a version or a time. Needs no Spark: the engine is DataFusion."""
     most = limit if limit is not None or as_csv or as_json else TABLE_ROWS
     found = _asked(what, version, at, most)
     if as_csv:
@@ -331,9 +331,9 @@ def state(
     at: Annotated[int | None, typer.Option("--at", metavar="BATCH", min=0, help="As of this committed batch.")] = None,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """List the sessions that have a state; with --session show it, as JSON, at the committed position or at a batch.
+    """List the sessions that have a state; with --session show it as JSON, at the committed position or at a batch.
 
-    Reads durable files only. The struct of a state is the stream's own.
+    Reads durable files only. The structure of a state is the stream's own.
     """
     from lockstep.operations.inspect.state import StateFilter, read_states
 
@@ -391,12 +391,10 @@ def _positions(found: Positions) -> RenderableType:
 
 
 GROUPS_SHOWN = 100
-"""Groups that people are shown when they name no limit; scripts get all."""
+"""Groups shown on a terminal without a limit; scripts get all."""
 PREVIEW_BYTES, LINE_BYTES = 512, 16
 
-quarantine = make_group(
-    "quarantine", Panel.OPERATE, "Look at messages that were not applied, and take them out as a file."
-)
+quarantine = make_group("quarantine", Panel.OPERATE, "List, show and export messages that were not applied.")
 
 Cause = Annotated[str | None, typer.Option(help="Only of this cause.")]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
@@ -428,11 +426,11 @@ def list_quarantine(
 @register_command("quarantine show order_books order_books.eth/0@120", Panel.OPERATE, name="show", within=quarantine)
 def show(
     stream: StreamName,
-    place: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION@OFFSET", help="Where the message stands in Kafka.")],
+    place: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION@OFFSET", help="Offset of the message in Kafka.")],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show one message as it came: reason, key, headers, value as bytes and as text. In JSON bytes are base64."""
+    """Show one unchanged message: cause, key, headers, value as bytes and as text. In JSON bytes are base64."""
     from lockstep.operations.quarantine import Place, read_quarantined
 
     try:
@@ -508,7 +506,7 @@ def _reason(row: QuarantineRow) -> RenderableType:
 
 
 def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
-    """Key, headers and value of a message, without anything that a terminal obeys."""
+    """Key, headers and value of a message, without terminal escapes."""
     headers = [style_text(f"header {escape_text(header.name)}: {_bytes(header.value)}") for header in row.headers]
     cut = "" if row.value is None or len(row.value) == row.value_bytes else f", the first {len(row.value)} kept"
     size = "null" if row.value is None else f"{row.value_bytes} bytes{cut}"
@@ -516,7 +514,7 @@ def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, .
 
 
 def _dump(value: bytes) -> list[RenderableType]:
-    """Offset, bytes and text, as hexdump shows them; the beginning of what is long."""
+    """Offset, bytes and text, as in a hexdump; the beginning of a long value."""
     shown = value[:PREVIEW_BYTES]
     pieces = [(at, shown[at : at + LINE_BYTES]) for at in range(0, len(shown), LINE_BYTES)]
     dumped: list[RenderableType] = [
@@ -542,7 +540,7 @@ def _escaped_or_none(text: str | None) -> str | None:
 
 
 def format_time(timestamp: datetime | None) -> str | None:
-    """A time as all commands print it."""
+    """A time in the format of all commands."""
     return None if timestamp is None else f"{timestamp:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
@@ -561,11 +559,11 @@ def settings(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
 @register_command("doctor --brokers 127.0.0.1:9092", Panel.INSTALLATION)
 def doctor(
     brokers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Ask these instead of the settings'.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Use these brokers instead of the settings'.")
     ] = None,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Look at Java, jars, ports, folders, Kafka, and how it keeps the streams' topics. Exit code 1 on errors."""
+    """Check Java, jars, ports, folders, Kafka, and its settings of the streams' topics. Exit code 1 on errors."""
     from lockstep.operations.doctor.doctor import run_diagnoses, with_brokers
 
     report = run_diagnoses(with_brokers(load_settings_or_exit(), brokers), list_all_streams)
@@ -592,7 +590,7 @@ def message(
     stream: StreamName,
     place: Annotated[
         str | None,
-        typer.Argument(metavar="[TOPIC/PARTITION@OFFSET]", help="Where it stands in Kafka; that of the halt without."),
+        typer.Argument(metavar="[TOPIC/PARTITION@OFFSET]", help="Offset in Kafka; by default the one of the halt."),
     ] = None,
     *,
     out: Annotated[
@@ -600,9 +598,9 @@ def message(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one message as it came, first of all the one that halted the stream, and write it out for a unit test.
+    """Show one unchanged message, by default the one that halted the stream, and write it out for a unit test.
 
-    From Kafka, or from the quarantine where Kafka has it no longer. `lockstep.testing.read_messages` reads the file.
+    From Kafka, or from the quarantine if Kafka has deleted it. `lockstep.testing.read_messages` reads the file.
     """
     from lockstep.operations.inspect.message import export_message
     from lockstep.operations.inspect.message import read_message as read

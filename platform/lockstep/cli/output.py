@@ -1,4 +1,4 @@
-"""How answers look: tables on a terminal, plain columns in a pipe, one JSON document for scripts."""
+"""Output formats: tables on a terminal, plain columns in a pipe, one JSON document for scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 T = TypeVar("T")
 
 PIPE_COLUMNS = 100_000
-"""A pipe has no width: nothing is folded or cut in it."""
+"""A pipe has no width: no line is folded or cut in it."""
 STYLES = {
     "ok": "green",
     "running": "green",
@@ -27,11 +27,11 @@ STYLES = {
     "halted": "red",
     "gone": "red",
 }
-"""Words that stand out on a terminal, wherever they fill a cell."""
+"""Words that are highlighted on a terminal wherever they fill a cell."""
 
 
 def print_answer(found: T, show: Callable[[T], RenderableType], *, as_json: bool) -> None:
-    """Print what an operation found: as JSON, or as people read it."""
+    """Print the result of an operation: as JSON or as text."""
     if as_json:
         print_json(found)
     else:
@@ -44,7 +44,7 @@ def print_json(found: object) -> None:
 
 
 def print_out(shown: RenderableType) -> None:
-    """Print for people: with colours on a terminal, and without anything but text elsewhere."""
+    """Print text: with colours on a terminal, plain elsewhere."""
     console = print_result()
     if console.is_terminal:
         console.print(shown)
@@ -55,13 +55,13 @@ def print_out(shown: RenderableType) -> None:
 
 
 def print_note(line: str, style: str = "") -> None:
-    """One line beside the answer, on the error stream: never part of what a pipe gets."""
+    """One line on the error stream, never part of a pipe's input."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text(_harmless(line), style=style))
 
 
 def print_result() -> Console:
-    """The console of the answer, as wide as it is; made anew, because the stream may be another by now."""
+    """The console of standard output at its current width; made on each call, as the stream may have changed."""
     terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, width=None if terminal else PIPE_COLUMNS)
 
@@ -99,17 +99,17 @@ def make_lines(*parts: RenderableType | None) -> Group:
 
 
 def style_text(line: str, style: str = "") -> Text:
-    """A line of text as it is: what looks like markup in a name stays."""
+    """A line of literal text: markup in a name stays."""
     return Text(_harmless(line), style=style)
 
 
 def escape_text(text: str) -> str:
-    """A name or value of strangers in one line: what a terminal would obey is shown as an escape."""
+    """A foreign name or value in one line, with terminal control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _harmless(text: str) -> str:
-    """Text that may hold lines, without anything that a terminal obeys."""
+    """Text of several lines, with terminal control characters escaped."""
     return "\n".join(map(escape_text, text.split("\n")))
 
 

@@ -1,8 +1,8 @@
 """Embedded single-node Kafka.
 
-It is the broker of the demo, the tests and the benchmarks, started from the locked jars by plain `java`: no
-container, no installation. Its folder holds everything: settings, log, data. Topic ids, offsets and
-transactions outlive `kill` and `restart`, as on any Kafka.
+The broker of the demo, the tests and the benchmarks, started from the locked jars by plain `java`: no
+container, no installation. Its folder holds settings, log and data. Topic ids, offsets and
+transactions survive `kill` and `restart`, as on any Kafka.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 
 
 def is_reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], controller: str) -> dict[str, str]:
-    """Where clients and the controller reach the node.
+    """Listener settings of the node.
 
     Args:
         listeners: Address of each listener for clients, by name.
@@ -85,7 +85,7 @@ def is_reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], con
 
 
 def make_log_settings(levels: Mapping[str, str]) -> str:
-    """Warnings and worse on the console; single loggers at levels of their own."""
+    """Log levels: warnings and errors on the console; single loggers at their own levels."""
     named = [
         f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
         for number, (name, level) in enumerate(levels.items())
@@ -94,7 +94,7 @@ def make_log_settings(levels: Mapping[str, str]) -> str:
 
 
 def to_properties(settings: Mapping[str, str]) -> str:
-    """As Java's properties file, in which a backslash begins an escape."""
+    """Settings as a Java properties file, in which a backslash begins an escape."""
     return "".join("{}={}\n".format(name, value.replace("\\", "\\\\")) for name, value in settings.items())
 
 
@@ -112,7 +112,7 @@ STOP_SECONDS_MAX = 20
 
 POLL_SECONDS = 0.05
 
-# How much of the log an error shows.
+# Length of the log's end in an error.
 LOG_TAIL_LINES = 25
 
 # Another process may take a port between the choice and the start.
@@ -131,20 +131,20 @@ class Ports:
 
     @classmethod
     def choose(cls, listeners: Iterable[str]) -> Self:
-        """Ports that nobody listens on now."""
+        """Free ports."""
         names = tuple(listeners)
         clients, controller, *further = find_free_ports(2 + len(names))
         return cls(clients, controller, dict(zip(names, further, strict=True)))
 
     @property
     def free(self) -> bool:
-        """Whether nobody listens on any."""
+        """Whether all are free."""
         return all(map(is_free, (self.clients, self.controller, *self.further.values())))
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """How a broker is to be, beside the defaults."""
+    """Settings of a broker in addition to the defaults."""
 
     settings: Mapping[str, str]
     listeners: Mapping[str, str]
@@ -159,8 +159,8 @@ class Broker:
     """A running single-node Kafka. Leave its `with` block, or call `stop`, to end it.
 
     Attributes:
-        folder: Where its settings, log and data are.
-        ports: The loopback ports it listens on; kept over `restart`.
+        folder: Folder of its settings, log and data.
+        ports: Its loopback ports; kept over `restart`.
     """
 
     _starter, _ports = staticmethod(start_child), staticmethod(Ports.choose)
@@ -180,13 +180,13 @@ class Broker:
         listeners: Mapping[str, str] = NO_SETTINGS,
         log_levels: Mapping[str, str] = NO_SETTINGS,
     ) -> Self:
-        """Start a broker in a folder, new or that of an earlier broker, and wait until it answers.
+        """Start a broker in a folder, new or of an earlier broker, and wait until it answers.
 
         Args:
-            folder: Made if it is missing. An earlier broker's topics are there again, with their ids.
-            settings: Kafka broker settings that go before the defaults.
-            listeners: Further listeners beside the plain one, each by its name and security protocol
-                ("SASL_SSL"); `settings` say how they are secured: "listener.name.<name>.ssl.keystore.location".
+            folder: Created if missing. An earlier broker's topics are available again, with their ids.
+            settings: Kafka broker settings that override the defaults.
+            listeners: Listeners in addition to the plain one, each by its name and security protocol
+                ("SASL_SSL"); `settings` secure them: "listener.name.<name>.ssl.keystore.location".
             log_levels: Levels of single loggers of Kafka: "kafka.request.logger" at DEBUG shows every request.
 
         Raises:
@@ -204,7 +204,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a Kafka client's `bootstrap.servers` takes."""
+        """`bootstrap.servers` for a Kafka client."""
         return f"127.0.0.1:{self.ports.clients}"
 
     def address(self, listener: str) -> str:
@@ -222,13 +222,13 @@ class Broker:
         return self.folder / "broker.log"
 
     def write_address(self, path: Path) -> None:
-        """Write `bootstrap_servers` to a file, whole or not at all, for other processes to find."""
+        """Write `bootstrap_servers` to a file, atomically, for other processes to find."""
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(self.bootstrap_servers + "\n")
         draft.replace(path)
 
     def stop(self) -> None:
-        """End it cleanly, or by force past the deadline. Does nothing when it has ended."""
+        """End it cleanly, or by force past the deadline. Does nothing after its end."""
         if self._process is None:
             return
         self._process.terminate()
@@ -238,13 +238,13 @@ class Broker:
             self.kill()
 
     def kill(self) -> None:
-        """End it as a power cut would (SIGKILL)."""
+        """Kill it as a power cut would (SIGKILL)."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def restart(self) -> None:
-        """Stop it if it runs, then start it on the same ports and data, and wait until it answers."""
+        """Stop it if it runs, then start it with the same ports and data, and wait until it answers."""
         self.stop()
         self._launch()
 
@@ -255,7 +255,7 @@ class Broker:
         self.stop()
 
     def _launch(self) -> None:
-        """Start the process and wait for it; what did not come up is not left running."""
+        """Start the process and wait for it; stop it again if it does not come up."""
         classpath = f"{resolve_jars('kafka')[0].parent}/*"
         java = str(require_java())
         self._write_settings()
@@ -282,7 +282,7 @@ class Broker:
         (self.folder / "log4j2.properties").write_text(make_log_settings(self._wanted.log_levels))
 
     def _format(self, java: list[str]) -> None:
-        """Give the data folder its identity; a half-formatted one lacks meta.properties and gets it now."""
+        """Format the data folder; a half-formatted one lacks meta.properties and gets it now."""
         cluster = "L" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # a leading "-" would be an option
         settings = str(self.folder / "server.properties")
         tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings]

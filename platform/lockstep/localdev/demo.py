@@ -1,8 +1,8 @@
-"""Make demo.
+"""The demo (`make demo`).
 
 python -m lockstep.localdev.demo REPOSITORY
 
-Everything it makes lies in REPOSITORY/.demo. A second run goes on where the first one ended.
+All its files are in REPOSITORY/.demo. A second run continues where the first one ended.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
 
 END_SECONDS = 30.0
-"""How long a process may take to end after SIGTERM; a stream's own bound is 20 s."""
+"""Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
 
 
 @dataclass(frozen=True)
 class DemoStage:
-    """Where a demo plays.
+    """Folders and broker of a demo.
 
     Attributes:
         repository: The folder that holds `definitions.py`.
-        folder: Everything the demo makes; delete it to begin anew.
-        broker: The Kafka that runs there.
+        folder: All files of the demo; delete it to start over.
+        broker: Its Kafka.
     """
 
     repository: Path
@@ -60,7 +60,7 @@ class DemoStage:
         return self.folder / "tables"
 
     def environment(self) -> dict[str, str]:
-        """What a user would export to work on this stage by hand."""
+        """Environment variables for manual work with the demo."""
         return {
             "DAGSTER_HOME": str(self.folder / "dagster"),
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.broker.bootstrap_servers,
@@ -88,7 +88,7 @@ class DemoStage:
                 raise self.failed(name, f"`{' '.join(command[:3])}` ended with {process.returncode}")
 
     def failed(self, name: str, problem: str) -> LockstepError:
-        """An error about a process, with the end of its log."""
+        """An error of a process, with the end of its log."""
         tail = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-15:])
         return LockstepError(f"{problem}:\n{tail}", next_step=f"read {self.log(name)}")
 
@@ -105,7 +105,7 @@ def start_stage(repository: Path, folder: Path) -> Iterator[DemoStage]:
         try:
             yield DemoStage(repository, folder, broker)
         finally:
-            # The broker's process is stopped by its own block, gently; everything else ends here.
+            # The broker's process is stopped by its own block, in order; everything else ends here.
             end_descendants(END_SECONDS, but=broker.pid)
 
 
@@ -119,7 +119,7 @@ def end_afterwards(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Pope
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end; kill it when it does not."""
+    """Ask a process to end; kill it if it does not."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -130,7 +130,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def find_tool(name: str) -> str:
-    """A command of this very environment."""
+    """A command of this environment."""
     return str(Path(sys.executable).with_name(name))
 
 
@@ -144,12 +144,12 @@ PARQUET_END = b"PAR1"
 
 
 def wait_for_uncommitted_file(table: Path, process: subprocess.Popen[bytes], *, after: int) -> str | None:
-    """Wait for a finished data file that no entry of the log names yet.
+    """Wait for a finished data file that no entry of the log references yet.
 
     Args:
         table: The output table.
         process: The writer; None is returned when it ends first.
-        after: Only look once so many batches are committed.
+        after: Look only after this many batches are committed.
 
     Returns:
         The name of the file, at a moment at which it was not committed.
@@ -177,7 +177,7 @@ def find_newest_table_version(table: Path) -> int:
 
 
 def _finished(path: Path) -> bool:
-    """Whether a Parquet file has its end."""
+    """Whether a Parquet file is complete."""
     try:
         with path.open("rb") as file:
             file.seek(-4, 2)
@@ -190,7 +190,7 @@ SAMPLE_ROWS = 5
 
 
 def show_summary(say: Console, stage: DemoStage, folders: StreamFolders, *, seconds: float, nothing_new: bool) -> None:
-    """Print figures, where things are, and what to try next."""
+    """Print figures, addresses, and what to try next."""
     rows = read_ledger(folders.ledger)
     output = DeltaTable(folders.table)
     say.print()
@@ -265,7 +265,7 @@ SAY = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> None:
-    """Play the demo; Ctrl-C at any moment leaves no process behind."""
+    """Run the demo; Ctrl-C at any moment leaves no process behind."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     repository = Path(sys.argv[1]).absolute()
     try:
@@ -279,13 +279,13 @@ def main() -> None:
 
 
 def play(repository: Path, folder: Path) -> None:
-    """The scenes, in order.
+    """The steps, in order.
 
     1. Kafka, and recorded books produced to it.
-    2. The stream, materialized by Dagster's own command; its driver is killed once and comes back.
+    2. The stream, materialized by Dagster's own command; its driver is killed once and restarted.
     3. A new topic; the daemon's sensor launches the stream again.
     4. The open hour is closed; compaction and checks run.
-    5. What happened.
+    5. Summary.
     """
     began = time.monotonic()
     SAY.print("[bold]>[/bold] starting Kafka")
@@ -311,7 +311,7 @@ def _staged(repository: Path, folder: Path) -> Iterator[DemoStage]:
 
 
 def _produce(stage: DemoStage, book: str, *, days: int) -> int:
-    """Produce what the topic does not hold yet; the number of new messages."""
+    """Produce messages that the topic lacks; gives the number of new messages."""
     topic = f"{STREAM}.{book}"
     messages = to_sent(read_recorded_days(stage.repository / RECORDINGS, book)[:days]).messages
     there = count_produced(stage.broker.bootstrap_servers, topic)
@@ -418,7 +418,7 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage
 
 @contextmanager
 def read_progress(folders: StreamFolders) -> Iterator[None]:
-    """Show how many batches are committed, while something is waited for."""
+    """Show the number of committed batches while waiting."""
     over, status = threading.Event(), SAY.status("working ...")
 
     def show() -> None:

@@ -1,15 +1,15 @@
-"""Live replay feed.
+"""Live feed that replays recordings.
 
 A session is always replayed from its snapshot, in the order of the recording, under a key that was never used
-before. So whatever evidence a recording carries (links, checksums) holds in every replay, and a feed that was
-killed half-way goes on with new sessions: nothing continues what nobody saw end.
+before. So any evidence of a recording (links, checksums) holds in every replay, and a feed that was
+killed half-way continues with new sessions: a session with an unknown end is never continued.
 
-Now and then a topic appears that was not there before. It is fed with one session and then falls silent.
+At intervals a new topic appears. It is fed with one session and then stays idle.
 
 python -m lockstep.localdev.feed REPOSITORY --speed 30
 
-Where Kafka is, the settings say. It ends at SIGTERM. When Kafka refuses or does not answer, nobody knows which of
-the last messages are there: the sessions end where they are, and new ones begin.
+The settings give Kafka's address. It ends at SIGTERM. When Kafka refuses or does not answer, it is unknown which of
+the last messages were written: the sessions end there, and new ones begin.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 SESSION_MESSAGES_MAX = 2_000
 """A part of a recording from its snapshot on is a recording. At a few messages a second and topic such a
-session takes some ten minutes, so that sessions begin while one looks on; and little is kept in memory."""
+session takes some ten minutes, so that sessions begin while one watches; and little is kept in memory."""
 FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS = 180.0, 1_800.0
-"""Soon enough to be seen in a first look around; then seldom, as each costs a restart of a stream."""
+"""Soon enough for a first look; then rarely, as each new topic costs a restart of a stream."""
 
 
 class NextMessage(msgspec.Struct, frozen=True):
     """A message to send.
 
     Attributes:
-        at_seconds: When, counted from the start of the feed.
-        topic: Where to.
+        at_seconds: Time since the start of the feed.
+        topic: Its topic.
         key: The session, as the message key.
-        value: As it was recorded.
+        value: The recorded value.
     """
 
     at_seconds: float
@@ -70,13 +70,13 @@ class NextMessage(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be fed.
+    """Contents of the feed.
 
     Attributes:
         recordings: Messages by topic, from a snapshot on; one session each.
-        run: Sets the sessions of this feed apart from those of all others.
+        run: Distinguishes the sessions of this feed from those of all others.
         messages_per_second: Of all topics together.
-        taken: Topics that were there before.
+        taken: Existing topics.
         new_topic_seconds: Time until the first new topic, and between later ones.
     """
 
@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay(plan: Plan) -> Iterator[NextMessage]:
-    """All messages, for ever: the topics take turns, one message each."""
+    """All messages, without end: the topics take turns, one message each."""
     turns = deque(_endless(topic, messages, plan.run) for topic, messages in plan.recordings.items())
     new_topics, births = _new_topics(plan), _births(plan)
     birth = next(births)
@@ -102,7 +102,7 @@ def replay(plan: Plan) -> Iterator[NextMessage]:
 
 
 def _next(turns: deque[Iterator[tuple[str, bytes, bytes]]]) -> tuple[str, bytes, bytes]:
-    """The message whose turn it is; a topic that has none left loses its turn for good."""
+    """The next message; a topic without further messages is left out from then on."""
     while True:
         turn = turns.popleft()
         message = next(turn, None)
@@ -142,15 +142,15 @@ def _births(plan: Plan) -> Iterator[float]:
 SPEED = 30.0
 """Messages a second, of all topics together: about a fifth of the recorded pace, and a third of a core."""
 RETENTION_HOURS = 12.0
-"""For ever is too long for a feed that goes on for ever; and headroom shall be a number to look at."""
+"""Retention of the feed's topics: unlimited does not fit an endless feed, and headroom must be a finite figure."""
 BREATH_SECONDS, LATE_SECONDS_MAX = 0.05, 2.0
-"""Messages that are due are sent in one go; a feed that was held up does not make up for it in a burst."""
+"""Due messages are sent in one go; a delayed feed does not catch up in a burst."""
 RETRY_SECONDS, END_SECONDS = 5.0, 3.0
 SAY = Console(highlight=False, soft_wrap=True)
 
 
 class Stamped(msgspec.Struct, frozen=True):
-    """A message with a time, as the producer takes it."""
+    """A message with a time, for the producer."""
 
     key: bytes
     value: bytes
@@ -159,7 +159,7 @@ class Stamped(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Feed until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(prog="feed", description="Replays the recordings into Kafka for ever.")
+    parser = argparse.ArgumentParser(prog="feed", description="Replays the recordings into Kafka in a loop.")
     parser.add_argument("repository", type=Path, help="folder that holds tests/recordings")
     parser.add_argument("--speed", type=float, default=SPEED, help=f"messages a second in all (default {SPEED:g})")
     wanted = parser.parse_args()
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def list_recordings(folder: Path) -> dict[str, Sequence[Recorded]]:
-    """The recordings of all streams by topic: the part of each that is replayed."""
+    """The recordings of all streams by topic: the replayed part of each."""
     return {topic: messages[:SESSION_MESSAGES_MAX] for topic, messages in _whole(folder)}
 
 

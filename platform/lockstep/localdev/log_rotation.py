@@ -1,9 +1,9 @@
-"""Keeps the logs of the live platform small: one that has grown past a limit is set aside, and the one before it goes.
+"""Rotates the logs of the live platform: a log past its limit is set aside, and the previous one is deleted.
 
     python -m lockstep.localdev.log_rotation FOLDER
 
-The processes hold their logs open and append to them, so a log is copied and then cut: what is written between the two
-is lost, some milliseconds of a log.
+The processes keep their logs open and append to them, so a log is copied and then truncated: lines written between
+the two, some milliseconds of a log, are lost.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 LIMIT_BYTES = 10_000_000
-"""A log and the one set aside hold a day or two of a live platform (measured: 10 MB a day, all logs together)."""
+"""A log and the rotated one hold a day or two of a live platform (measured: 10 MB a day, all logs together)."""
 LOOK_SECONDS = 30.0
 
 
 def rotate(folder: Path, limit_bytes: int = LIMIT_BYTES) -> list[Path]:
-    """Set aside the logs of a folder that are too large; gives those."""
+    """Rotate the logs of a folder that are too large; gives those."""
     large = [path for path in sorted(folder.glob("*.log")) if path.stat().st_size > limit_bytes]
     for path in large:
         draft = path.with_name(f"{path.name}.draft")
@@ -31,7 +31,7 @@ def rotate(folder: Path, limit_bytes: int = LIMIT_BYTES) -> list[Path]:
 
 
 def main() -> None:
-    """Look until somebody ends this process."""
+    """Check the logs until this process is ended."""
     folder = Path(sys.argv[1])
     while True:
         rotate(folder)

@@ -1,10 +1,10 @@
-"""Local platform: Kafka, Dagster, feed, streams; make up and down.
+"""The local platform: Kafka, Dagster, feed and streams (`make up`, `make down`).
 
 python -m lockstep.localdev.platform up REPOSITORY --speed 30
     python -m lockstep.localdev.platform down REPOSITORY
     python -m lockstep.localdev.platform kafka REPOSITORY
 
-Everything lies in REPOSITORY/.live; `down` keeps it, and the next `up` goes on from there. `make kafka` is Kafka alone,
+All files are in REPOSITORY/.live; `down` keeps them, and the next `up` continues. `make kafka` is Kafka alone,
 in REPOSITORY/.kafka, until Ctrl-C.
 """
 
@@ -76,7 +76,7 @@ LAUNCH = """mutation ($job: String!, $location: String!, $tags: [ExecutionTag!]!
 
 
 class PlatformRun(msgspec.Struct, frozen=True, rename="camel"):
-    """A run that Dagster holds for alive."""
+    """A run that is alive in Dagster."""
 
     run_id: str
     job_name: str
@@ -105,7 +105,7 @@ class DagsterClient:
         self.address = address
 
     def troubles(self) -> list[str]:
-        """What keeps Dagster from working, in words; empty when all is well."""
+        """Problems of Dagster, as text; empty when it is healthy."""
         try:
             data = self.ask(HEALTH, {})
         except (OSError, msgspec.DecodeError) as error:
@@ -118,11 +118,11 @@ class DagsterClient:
         return sick + [f"code location {each.name}: {why}" for each in locations if (why := _why_not(each))]
 
     def unfinished(self) -> list[PlatformRun]:
-        """Runs that Dagster holds for alive."""
+        """Runs that are alive in Dagster."""
         return msgspec.convert(self.ask(UNFINISHED, {})["runsOrError"]["results"], list[PlatformRun])
 
     def launch(self, job: str, location: str, tags: Mapping[str, str]) -> str:
-        """Launch a job; the id of its run.
+        """Launch a job; gives the id of its run.
 
         Raises:
             LockstepError: Dagster refused.
@@ -139,10 +139,10 @@ class DagsterClient:
         return bool(self.ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE")
 
     def ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
-        """Ask anything that Dagster's GraphQL answers; gives its `data`.
+        """Run a GraphQL query; gives its `data`.
 
         Raises:
-            LockstepError: The question is wrong.
+            LockstepError: The query is invalid.
         """
         body = msgspec.json.encode({"query": query, "variables": variables})
         headers = {"Content-Type": "application/json"}
@@ -150,7 +150,7 @@ class DagsterClient:
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
                 said = msgspec.json.decode(answer.read())
-        except urllib.error.HTTPError as error:  # a question that is wrong is answered as one, with the reason
+        except urllib.error.HTTPError as error:  # the response to an invalid query has the reason
             said = {"errors": error.read().decode(errors="replace")}
         if "errors" in said:
             raise LockstepError(f"Dagster does not understand: {said['errors']}", next_step="report it with this text")
@@ -158,7 +158,7 @@ class DagsterClient:
 
 
 def _why_not(location: _Location) -> str:
-    """Why a code location is not loaded; empty when it is."""
+    """Reason why a code location is not loaded; empty when it is."""
     loaded = location.location_or_load_error
     if loaded is None:
         return "loading"
@@ -166,20 +166,20 @@ def _why_not(location: _Location) -> str:
 
 
 KAFKA_PORT, CONSOLE_PORT = 9092, 3000
-"""What people expect; others are taken where these are in use."""
+"""Default ports; others are chosen where these are in use."""
 LOCATION = "lockstep"
 PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.5
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
 SERVERS = {"MALLOC_ARENA_MAX": "2", "DAGSTER_GRPC_TIMEOUT_SECONDS": "240"}
-"""The sensors' looks come on ever other threads of the code server: with an arena for each, it held 340 MB of free
-memory after 20 minutes. It answers that a run has started once that has loaded the code, which takes 60 s (Dagster's
-own limit) where a machine is full of other work."""
+"""The sensors run on new threads of the code server each time: with a malloc arena for each, it held 340 MB of free
+memory after 20 minutes. It confirms the start of a run once that has loaded the code, which takes 60 s (Dagster's
+own limit) on a machine full of other work."""
 HEAP, MASTER = "512m", "local[1,3]"
-"""Of each stream: its JVM only schedules, and a feed to look at needs one core of no stream."""
+"""Of each stream: its JVM only schedules, and a demonstration needs only one core of each stream."""
 
 
 class Servers(msgspec.Struct, frozen=True):
-    """What was started, as written to the folder.
+    """The started processes, as recorded in the folder.
 
     Attributes:
         kafka: Address of the broker.
@@ -192,7 +192,7 @@ class Servers(msgspec.Struct, frozen=True):
     started: dict[str, ProcessHandle] = {}
 
     def pids(self, *names: str) -> tuple[int, ...]:
-        """Process ids of those that still live."""
+        """Pids of the live ones."""
         return tuple(m.pid for name, m in self.started.items() if name in names and is_alive(m))
 
     def dead(self) -> tuple[str, ...]:
@@ -205,13 +205,13 @@ def _usual_ports(listeners: Iterable[str]) -> Ports:
 
 
 class UsualBroker(Broker):
-    """A broker on the usual port, where that is free."""
+    """A broker on the usual port, if it is free."""
 
     _ports = staticmethod(_usual_ports)
 
 
 class DetachedBroker(UsualBroker):
-    """One that outlives this process; whoever ends it finds it by its pid."""
+    """A broker that outlives this process; its pid is recorded to end it."""
 
     _starter = staticmethod(start_detached)
 
@@ -222,7 +222,7 @@ class LocalPlatform:
 
     Attributes:
         repository: The folder that holds `definitions.py`.
-        folder: Everything it makes.
+        folder: All its files.
     """
 
     repository: Path
@@ -234,7 +234,7 @@ class LocalPlatform:
         return self.folder / "tables"
 
     def environment(self) -> dict[str, str]:
-        """What a user would export to work on it by hand."""
+        """Environment variables for manual work with it."""
         return {
             "DAGSTER_HOME": str(self.folder / "dagster"),
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": (self.servers() or Servers()).kafka,
@@ -245,21 +245,21 @@ class LocalPlatform:
         }
 
     def servers(self) -> Servers | None:
-        """What was started last and not ended by `stop_platform`; None when nothing was."""
+        """The processes started last and not ended by `stop_platform`; None without any."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=Servers)
         except FileNotFoundError:
             return None
 
     def forget(self) -> None:
-        """Take note that all of it has ended."""
+        """Record that all of it has ended."""
         self._record.unlink(missing_ok=True)
 
     def start(self, speed: float) -> Iterator[str]:
-        """Start the processes one after another, and say which; see `live.up`."""
+        """Start the processes one after another, and report each; see `live.up`."""
         for part in ("kafka", "tables", "dagster", "logs"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
-        os.environ[MARK] = str(self.folder)  # the broker, too, is found by it
+        os.environ[MARK] = str(self.folder)  # marks the broker, too
         os.environ |= SERVERS
         self._write(Servers())
         yield "starting Kafka"
@@ -296,11 +296,11 @@ class LocalPlatform:
         return console
 
     def _start_streams(self, console: DagsterClient, heads: list[tuple[AnyStream, Head | None]]) -> Iterator[str]:
-        """Launch streams that have not run yet, leave those that are to be running to the supervisor; wait for both.
+        """Launch streams that have not run yet, leave those in the state `running` to the supervisor; wait for both.
 
         Args:
             console: The web server.
-            heads: The streams as they were before the daemon was started.
+            heads: Heads of the streams before the daemon was started.
         """
         from lockstep.orchestration.names import CAUSE_TAG, name_stream_job  # loads Dagster
 
@@ -361,7 +361,7 @@ class LocalPlatform:
         return LockstepError(f"{name} ended at once:\n{tail}", next_step=f"read {path}")
 
     def _write(self, servers: Servers) -> None:
-        """Whole or not at all: `stop_platform` reads it."""
+        """Write the record atomically: `stop_platform` reads it."""
         draft = self._record.with_suffix(".draft")
         draft.write_bytes(msgspec.json.encode(servers))
         draft.replace(self._record)
@@ -375,7 +375,7 @@ class LocalPlatform:
 
 
 def _stays_down(head: Head | None) -> str | None:
-    """Why a stream is not started, and what starts it; None when it is to be started."""
+    """Reason why a stream is not started, with the command that starts it; None when it is to be started."""
     if head is None or head.epoch == 0 or head.desired in {Desired.RUNNING, Desired.BOUNDED}:
         return None
     step = "resume" if head.desired is Desired.HALTED else "start"
@@ -392,7 +392,7 @@ SAY = Screen(highlight=False, soft_wrap=True)
 
 def main() -> None:
     """Run `start_platform` or `stop_platform`."""
-    parser = argparse.ArgumentParser(prog="live", description="A live platform to look at.")
+    parser = argparse.ArgumentParser(prog="live", description="A live platform for demonstration.")
     parser.add_argument("what", choices=["up", "down", "kafka"])
     parser.add_argument("repository", type=Path)
     parser.add_argument("--speed", type=float, default=SPEED, help=f"messages a second (default {SPEED:g})")
@@ -410,12 +410,12 @@ def main() -> None:
 
 
 def start_platform(repository: Path, speed: float) -> None:
-    """Start everything that is not there, and wait until it works.
+    """Start all missing parts, and wait until they work.
 
-    1. Whole and running: say where, and leave it as it is. Partly there: refuse.
-    2. Kafka, the feed, Dagster; whatever keeps them from working ends all of it again.
-    3. Streams that have not run yet are launched as runs of Dagster; those that are to be running come back by their
-       supervisors, which close the dead runs of before; what was stopped, held or halted stays so.
+    1. If all of it runs, print its addresses and change nothing. If only parts of it run, refuse.
+    2. Start Kafka, the feed and Dagster; on an error end all of it again.
+    3. Launch streams that have not run yet as runs of Dagster; the supervisors restart those in the state `running`
+       and close their earlier dead runs; streams that are stopped, held or halted stay so.
     """
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")
@@ -474,10 +474,10 @@ def _end(platform: LocalPlatform) -> None:
 
 
 def _is_up(platform: LocalPlatform) -> bool:
-    """Whether it is up.
+    """Whether all of it runs.
 
     Raises:
-        LockstepError: Parts of it are.
+        LockstepError: Only parts of it do.
     """
     alive = list_platform_processes(platform.folder)
     if not alive:
@@ -503,7 +503,7 @@ def _show(platform: LocalPlatform) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold off a second `start_platform` or `stop_platform`, which would meet half of what this one does."""
+    """Exclude a second `start_platform` or `stop_platform`, which would interfere with this one."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

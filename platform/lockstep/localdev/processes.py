@@ -1,9 +1,9 @@
 """Child and detached processes.
 
-Dagster starts processes of its own, these start Java, and that starts Python again; whoever is killed leaves
-children behind that belong to nobody. What all of them keep is the environment that they were started with. So
-the mark there says who belongs to the platform, never a name, and never a pid alone, which may have passed to
-another process: a signal goes through a handle of the very process that was looked at.
+Dagster starts processes of its own, these start Java, and that starts Python again; a killed process leaves orphaned
+children behind. All of them keep the environment of their start. So a variable there marks the processes of the
+platform, never a name, and never a pid alone, which may be reused by another process: a signal goes through a handle
+of exactly the process that was checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # Run by a bare interpreter in the child, before the command: PR_SET_PDEATHSIG is 1 and survives exec. The
-# look at the parent closes the gap in which it died before the wish was registered. `preexec_fn` would do the
+# check of the parent closes the gap in which it died before the call to prctl. `preexec_fn` would do the
 # same in a copy of the parent, where it can deadlock as soon as there are threads.
 _TIE = """
 import ctypes, os, signal, sys
@@ -40,7 +40,7 @@ if os.getppid() != owner:
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
-# Signals that a shell's `&` or nohup had ignored stay ignored over exec, and Dagster would not hear its end.
+# Signals that a shell's `&` or nohup had ignored stay ignored over exec, and Dagster would not receive its end.
 _ALONE = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
@@ -52,7 +52,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 NO_CHANGE: Mapping[str, str] = MappingProxyType({})
 
-# Below the range from which Linux takes the near end of outgoing connections, so that a port stays free while
+# Below the range of Linux's ephemeral ports for outgoing connections, so that a port stays free while
 # its server is being restarted.
 PORTS = range(20_000, 32_000)
 
@@ -60,7 +60,7 @@ PORTS = range(20_000, 32_000)
 def start_child(
     command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own that the kernel kills when this thread's process ends.
+    """Start a process in its own session that the kernel kills when this thread's process ends.
 
     Call it from a thread that lives as long as the process is needed: Linux ties a child to the thread
     that started it.
@@ -69,7 +69,7 @@ def start_child(
         command: The command and its arguments.
         folder: Its working folder.
         log: Where its output and errors go, appended.
-        environment: Variables set beside those of this process.
+        environment: Variables in addition to those of this process.
     """
     tied = ["-c", _TIE, str(os.getpid()), *command]
     return _start(tied, folder=folder, log=log, environment=environment)
@@ -78,9 +78,9 @@ def start_child(
 def start_detached(
     command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own that lives on when this one ends, or its terminal closes.
+    """Start a process in its own session that survives the end of this one, and of its terminal.
 
-    It hears every signal, whatever this process was told to ignore. Arguments as of `start_child`.
+    It handles every signal, even those that this process ignores. Arguments as of `start_child`.
     """
     return _start(["-c", _ALONE, *command], folder=folder, log=log, environment=environment)
 
@@ -107,9 +107,9 @@ def adopt_orphans() -> None:
 
 
 def end_descendants(seconds: float, *, but: int | None = None) -> None:
-    """Ask every process below this one to end, but one, and kill what is there after so many seconds.
+    """Ask every process below this one except one to end, and kill the rest after the given seconds.
 
-    Needs `adopt_orphans` first: a daemon's grandchildren would otherwise belong to nobody.
+    Needs `adopt_orphans` first: otherwise a daemon's grandchildren would not be found.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + seconds
@@ -141,14 +141,14 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _reap() -> None:
-    """Take leave of adopted children that have ended."""
+    """Reap adopted children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def find_free_ports(count: int) -> tuple[int, ...]:
-    """Different loopback TCP ports that nobody listens on now; another process may still take one first."""
+    """Different free loopback TCP ports; another process may still take one first."""
     shuffled = random.sample(PORTS, len(PORTS))
     return tuple(islice(filter(is_free, shuffled), count))
 
@@ -174,7 +174,7 @@ class ProcessHandle(msgspec.Struct, frozen=True):
 
     Attributes:
         pid: Its process id.
-        started: When it was started, in clock ticks since the machine was; tells it from a later one of that pid.
+        started: Start time in clock ticks since boot; distinguishes it from a later process with the same pid.
         parent: The process id of its parent.
     """
 
@@ -193,11 +193,11 @@ def list_platform_processes(folder: Path) -> dict[int, ProcessHandle]:
 def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
     """End all processes of the platform, whatever state they are in; within 30 s.
 
-    1. Ask what nobody of the family is responsible for, and what a server started, to end: the feed, and the runs,
+    1. Ask processes that no other one manages, and those that a server started, to end: the feed, and the runs,
        which end their own Java at a batch boundary (a stream's own bound for that is 20 s).
     2. Ask everything but the broker.
     3. Ask the broker.
-    4. Kill what is left.
+    4. Kill the rest.
 
     Args:
         folder: The folder of the platform.
@@ -220,34 +220,34 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
 
 
 def is_alive(member: ProcessHandle) -> bool:
-    """Whether this very process lives."""
+    """Whether exactly this process lives."""
     stat = _stat(member.pid)
     return stat is not None and stat.started == member.started
 
 
 def read_process_handle(pid: int) -> ProcessHandle | None:
-    """The process of a pid; None when there is none, or only what is left of one."""
+    """The process with a pid; None if there is none or it is a zombie."""
     return _stat(pid)
 
 
 def _end(
     folder: Path, chosen: Callable[[ProcessHandle, Collection[int]], bool], number: signal.Signals, seconds: float
 ) -> None:
-    deadline, told = time.monotonic() + seconds, set[ProcessHandle]()
+    deadline, asked = time.monotonic() + seconds, set[ProcessHandle]()
     while time.monotonic() < deadline:
         alive = list_platform_processes(folder)
         left = [member for member in alive.values() if chosen(member, alive) and _hears(member, number)]
         if not left:
             return
         for member in left:
-            if member not in told:  # once: a second signal would break off what the first one ends in order
-                told.add(member)
+            if member not in asked:  # once: a second signal would break off what the first one ends in order
+                asked.add(member)
                 _tell(member, number)
         time.sleep(LOOK_SECONDS)
 
 
 def _hears(member: ProcessHandle, number: signal.Signals) -> bool:
-    """Whether a process does not ignore a signal; what does, such as Python's resource tracker, ends by itself."""
+    """Whether a process does not ignore a signal; one that does, such as Python's resource tracker, ends by itself."""
     try:
         status = Path(f"/proc/{member.pid}/status").read_text()
     except OSError:
@@ -257,7 +257,7 @@ def _hears(member: ProcessHandle, number: signal.Signals) -> bool:
 
 
 def _tell(member: ProcessHandle, number: signal.Signals) -> None:
-    """Send a signal to this very process, if it is still there."""
+    """Send a signal to exactly this process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(member.pid)
         try:
@@ -270,7 +270,7 @@ def _tell(member: ProcessHandle, number: signal.Signals) -> None:
 def _member(pid: int, mark: bytes) -> ProcessHandle | None:
     try:
         marked = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # ended, or somebody else's
+    except OSError:  # ended, or of another user
         return None
     return _stat(pid) if marked else None
 

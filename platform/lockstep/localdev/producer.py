@@ -1,8 +1,7 @@
-"""Put recorded or generated messages into a Kafka topic, in order and once.
+"""Produces recorded or generated messages into a Kafka topic, in order and once.
 
-Why a producer of our own: a test that must find every loss may not lose, repeat or reorder a
-message itself. So it is idempotent, waits for every acknowledgement, and fails on the first
-message that was not taken.
+A test that must find every loss may not itself lose, repeat or reorder a message. So this producer is
+idempotent, waits for every acknowledgement, and fails on the first message that was not written.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ ANSWER_TIMEOUT_S = 30.0
 # librdkafka gives a message up after this time; the wait for all of them is a little longer.
 DELIVERY_TIMEOUT_MS = 60_000
 FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_MS / 1_000 + 5
-# Critical only: whatever fails is raised here, and a broker that is not up yet makes the client
-# write a warning 20 times a second.
+# Critical only: errors are raised here, and a broker that is not up yet makes the client
+# log a warning 20 times a second.
 LOG_LEVEL = 2
 MILLISECONDS_PER_HOUR = 3_600_000
 
@@ -39,7 +38,7 @@ _NO_ANSWER = (ClientError._TIMED_OUT, ClientError._MSG_TIMED_OUT, ClientError._T
 
 
 Cluster = str | KafkaSettings
-"""A cluster without any security by its bootstrap servers; any other by its settings."""
+"""Bootstrap servers of a cluster without security; settings of any other."""
 
 
 class Outgoing(Protocol):
@@ -59,15 +58,15 @@ class Outgoing(Protocol):
 
 
 def produce(cluster: Cluster, topic: str, messages: Iterable[Outgoing], partitions: int = 1) -> int:
-    """Write messages to a topic, in their order within each key, and wait until all are taken.
+    """Write messages to a topic, in their order within each key, and wait until all are acknowledged.
 
-    The topic is made with this many partitions when it is missing; an existing one stays as it is.
+    A missing topic is created with this many partitions; an existing one is not changed.
 
     Returns:
         The number of messages written.
 
     Raises:
-        KafkaError: The topic could not be made, or a message was refused or not acknowledged.
+        KafkaError: The topic could not be created, or a message was refused or not acknowledged.
     """
     create_topic(cluster, topic, partitions)
     delivery = Delivery(cluster)
@@ -77,20 +76,20 @@ def produce(cluster: Cluster, topic: str, messages: Iterable[Outgoing], partitio
 
 
 def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention_hours: float | None = None) -> bool:
-    """Make a topic that keeps its messages for ever or for some hours, unless it exists.
+    """Create a topic with unlimited retention or some hours of it, unless it exists.
 
-    For ever, because recorded messages carry their old receive time: with the usual seven days of
+    Unlimited, because recorded messages carry their old receive time: with the usual seven days of
     retention the broker deletes them within minutes.
 
     Returns:
-        Whether the topic was made now.
+        Whether the topic was created now.
 
     Raises:
         KafkaError: The broker refused or did not answer.
     """
     config = {"retention.ms": "-1", "retention.bytes": "-1"}
     if retention_hours is not None:
-        # Retention removes whole segments: an eighth of the time each, so that it comes about.
+        # Retention deletes whole segments: an eighth of the time each, so that it takes effect.
         kept_ms = int(retention_hours * MILLISECONDS_PER_HOUR)
         config |= {"retention.ms": str(kept_ms), "segment.ms": str(kept_ms // 8)}
     wanted = NewTopic(topic, num_partitions=partitions, config=config)
@@ -108,7 +107,7 @@ def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention
 
 
 def count_produced(cluster: Cluster, topic: str) -> int:
-    """How many messages a topic has taken so far; 0 when there is no such topic.
+    """Number of messages written to a topic so far; 0 without such a topic.
 
     Raises:
         KafkaError: The broker did not answer.
@@ -118,7 +117,7 @@ def count_produced(cluster: Cluster, topic: str) -> int:
 
 
 class Delivery:
-    """One run of a producer: counts what the broker took and remembers the first refusal."""
+    """One run of a producer: counts the messages written and stores the first refusal."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._settings = _settings(cluster)
@@ -129,10 +128,10 @@ class Delivery:
         self._producer = Producer(_configuration(self._settings))
 
     def send(self, topic: str, message: Outgoing) -> None:
-        """Hand one message to the client; waits while its queue is full.
+        """Pass one message to the client; waits while its queue is full.
 
         Raises:
-            KafkaError: This message or one before it was refused; none after that one was or will be taken.
+            KafkaError: This message or one before it was refused; none after that one was or will be written.
         """
         self._topic = topic
         deadline = time.monotonic() + FLUSH_TIMEOUT_S
@@ -149,7 +148,7 @@ class Delivery:
         return self._taken
 
     def abandon(self, seconds: float) -> None:
-        """Wait a moment for acknowledgements, then leave it, whatever is missing."""
+        """Wait a moment for acknowledgements, then give up, whatever is missing."""
         self._producer.flush(seconds)
         self._producer.purge()
 
@@ -192,7 +191,7 @@ def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
     return {
         **with_secrets(make_producer_configuration(settings)),
         "enable.idempotence": True,  # acks=all, and order kept over retries
-        "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be taken
+        "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be written
         "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
         "compression.type": "zstd",
         "linger.ms": 20,
@@ -205,4 +204,4 @@ def _failed(settings: KafkaSettings, problem: str, cause: ClientError | None) ->
     if cause is None or cause.code() in _NO_ANSWER:
         next_step = f"see that Kafka runs and can be reached at {settings.bootstrap_servers}"
         return KafkaError(f"{problem}: no answer in time", next_step=next_step)
-    return KafkaError(f"{problem}: {cause.str()}", next_step="mend what Kafka refused, then produce again")
+    return KafkaError(f"{problem}: {cause.str()}", next_step="fix what Kafka refused, then produce again")

@@ -1,22 +1,22 @@
-"""Recorded feeds.
+"""Loads recorded feeds.
 
 A recording is a gzip file `<book>_<day>.gz` of lines "receive time in ns, space, JSON": one REST
-snapshot per book, depth differences, best-price tickers. What a difference links to:
+snapshot per book, depth differences, best-price tickers. Links of a difference:
 
-* futures (they carry `pu`): `pu` equals the `u` of the difference before;
-* spot: `U` equals the `u` of the difference before + 1.
+* futures (they carry `pu`): `pu` equals the `u` of the previous difference;
+* spot: `U` equals the `u` of the previous difference + 1.
 
 The trap in every such recording: REST answers slower than the socket, so the snapshot lies AFTER
 differences it already contains (stale) and, on futures, after some it does not contain. Hence two
-honest ways to load one:
+correct ways to load one:
 
 * `as_sent`: as a good producer sends it: the snapshot first, then the differences it does not
-  contain. Nothing is missing, a strict stream takes it.
-* `as_received`: in the order of the file. A strict stream must refuse it by name, unless it is declared to wait for
+  contain. Nothing is missing, a strict stream accepts it.
+* `as_received`: in the order of the file. A strict stream must refuse it, unless it is declared to wait for
   snapshots (`buffer_until_snapshot`).
 
 The file of the second day has no snapshot: alone it must be refused; after the first day's (one
-call with both paths, or produced after it) it goes on over midnight without a break.
+call with both paths, or produced after it) it continues over midnight without a break.
 
 Other than in `recordings`, the snapshot lies first, so a recording is loaded as it was received.
 Values are the bytes of the recording, untouched. `book` is the key, which is the session, and the
@@ -45,7 +45,7 @@ NANOSECONDS_PER_MILLISECOND = 1_000_000
 
 
 class RecordedKind(StrEnum):
-    """What a recorded message is."""
+    """Kind of a recorded message."""
 
     SNAPSHOT = "snapshot"
     DIFFERENCE = "difference"
@@ -61,9 +61,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
         value: The raw JSON bytes as the exchange sent them.
         received_ns: When the collector received it, in ns since 1970 UTC.
         last_id: The last update of the exchange that it reflects: `u`, or `lastUpdateId`; 0 where the
-            exchange numbers nothing.
+            exchange has no numbers.
         first_id: The first update that a difference reflects: `U`; None for other kinds.
-        previous_id: `pu`, futures' differences only: the `u` of the difference before.
+        previous_id: `pu`, futures' differences only: the `u` of the previous difference.
     """
 
     book: str
@@ -91,7 +91,7 @@ class Sent(msgspec.Struct, frozen=True):
     Attributes:
         messages: The snapshot, if the recording has one, then the differences after it.
         stale: Differences left out because the snapshot contains them.
-        tickers: Best prices by the exchange, in order of `last_id`: the oracle's side, not for the topic.
+        tickers: Best prices by the exchange, in order of `last_id`: for the oracle, not for the topic.
     """
 
     messages: tuple[Recorded, ...]
@@ -110,7 +110,7 @@ class RecordingError(LockstepError):
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(
             f"{path}, line {line}: {problem}",
-            next_step="take the file anew from where the PROVENANCE.txt beside it says",
+            next_step="download the file again from the source in its PROVENANCE.txt",
         )
         self.path = path
         self.line = line
@@ -154,7 +154,7 @@ def to_received(paths: Sequence[Path]) -> tuple[Recorded, ...]:
 def to_sent(paths: Sequence[Path]) -> Sent:
     """Load files of one book as a good producer sends it.
 
-    Without a snapshot in the files every difference is kept: it goes on where another file ended.
+    Without a snapshot in the files every difference is kept: it continues the end of another file.
 
     Raises:
         RecordingError: A line is not of a recording, or there is more than one snapshot.
@@ -202,7 +202,7 @@ def _recorded(book: str, received_ns: int, value: bytes) -> Recorded | None:
             book=book, kind=RecordedKind.SNAPSHOT, value=value, received_ns=received_ns, last_id=message.snapshot_id
         )
     channel = message.stream.split("@")[1] if "@" in message.stream else message.stream
-    if channel == "trade":  # whole recordings have them; they say nothing of the book
+    if channel == "trade":  # whole recordings have them; they are no evidence about the book
         return None
     return Recorded(
         book=book,
@@ -218,7 +218,7 @@ def _recorded(book: str, received_ns: int, value: bytes) -> Recorded | None:
 NANOSECONDS = 1_000_000_000
 NANOSECONDS_PER_MILLISECOND = 1_000_000
 META = (b"wss", b"http", b"configuration")
-"""How lines begin that say what the collector itself did."""
+"""Prefixes of lines that record events of the collector itself."""
 
 
 class _Market(msgspec.Struct):
@@ -257,13 +257,13 @@ def read_checksummed_books(path: Path) -> Mapping[str, tuple[Recorded, ...]]:
 
 
 def read_betting_market(path: Path) -> tuple[Recorded, ...]:
-    """The recorded messages of one betting market; the only time in it is that of publishing.
+    """The recorded messages of one betting market; its only time is that of publishing.
 
     A message with `img` is a snapshot. Historical files of the kind "basic" hold none: a strict
-    stream refuses them, because nothing in them says that they are whole.
+    stream refuses them, because nothing in them proves that they are complete.
 
     Raises:
-        RecordingError: A line is not of such a recording, or tells of another market.
+        RecordingError: A line is not of such a recording, or belongs to another market.
     """
     messages: list[Recorded] = []
     for number, value in _lines(path):

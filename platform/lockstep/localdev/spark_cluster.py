@@ -1,8 +1,8 @@
 """A real Spark cluster on this machine: a standalone master and workers, loopback only, gone with their owner.
 
-It is the cluster of the tests and of the fault rehearsal, started from pyspark's own jars by the script that
-an installation uses. Each worker is a machine of its own as far as Spark and lockstep can tell: work folder,
-scratch folder, and folder for the hot copies of state. Peers prove with a secret that they belong together.
+The cluster of the tests and of the fault rehearsal, started from pyspark's own jars by the script of a real
+installation. Each worker is a machine of its own for Spark and lockstep: work folder, scratch folder,
+and folder for local stores. Peers authenticate with a shared secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lockstep.spark.jars import fetch_ivy_jar
 from lockstep.spark.java import require_java
 
 DAEMON_MEMORY = "256m"
-"""Heap of the master and of each worker, which only keep books."""
+"""Heap of the master and of each worker, which only schedule."""
 DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true"
 START_SECONDS_MAX = 90
 """Up in 3 s on an idle machine."""
@@ -40,18 +40,18 @@ EXECUTOR_MARK = b"CoarseGrainedExecutorBackend"
 
 
 class _Answer(msgspec.Struct):
-    """What of the master's own report is looked at."""
+    """The parsed part of the master's own report."""
 
     aliveworkers: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSize:
-    """What each worker offers to applications.
+    """Resources that each worker offers to applications.
 
     Attributes:
         cores: Cores.
-        memory: Memory for the heaps of executors; Python beside them is not counted.
+        memory: Memory for the heaps of executors, without that of their Python processes.
     """
 
     cores: int = 1
@@ -59,14 +59,14 @@ class WorkerSize:
 
 
 class Worker:
-    """One worker of the cluster, or what is left of it.
+    """One worker of the cluster, live or dead.
 
     Attributes:
-        folder: Where its work, its scratch and its hot copies are.
+        folder: Folder of its work, scratch and local stores.
     """
 
     def __init__(self, folder: Path, command: list[str], environment: dict[str, str]) -> None:
-        """Make the folders, and start it."""
+        """Create the folders, and start it."""
         self.folder = folder
         self.local_root.mkdir(parents=True, exist_ok=True)
         own = {"SPARK_LOCAL_DIRS": str(folder / "scratch"), "LOCKSTEP_LOCAL_ROOT": str(self.local_root)}
@@ -75,15 +75,15 @@ class Worker:
 
     @property
     def local_root(self) -> Path:
-        """Where executors of this worker keep hot copies of state."""
+        """Folder of the local stores of this worker's executors."""
         return self.folder / "local"
 
     def executors(self) -> list[int]:
-        """Process ids of the executors' JVMs that it started and that live."""
+        """Process ids of the live JVMs of its executors."""
         return [pid for pid in list_descendants(self.process.pid) if EXECUTOR_MARK in _command(pid)]
 
     def kill(self) -> None:
-        """End it as a power cut would (SIGKILL). Its executors notice, and end by themselves."""
+        """Kill it as a power cut would (SIGKILL). Its executors notice, and end by themselves."""
         self.process.kill()
         self.process.wait()
 
@@ -92,7 +92,7 @@ class SparkCluster:
     """A running master with its workers. Leave its `with` block, or call `stop`, to end them all.
 
     Attributes:
-        folder: Where settings, logs and the workers' folders are.
+        folder: Folder of settings, logs and the workers' folders.
         workers: The workers, dead ones too, in the order of their start.
     """
 
@@ -105,7 +105,7 @@ class SparkCluster:
 
     @classmethod
     def start(cls, folder: Path, *, workers: int = 2, size: WorkerSize | None = None) -> Self:
-        """Start a master and workers in a folder, and wait until all have met.
+        """Start a master and workers in a folder, and wait until all have registered.
 
         Raises:
             EnvironmentProblem: No Java, or no answer in time; shows the end of the log.
@@ -134,7 +134,7 @@ class SparkCluster:
 
     @property
     def configuration(self) -> Path:
-        """A folder for SPARK_CONF_DIR: with it a driver knows the cluster's secret."""
+        """A folder for SPARK_CONF_DIR, with the cluster's secret for a driver."""
         return self.folder / "conf"
 
     def add_worker(self) -> Worker:
@@ -147,10 +147,10 @@ class SparkCluster:
         return self.workers[-1]
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until the master counts so many living workers.
+        """Wait until the master has the given number of live workers.
 
         Raises:
-            EnvironmentProblem: It does not in time.
+            EnvironmentProblem: Not within the timeout.
         """
         deadline = time.monotonic() + START_SECONDS_MAX
         while self._alive_workers() != count:
@@ -189,7 +189,7 @@ class SparkCluster:
         self.wait_for_workers(0)
 
     def _alive_workers(self) -> int | None:
-        """As the master has it; None while it does not answer."""
+        """The master's report; None while it does not answer."""
         try:
             with urlopen(f"http://127.0.0.1:{self._report}/json/", timeout=5) as answer:
                 return msgspec.json.decode(answer.read(), type=_Answer).aliveworkers
@@ -203,11 +203,11 @@ class SparkCluster:
 
 
 class _Died(EnvironmentProblem):
-    """The master ended at its start: another process took its port, most likely."""
+    """The master ended at its start: most likely another process took its port."""
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Variables of master and workers; writes the settings they name, readable by this user alone."""
+    """Variables of master and workers; writes the settings files that they name, readable by this user alone."""
     configuration = folder / "conf"
     configuration.mkdir(mode=0o700, exist_ok=True)
     settings = configuration / "spark-defaults.conf"

@@ -1,1 +1,1 @@
-"""What an operator commands: resume a halted stream, close an hour, see where a stream stands."""
+"""Operator commands: resume a halted stream, close an hour, show the status of a stream."""

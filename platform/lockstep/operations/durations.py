@@ -1,4 +1,4 @@
-"""Times in words, for people."""
+"""Formats durations for display."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def format_duration(seconds: float | None) -> str | None:
-    """A time as people say it: 0.4 s, 12 s, 5 min, 3.2 h, 4.0 d; None stays None."""
+    """A duration for display: 0.4 s, 12 s, 5 min, 3.2 h, 4.0 d; None stays None."""
     if seconds is None:
         return None
     unit, name = next((unit, name) for limit, unit, name in _UNITS if abs(seconds) < limit)

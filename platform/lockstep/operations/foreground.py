@@ -1,4 +1,4 @@
-"""Runs a stream in this process, for a person or a process manager."""
+"""Runs a stream in this process, for a terminal or a process manager."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def run_in_foreground(
 
     Args:
         stream: The declaration.
-        settings: Where Kafka and the tables are.
-        available_now: End when all that is there now is committed.
-        say: Gets a line a batch.
+        settings: Addresses of Kafka and the tables.
+        available_now: End when all messages available now are committed.
+        say: Receives a line per batch.
 
     Raises:
-        LockstepError: Whatever ended the run.
+        LockstepError: The error that ended the run.
     """
     contexts: list[SparkContext] = []
     stopping = StopSignal()
@@ -64,7 +64,7 @@ def run_in_foreground(
     patience = stream.limits.stop_timeout_seconds
     try:
         return run_off_main_thread(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
-    except Exception as error:  # the outermost edge: what the JVM leaves when it ends with us is no error
+    except Exception as error:  # the outermost edge: errors of a JVM that ends together with this process are none
         if not _is_of_the_stop(error, stopping):
             raise
         return RunOutcome.STOPPED
@@ -74,7 +74,7 @@ def run_in_foreground(
 
 
 def _is_of_the_stop(error: Exception, stopping: StopSignal) -> bool:
-    """Whether an error is how a wanted stop ended: a signal to the whole group ends Spark's JVM in mid-work."""
+    """Whether an error is a side effect of a requested stop: a signal to the group also ends Spark's JVM."""
     return isinstance(error, StopTimeout) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
 
 
@@ -84,7 +84,7 @@ def _end(contexts: list[SparkContext]) -> None:
 
 
 def format_report(batch: BatchReport) -> str:
-    """One batch as a line for people."""
+    """One batch as a line of text."""
     return (
         f"batch {batch.batch}: {batch.messages} messages, {batch.rows} rows, lag {batch.lag_messages}, "
         f"{batch.batch_seconds:.2f} s"

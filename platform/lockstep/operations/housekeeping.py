@@ -1,8 +1,8 @@
-"""Housekeeping: deletes what neither the stream, a reader under way nor a rewind can need any more.
+"""Housekeeping: deletes files that neither the stream, an active reader nor a rewind can need any more.
 
-One quantity decides: the rewind floor in the table's head, the oldest batch that a rewind may go back to. Whatever is
-needed only before it can go: entries and checkpoints of the log, data files that compaction replaced, state. Each step
-is planned first, stands by itself, and is safe beside a writer, readers, compaction and another housekeeping.
+One value decides: the rewind floor in the table's head, the oldest batch to which a rewind may go. Files needed only
+before it can go: entries and checkpoints of the log, data files that compaction replaced, state. Each step is planned
+first, independent of the others, and safe in parallel with a writer, readers, compaction and another housekeeping.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from lockstep.table.written_by import read_written_by
 LOG = logging.getLogger("lockstep")
 
 RECENT_SECONDS = 3600.0
-"""A log checkpoint so young stays: a reader may have found it a moment ago."""
+"""A younger log checkpoint stays: a reader may have just found it."""
 CHECKPOINTS_KEPT, CHECKPOINTS_BETWEEN = 2, 4
-"""The newest checkpoints stay whatever their age, and some between the oldest that is needed and these: entries go up
-to a checkpoint, so without any in between the oldest one would be needed for ever (seen after ten simulated days)."""
+"""The newest checkpoints stay whatever their age, and some between the oldest needed one and these: entries are kept
+back to a checkpoint; without any in between the oldest one would always be needed (seen after ten simulated days)."""
 EPOCHS_KEPT = 20
-"""Liveness files of so many epochs stay, for people who ask who wrote when."""
+"""Heartbeat files of this many epochs stay, as a record of who wrote when."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step of housekeeping did, or would do.
+    """Result, or plan, of one housekeeping step.
 
     Attributes:
         step: Its name.
         files: Files deleted.
         bytes: Their bytes.
-        problem: Why the step failed; empty when it did not.
+        problem: Error of the step; empty without one.
     """
 
     step: str
@@ -58,13 +58,13 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one housekeeping did, or would do.
+    """Result, or plan, of one housekeeping.
 
     Attributes:
         stream: Name of the stream.
         planned_only: Nothing was deleted.
-        rewind_floor: Oldest batch that a rewind may go back to.
-        steps: One after another; a failed step does not keep the next from its work.
+        rewind_floor: Oldest batch to which a rewind may go.
+        steps: In order; a failed step does not stop the next.
     """
 
     stream: str
@@ -74,7 +74,7 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What failed, step by step."""
+        """Errors, step by step."""
         return tuple(f"{step.step}: {step.problem}" for step in self.steps if step.problem)
 
 
@@ -82,7 +82,7 @@ class HousekeepingFailed(LockstepError):
     """Some steps failed; the others are done.
 
     Attributes:
-        result: What was done.
+        result: Result of all steps.
     """
 
     def __init__(self, result: HousekeepingResult) -> None:
@@ -96,22 +96,22 @@ class HousekeepingFailed(LockstepError):
 def run_housekeeping(
     folders: StreamFolders, *, retention_seconds: float, plan_only: bool = False
 ) -> HousekeepingResult:
-    """Delete what nothing can need any more.
+    """Delete files that nothing can need any more.
 
     1. Raise the rewind floor in the head to the oldest batch of the retention.
     2. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     3. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     4. Delete unreachable state files.
-    5. Delete liveness and request files of old epochs.
+    5. Delete heartbeat and request files of old epochs.
 
     Args:
-        folders: Where the stream lies.
+        folders: Folders of the stream.
         retention_seconds: How far back a rewind, a slow reader and time travel may go.
-        plan_only: Say what would be deleted, as of the floor that there is; change nothing.
+        plan_only: Report what would be deleted, as of the current floor; change nothing.
 
     Raises:
         NoTable: The stream has never run.
-        TableError: The table is not as its head says; nothing was deleted.
+        TableError: The table does not match its head; nothing was deleted.
         HousekeepingFailed: A step failed, after the others are done.
     """
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)  # 1
@@ -137,12 +137,12 @@ def run_housekeeping(
 
 
 def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
-    """Data files that no version from the rewind floor on names, and that no writer can still name.
+    """Data files that no version from the rewind floor on references, and that no writer can still reference.
 
-    What a batch wrote says so in its name: up to that of the floor it is named by the floor's version, or by none from
-    there on. What compaction wrote is told by its age: a commit refuses files of it older than `OLDEST_FILE_SECONDS`,
-    so what the commits after the floor added is younger than the floor less that time. Nothing is found while the log
-    does not go back to the floor.
+    The name of a batch's file carries the batch number: up to the floor's batch it is referenced by the floor's
+    version, or by none from there on. Files of compaction are judged by age: a commit refuses those older than
+    `OLDEST_FILE_SECONDS`, so files that commits after the floor added are younger than the floor less that time.
+    Nothing is found while the log does not go back to the floor.
     """
     floor = find_head_of_batch(folders.table, head.rewind_floor)
     if floor is None or not floor.batch:
@@ -165,7 +165,7 @@ def _live(table: DeltaTable) -> set[str]:
 
 
 def _write_checkpoints(tables: Iterable[Path]) -> list[Path]:
-    """The writer writes them as it goes; a stream that was stopped may have left its last one out."""
+    """Write due log checkpoints: the writer does it as it runs, but a stopped stream may lack its last one."""
     for table in tables:
         versions = delta_log.list_versions(table)
         if versions and is_due(table, versions[-1]):
@@ -174,13 +174,13 @@ def _write_checkpoints(tables: Iterable[Path]) -> list[Path]:
 
 
 def _needed_from(table: Path, head: Head) -> int:
-    """The oldest version that a rewind may load, or whose entry names a ledger file that positions are read from."""
+    """The oldest version that a rewind may load, or whose entry names a ledger file needed for positions."""
     needed = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
     return min(-1 if at is None else at.batch_version for at in needed)
 
 
 def _recent(side: Path) -> int:
-    """The oldest version of a side table that a reader under way may load: its rows are in the newest as well."""
+    """The oldest version of a side table that an active reader may load: the newest one holds its rows as well."""
     since, versions = time.time() - REPLACED_SECONDS, delta_log.list_versions(side)
     recent = (version for version in versions if _modified(delta_log.make_entry_path(side, version)) >= since)
     return next(recent, versions[-1])
@@ -216,7 +216,7 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
 
 
 def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
-    """Signs of life and requests of epochs long gone; files are named <what>-<epoch>.json."""
+    """Heartbeat and request files of old epochs; named <what>-<epoch>.json."""
     for path in sorted(folders.control.glob("*-*.json")):
         epoch = path.stem.rpartition("-")[2]
         if epoch.isdigit() and int(epoch) < head.epoch - EPOCHS_KEPT:
@@ -224,7 +224,7 @@ def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 
 def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -> StepResult:
-    """Do a step, or say what it would do; what fails is told and does not keep the next step from its work."""
+    """Run a step, or plan it; an error is reported and does not stop the next step."""
     files = size = 0
     try:
         for path in due():
@@ -237,7 +237,7 @@ def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -
 
 
 def _size(path: Path) -> int | None:
-    """Bytes of a file; None where another housekeeping was faster."""
+    """Bytes of a file; None where another housekeeping has deleted it."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

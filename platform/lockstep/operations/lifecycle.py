@@ -1,8 +1,8 @@
 """Start, stop, close hour, reset.
 
-Beside a live writer this is harmless but not free: a batch under way for the hour loses to the close
-and is planned again for the hour after. On a stream that runs on, rows then stand under an hour that
-has not come yet, until the clock has caught up.
+With a live writer, closing an hour is harmless but not free: a batch in progress for the hour loses to the close and
+is planned again for the next hour. On a stream that continues, rows are then committed under an hour that has not begun
+yet, until the clock has caught up.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from lockstep.table.layout import StreamFolders
 
 POLL_SECONDS = 0.2
 TAKEOVERS_MAX = 5
-"""A stop follows a handover under way to the next writer; so many in a row are no handover any more."""
+"""A stop follows a handover in progress to the next writer; beyond this number in a row it is no handover."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The end of a stop.
+    """Result of a stop.
 
     Attributes:
         stream: Name of the stream.
         desired: Its desired state now; "halted" stays so.
         reason: Why.
         ended_by: "the writer" that committed its own stop; "a fence", when it did not end in time; "a claim", when
-            no writer lived; "nobody", when the desired state was this one already.
+            there was no live writer; no run at all, when the desired state was already this one.
         epoch: The epoch that holds the table now.
         batch: Number of the last committed batch.
     """
@@ -62,14 +62,14 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class StartCheck(msgspec.Struct, frozen=True):
-    """What a start finds.
+    """State found before a start.
 
     Attributes:
         desired: The desired state before; None when the stream has no table yet.
-        lives: Whether a writer works already.
+        lives: Whether there is a live writer.
         epoch: The epoch that holds the table.
-        never_ending: Whether the writer that lives goes on until it is stopped.
-        wished_version: `Head.wished_version` of the look.
+        never_ending: Whether the live writer goes on until it is stopped.
+        wished_version: `Head.wished_version` at that time.
     """
 
     desired: str | None
@@ -80,23 +80,23 @@ class StartCheck(msgspec.Struct, frozen=True):
 
 
 def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
-    """Stop or hold a stream until somebody starts it again.
+    """Stop or hold a stream until an operator starts it again.
 
-    1. A stream whose desired state is this one already is left as it is, unless a run is on its way to it.
-    2. A living writer is asked; it commits the desired state and ends at its batch boundary.
-    3. Where none lives, or it does not end in time, a claim commits it; a late writer is fenced by it, having written
-       nothing visible, and so is a run that has looked at the table and not claimed yet. A halted stream stays
+    1. Leave a stream that already has this desired state unchanged, unless a run is about to claim it.
+    2. Ask a live writer; it commits the desired state and ends at its batch boundary.
+    3. Without one, or if it does not end in time, commit the state by a claim; the claim fences a late writer, whose
+       batch stays invisible, and a run that has read the table and not claimed yet. A halted stream stays
        halted, and is stopped or held once it is resumed.
-    4. Where a successor claimed in the same moment, it is stopped in its turn.
+    4. Where a successor claimed at the same moment, stop that one in its turn.
 
     Args:
-        folders: Where the stream lies.
-        request: Why, who asks, and whether to stop or to hold.
-        patience_seconds: How long a living writer may take to its batch boundary.
+        folders: Folders of the stream.
+        request: Reason, user, and whether to stop or to hold.
+        patience_seconds: Time for a live writer to reach its batch boundary.
 
     Raises:
         NoTable: The stream has never run.
-        Fenced: Runs took over from each other again and again.
+        Fenced: Runs took over from each other repeatedly.
     """
     output = open_table(folders)
     for _ in range(TAKEOVERS_MAX):
@@ -123,16 +123,16 @@ def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patie
 
 
 def read_desired_state(head: Head) -> Desired:
-    """The desired state, of a halted stream as of after the resumption."""
+    """The desired state; for a halted stream the one after its resume."""
     return head.resumes_as if head.desired is Desired.HALTED else head.desired
 
 
 def check_startable(folders: StreamFolders) -> StartCheck:
-    """Look whether a stream can be started. Takes a second or three when a writer was there.
+    """Check whether a stream can be started. Takes one to three seconds after an earlier writer.
 
     Raises:
         StreamHalted: It waits for an operator.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     head = try_read_head(folders)
     if head is None:
@@ -151,13 +151,13 @@ def check_startable(folders: StreamFolders) -> StartCheck:
 
 
 def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
-    """Commit that a stream without a writer is to be running; gives the epoch that holds the table then.
+    """Set the desired state of a stream without a writer to running; gives the epoch that then holds the table.
 
-    The run itself is launched by whoever calls, or by the supervisor.
+    The caller or the supervisor launches the run itself.
 
     Raises:
-        Fenced: Another run took over in the same moment.
-        StreamHalted: It halted meanwhile.
+        Fenced: Another run took over at the same moment.
+        StreamHalted: It has halted since.
     """
     if found.desired == Desired.RUNNING.value:
         return found.epoch
@@ -167,16 +167,16 @@ def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
 
 
 def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -> Head:
-    """Commit a desired state by a claim, which fences whoever holds the table.
+    """Commit a desired state by a claim, which fences the current writer.
 
     Args:
         output: The table.
         epoch: The epoch that the claim replaces.
         desired: The desired state.
-        reason: Why, and who wants it.
+        reason: Reason and user.
 
     Raises:
-        Fenced: Another run took over in the same moment.
+        Fenced: Another run took over at the same moment.
     """
     return output.commit(commit_claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)).head
 
@@ -184,7 +184,7 @@ def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -
 def _ended(
     folders: StreamFolders, output: OutputLog, epoch: int, desired: Desired, patience_seconds: float
 ) -> Head | None:
-    """The head after the writer's end; None when it goes on, or ended without having committed the desired state."""
+    """The head after the writer's end; None when it goes on, or ended without committing the desired state."""
     deadline = time.monotonic() + patience_seconds
     while time.monotonic() < deadline:
         last = read_heartbeat(folders.control, epoch)
@@ -205,19 +205,19 @@ _HOUR: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
 
 
 def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
-    """Close an hour and all before it: no batch can be committed into them any more.
+    """Close an hour and all hours before it: no batch can be committed into them any more.
 
     Args:
-        folders: Where the stream lies.
-        hour: "YYYY-MM-DDTHH" in UTC; the hour of the newest batch when left out.
+        folders: Folders of the stream.
+        hour: "YYYY-MM-DDTHH" in UTC; by default the hour of the newest batch.
 
     Returns:
-        The hour that is closed now. Closing a closed hour changes nothing and commits nothing.
+        The closed hour. Closing a closed hour changes nothing and commits nothing.
 
     Raises:
         NoTable: The stream has never run.
-        LockstepError: There is no batch yet, or the hour is no hour, or has not begun.
-        TableError: The table is not as its head says.
+        LockstepError: There is no batch yet, or the hour is malformed or has not begun.
+        TableError: The table does not match its head.
     """
     output = open_table(folders)
     head = output.base().head
@@ -264,7 +264,7 @@ def reset_new(stream: str, settings: Settings) -> None:
     folders = StreamFolders(stream, settings.table_root)
     if delta_log.has_log(folders.table):
         raise LockstepError(
-            f"{folders.table} exists: nothing is to be begun anew",
+            f"{folders.table} exists: only a stream without a table can be reset",
             next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
         )
     ConsumerGroup(settings.kafka, stream).forget()

@@ -1,4 +1,4 @@
-"""Reads the quarantine: what is in it by cause, one message whole, and all of it as a file."""
+"""Reads the quarantine: counts by cause, one whole message, or an export to a file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lockstep.table.quarantine import SCHEMA, QuarantineRow
 
 GROUPED = ("topic", "partition", "cause", "session")
 BATCH_ROWS = 1_000
-"""Rows of an export in memory at once: each may hold a megabyte."""
+"""Rows of an export in memory at once: each may have a megabyte."""
 PLACE = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)@(?P<offset>\d+)")
 
 
 class QuarantineFilter(msgspec.Struct, frozen=True):
-    """Which messages; None for all.
+    """Selection of messages; None for all.
 
     Attributes:
         cause: Only of this cause.
@@ -44,14 +44,14 @@ class QuarantineFilter(msgspec.Struct, frozen=True):
 
 
 class QuarantineGroup(msgspec.Struct, frozen=True):
-    """Messages of one session (None where it could not be told) in a partition, with one cause.
+    """Messages of one session (None where unknown) in a partition, with one cause.
 
     Attributes:
-        topic: Their topic.
-        partition: Its partition.
-        cause: Why they are there.
+        topic: Topic name.
+        partition: Partition number.
+        cause: Cause of the quarantine.
         session: The session.
-        messages: How many.
+        messages: Number of messages.
         first_offset: The smallest offset.
         last_offset: The largest offset.
         last_batch: The newest batch that added one.
@@ -68,13 +68,13 @@ class QuarantineGroup(msgspec.Struct, frozen=True):
 
 
 class QuarantineList(msgspec.Struct, frozen=True):
-    """What is in the quarantine of a stream.
+    """Contents of a stream's quarantine.
 
     Attributes:
         stream: Name of the stream.
-        messages: How many are wanted, those of groups left out by the limit too.
+        messages: Number of selected messages, including groups left out by the limit.
         groups: The largest groups first.
-        more: How many groups the limit left out.
+        more: Number of groups left out by the limit.
     """
 
     stream: str
@@ -84,7 +84,7 @@ class QuarantineList(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a message stands in Kafka."""
+    """Topic, partition and offset of a message."""
 
     topic: str
     partition: int
@@ -92,7 +92,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Place:
-        """From TOPIC/PARTITION@OFFSET. Raises ValueError with the right form."""
+        """Parse TOPIC/PARTITION@OFFSET. Raises ValueError with the right form."""
         found = PLACE.fullmatch(text)
         if found is None:
             raise ValueError("TOPIC/PARTITION@OFFSET, for example books.eth/0@120")
@@ -100,12 +100,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """A file of messages from quarantine.
+    """An export of quarantined messages.
 
     Attributes:
         stream: Name of the stream.
         file: The file.
-        messages: How many it holds.
+        messages: Number of messages in it.
     """
 
     stream: str
@@ -114,12 +114,12 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 class NotInQuarantine(LockstepError):
-    """No message of that place is in quarantine.
+    """No message at that offset is in quarantine.
 
     Attributes:
-        topic: Its topic.
-        partition: Its partition.
-        offset: Its offset.
+        topic: Topic name.
+        partition: Partition number.
+        offset: Offset.
     """
 
     def __init__(self, stream: str, place: Place) -> None:
@@ -131,7 +131,7 @@ class NotInQuarantine(LockstepError):
 
 
 class ExportRefused(LockstepError):
-    """A file cannot be written, or is there already.
+    """A file cannot be written, or exists already.
 
     Attributes:
         file: The file.
@@ -143,7 +143,7 @@ class ExportRefused(LockstepError):
 
 
 def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: int | None = None) -> QuarantineList:
-    """Group what is in quarantine. Values are not read.
+    """Group the messages in quarantine. Values are not read.
 
     Raises:
         NoTable: The stream has never run.
@@ -171,7 +171,7 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
 
 
 def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRow, ...]:
-    """The message of a place: one, or one for each life of its topic and each generation.
+    """The message at an offset: one for each topic id and each generation.
 
     Raises:
         NoTable: The stream has never run.
@@ -189,7 +189,7 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
 
     Raises:
         NoTable: The stream has never run.
-        ExportRefused: The file is there, or cannot be written.
+        ExportRefused: The file exists, or cannot be written.
     """
     table, write = _table(folders), _write_parquet if file.suffix == ".parquet" else _write_lines
     try:

@@ -19,13 +19,13 @@ from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 READS = re.compile(r"\s*(select|with|explain|describe|show|values)\b", re.IGNORECASE)
-"""What a query may begin with; COPY and the like would write files."""
+"""Allowed first words of a query; COPY and the like would write files."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-"""DataFusion's own types of text, which other libraries do not take yet."""
+"""DataFusion's own text types, which other libraries do not support yet."""
 
 
 class WrongQuery(LockstepError):
-    """The SQL is wrong, or names what is not there.
+    """The SQL is invalid, or names a missing table or column.
 
     Attributes:
         sql: The query.
@@ -38,15 +38,15 @@ class WrongQuery(LockstepError):
 
 
 def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, int] | None = None) -> pa.Table:
-    """The whole result of a query that reads.
+    """The whole result of a read-only query.
 
     Args:
         tables: The tables by name.
         sql: The query.
-        until: The last batch to be seen, of tables that have a column `batch`.
+        until: Newest visible batch, in tables with a column `batch`.
 
     Raises:
-        WrongQuery: With what DataFusion says, and the tables that there are.
+        WrongQuery: With DataFusion's message and the existing tables.
     """
     if not READS.match(sql):
         raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW", tables)
@@ -70,7 +70,7 @@ def _register(builder: QueryBuilder, name: str, table: DeltaTable, until: int | 
 
 
 class AsOf(msgspec.Struct, frozen=True):
-    """When the rows are read.
+    """Time or version to read.
 
     Attributes:
         version: A version of the output table; None for the newest.
@@ -82,11 +82,11 @@ class AsOf(msgspec.Struct, frozen=True):
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """Rows.
+    """Rows of a query.
 
     Attributes:
-        sql: The query that gave them.
-        versions: The version of each table that was read, by name.
+        sql: The query.
+        versions: Version of each table that was read, by name.
         columns: Names of the columns, in order.
         types: Their Arrow types.
         rows: The rows; each a list of values in the order of the columns.
@@ -105,14 +105,14 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
     """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
     Args:
-        sql: A query that reads.
+        sql: A read-only query.
         streams: Names of the declared streams.
         root: The table root.
-        as_of: When; a version belongs to one table and is refused here.
-        limit: Most rows; None for all.
+        as_of: Time to read; a version belongs to one table and is refused here.
+        limit: Maximum number of rows; None for all.
 
     Raises:
-        WrongQuery: The SQL is wrong, or a table is not there.
+        WrongQuery: The SQL is invalid, or a table is missing.
         LockstepError: A version was given, or there was no table at that time.
     """
     if as_of.version is not None:
@@ -143,7 +143,7 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
 
 
 class _Tables(msgspec.Struct, frozen=True):
-    """Tables by name, and the last batch to be seen of each side table."""
+    """Tables by name, and the newest visible batch of each side table."""
 
     tables: dict[str, DeltaTable]
     until: dict[str, int]
@@ -165,7 +165,7 @@ def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
 
 
 def _values(column: pa.ChunkedArray[Any]) -> list[object]:
-    """The values; a time that Python's calendar does not hold (a producer's year 33658) as its number since 1970."""
+    """The values; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
     try:
         return list(column.to_pylist())
     except OverflowError:
@@ -180,9 +180,9 @@ def _value(scalar: Any) -> object:
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
-    """The output table as of a version or a time; the side tables, of which nothing is ever changed, up to its batch.
+    """The output table as of a version or a time; the side tables, which are append-only, up to its batch.
 
-    Their own old versions are not kept for long: the files of a batch are compacted, the rows stay.
+    Their own old versions are deleted soon: the files of a batch are compacted, the rows stay.
     """
     if not delta_log.has_log(folders.table):
         return _Tables({}, {})

@@ -1,7 +1,7 @@
-"""Looks for everything a start would refuse with, and mends what can be mended without guessing.
+"""Runs every check of a start, and repairs what can be repaired safely.
 
-Mended: a cut newest log entry and commits of somebody else (set aside, never deleted), and a ledger that is behind
-the head. Everything else is said with what to do: lockstep cannot make a file again that is gone.
+Repairable: a torn newest log entry and foreign commits (moved away, never deleted), and a ledger behind the head.
+Everything else is reported with a remedy: lockstep cannot restore a lost file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lockstep.table.parquet import find_wrong_files, format_some, list_named_fil
 
 
 class Condition(Enum):
-    """What was found of one thing."""
+    """Result of a check."""
 
     OK = "ok"
     MENDABLE = "mendable"
@@ -38,13 +38,13 @@ class Condition(Enum):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that a start needs.
+    """One check of a start.
 
     Attributes:
-        check: What was looked at.
-        condition: "ok"; "mendable", by --apply; "mended"; or "broken", which lockstep cannot mend.
-        found: What was found.
-        next_step: What to do; empty when it is ok.
+        check: Name of the check.
+        condition: One of `Condition`: "ok", repairable by --apply, repaired, or "broken", which lockstep cannot repair.
+        found: The finding.
+        next_step: Remedy; empty when it is ok.
     """
 
     check: str
@@ -61,12 +61,12 @@ class Repair(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether a start would find nothing wrong."""
+        """Whether a start would find no problem."""
         return all(check.condition in {Condition.OK.value, Condition.MENDED.value} for check in self.checks)
 
 
 class WriterLives(LockstepError):
-    """Nothing is mended under a writer that works.
+    """There is a live writer, and nothing is repaired while it writes.
 
     Attributes:
         stream: The stream.
@@ -75,32 +75,32 @@ class WriterLives(LockstepError):
 
     def __init__(self, stream: str, epoch: int) -> None:
         super().__init__(
-            f"epoch {epoch} of {stream} is writing: nothing is mended beside it",
-            next_step=f"lockstep repair {stream} only looks; to mend, first: lockstep stop {stream}",
+            f"epoch {epoch} of {stream} is writing: nothing is repaired while it does",
+            next_step=f"lockstep repair {stream} only checks; to repair, first: lockstep stop {stream}",
         )
         self.stream = stream
         self.epoch = epoch
 
 
 def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
-    """Check a stream as a start does, and more; mend where that is safe.
+    """Run every check of a start, and more; repair where that is safe.
 
-    1. The newest entries of both logs are whole.
-    2. The logs of all tables are ours, and the head can be read.
+    1. The newest entries of both logs are complete.
+    2. The logs of all tables are ours, and the head is readable.
     3. The ledger holds the last batch of the head.
-    4. The files of the newest version are there.
-    5. The state of every partition is whole, byte by byte.
+    4. The files of the newest version exist.
+    5. The state of every partition is intact, byte by byte.
     6. The stream is not halted.
 
-    A step that needs the one before is left out when that one fails.
+    A check that needs an earlier one is left out when that one fails.
 
     Args:
-        folders: Where the stream lies.
-        apply: Mend; without it nothing is changed.
+        folders: Folders of the stream.
+        apply: Repair; without it nothing is changed.
 
     Raises:
         NoTable: The stream has never run.
-        WriterLives: A writer works, and something is to be mended.
+        WriterLives: There is a live writer, and something needs repair.
     """
     if not delta_log.has_log(folders.table):
         raise NoTable(folders.stream, folders.root)
@@ -149,14 +149,14 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
         step = f"it was whole once, and what came after builds on it: restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
     if not apply:
-        step = f"nobody was told that it landed: lockstep repair {folders.stream} --apply sets it aside"
+        step = f"its commit was never confirmed: lockstep repair {folders.stream} --apply sets it aside"
         return Check(name, Condition.MENDABLE.value, found, step)
     kept = torn_entry.move_out_of_log(table, version, folders.control / "set-aside")
     return Check(name, Condition.MENDED.value, f"{found}: set aside as {kept}", "start the stream")
 
 
 def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
-    """What somebody else committed on top of a log of ours; nothing where nobody did."""
+    """Foreign commits on top of a log of ours; empty without any."""
     for table in (folders.table, folders.ledger, folders.quarantine, folders.late):
         newest = torn_entry.find_newest_version(table)
         if newest is not None and (versions := find_foreign_versions(table, newest)):
@@ -164,7 +164,7 @@ def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
 
 
 def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *, apply: bool) -> Check:
-    """Setting it aside gives the table back as it was: its files must be there, and no log checkpoint may hold it."""
+    """Moving it away restores the earlier table: its files must exist, and no log checkpoint may hold the commit."""
     name, found = f"commits to {table.name}", find_foreign_commit(table, versions[-1]).problem
     whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
     if torn_entry.is_in_checkpoint(table, versions[-1]):
@@ -181,7 +181,7 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
 
 
 def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool:
-    """Whether the ledger has gone on from a cut entry of the output table: it follows only what is on disk."""
+    """Whether the ledger has advanced from a torn entry of the output table: it follows only what is on disk."""
     if table != folders.table:
         return False
     before = delta_log.read_entry(table, version - 1)
@@ -201,7 +201,7 @@ def _unreadable(error: Exception) -> Check:
 
 
 def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
-    """The ledger may be behind by more than a batch when it was restored from an older copy."""
+    """Check the ledger; restored from an older copy, it may be behind by more than one batch."""
     name, held = "ledger", _held(folders.ledger)
     found = f"it holds batch {held}, the head is at {head.batch}"
     if held == head.batch:
@@ -270,7 +270,7 @@ def _halt(head: Head) -> Check:
 
 
 def _refuse_beside_a_writer(folders: StreamFolders) -> None:
-    """The epoch may be unreadable in the log, so the newest liveness file decides."""
+    """The epoch may be unreadable in the log, so the newest heartbeat file decides."""
     epochs = [int(path.stem.partition("-")[2]) for path in folders.control.glob("liveness-*.json")]
     newest = max(epochs, default=0)
     if read_heartbeat(folders.control, newest) is not None and is_writer_alive(folders.control, newest):

@@ -1,4 +1,4 @@
-"""Resume a halted stream."""
+"""Resumes a halted stream."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from lockstep.table.ledger import Accepted, LedgerRow
 
 
 class ResumeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator decided of a halt.
+    """An operator's decision on a halt.
 
     Attributes:
         stream: The stream.
         findings: The evidence of the halt.
-        accepted: What is accepted.
+        accepted: The accepted resume options.
         who: The operator.
-        why: The cause that was found.
+        why: The cause of the halt.
     """
 
     stream: str
@@ -66,7 +66,7 @@ class ResumeDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PositionMismatch(LockstepError):
-    """What is accepted is not where the stream stands.
+    """An accepted option does not match the stream's position.
 
     Attributes:
         accepted: The option and its argument.
@@ -82,10 +82,10 @@ class PositionMismatch(LockstepError):
 def make_accepted_rows(
     identity: BatchIdentity, known: Mapping[Key, LedgerRow], decision: ResumeDecision
 ) -> list[LedgerRow]:
-    """The rows of the resumption: a full set, and the first rows of partitions that a topic grew by.
+    """The rows of the resume: a full set, and the first rows of partitions added to a topic.
 
     Raises:
-        NotThere: A partition is not in the ledger, or a loss does not begin where it stands.
+        PositionMismatch: A partition is not in the ledger, or a loss does not begin at its position.
     """
     rows = [make_retired_row(identity, row) for row in known.values()]
     rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
@@ -99,7 +99,7 @@ def make_accepted_rows(
 
 
 def _order(accepted: Acceptance) -> bool:
-    """What moves a position comes before what depends on it."""
+    """Sort key: options that move a position come before those that depend on it."""
     return not isinstance(accepted, AcceptLoss)
 
 
@@ -108,7 +108,7 @@ def _covered_by(kind: type[Acceptance], decision: ResumeDecision, finding: Findi
 
 
 def _concerns(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> bool:
-    """Whether something is accepted of this row: of a whole topic, or of the halt, only where a finding says so."""
+    """Whether an option applies to this row; for a whole topic or halt, only where a finding names the row."""
     if not accepted.concerns(row.topic, row.partition):
         return False
     if isinstance(accepted, (AcceptLoss, SkipSession, FromSnapshot)):
@@ -118,7 +118,7 @@ def _concerns(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) ->
 
 
 def _finding(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> Finding | None:
-    """The finding about this row that is answered; of the whole halt only what nothing else answers."""
+    """The finding about this row that an option covers; for the whole halt only findings without another option."""
     named = [each for each in decision.accepted if not isinstance(each, Fixed)]
     others = named if isinstance(accepted, Fixed) else []
     for finding in decision.findings:
@@ -129,7 +129,7 @@ def _finding(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> 
 
 
 def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:
-    """The row after what is accepted of it."""
+    """The row after its accepted options."""
     finding = _finding(accepted, row, decision)
     match accepted:
         case AcceptLoss():
@@ -152,7 +152,7 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
 
 
 def _given_up_until(accepted: Acceptance, finding: Finding | None) -> int:
-    """First offset that is not given up: what the operator names, else the end of what the finding names."""
+    """First offset after the accepted loss: the operator's, else the end of the finding."""
     if isinstance(accepted, FromSnapshot) and accepted.until is not None:
         return accepted.until
     return finding.until if finding else 0
@@ -176,7 +176,7 @@ def _moved(row: LedgerRow, until: int, decision: ResumeDecision) -> LedgerRow:
 
 
 def _taken_up(rows: list[LedgerRow], finding: Finding) -> LedgerRow:
-    """The first row of a partition that a topic grew by."""
+    """The first row of a partition added to a topic."""
     sibling = next(row for row in rows if row.topic_id == finding.topic_id)
     first = replace(sibling, partition=finding.partition, start=0, until=0, leader_epoch=None)
     first = replace(first, state_file=None, state_start=None, state_length=None)
@@ -184,7 +184,7 @@ def _taken_up(rows: list[LedgerRow], finding: Finding) -> LedgerRow:
 
 
 def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:
-    """The row with what was accepted, by whom and why."""
+    """The row with the accepted options, user and reason."""
     finding = _finding(accepted, before, decision)
     note = Accepted(
         kind=accepted.OPTION,
@@ -199,11 +199,11 @@ def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: Re
 
 
 class NotHalted(LockstepError):
-    """A stream that is not halted was asked to resume.
+    """Resume of a stream that is not halted.
 
     Attributes:
         stream: The stream's name.
-        desired: What is wanted of it.
+        desired: Its desired state.
     """
 
     def __init__(self, stream: str, desired: str) -> None:
@@ -213,11 +213,11 @@ class NotHalted(LockstepError):
 
 
 class UnansweredFindings(LockstepError):
-    """A resumption does not answer every finding of the halt.
+    """A resume does not cover every finding of the halt.
 
     Attributes:
         stream: The stream's name.
-        findings: Those that nothing answers.
+        findings: Findings without a resume option.
     """
 
     def __init__(
@@ -226,8 +226,8 @@ class UnansweredFindings(LockstepError):
         left = "\n".join(f"  {finding}" for finding in findings)
         whole = list_options([*accepted, *(suggest_option(finding) for finding in findings)])
         super().__init__(
-            f"stream {stream} stays halted; what was given says nothing of:\n{left}",
-            next_step=f"lockstep resume {stream} {whole} --why {shlex.quote(why)} (or --fixed, where it was mended)",
+            f"stream {stream} stays halted; these findings need a resume option:\n{left}",
+            next_step=f"lockstep resume {stream} {whole} --why {shlex.quote(why)} (or --fixed, if the cause is fixed)",
         )
         self.stream = stream
         self.findings = findings
@@ -236,15 +236,15 @@ class UnansweredFindings(LockstepError):
 def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acceptance]) -> Head:
     """Resume a halted stream.
 
-    1. Read the halt; each of its findings must be answered.
+    1. Read the halt; each of its findings needs a resume option.
     2. Claim, so that no other run interferes; the stream stays halted until step 4.
-    3. Decide for each partition what was accepted of it.
-    4. Commit the resumption as a batch of its own, with cause and operator in the ledger.
+    3. Apply the accepted options to each partition.
+    4. Commit the resume as a batch of its own, with cause and operator in the ledger.
 
     Raises:
         NotHalted: The stream is not halted.
-        NotCovered: Names the findings that nothing answers, and the whole command.
-        NotThere: What is accepted is not where the stream stands.
+        UnansweredFindings: Names the findings without an option, and the whole command.
+        PositionMismatch: An accepted option does not match the stream's position.
     """
     output = open_table(folders)
     before = output.base().head  # 1
@@ -265,7 +265,7 @@ def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Seque
 
 
 def _is_somewhere(accepted: Acceptance, places: Iterable[tuple[str, int]]) -> bool:
-    """Whether it is about a partition that the stream reads: what is not would be refused as part of any command."""
+    """Whether a finding concerns a partition that the stream reads: others would be refused as part of any command."""
     return any(accepted.concerns(topic, partition) for topic, partition in places)
 
 
@@ -289,7 +289,7 @@ def _commit(
     why: str,
     accepts_burst: bool,
 ) -> Committed:
-    """Commit the resumption; again, for a later hour, when its hour is closed meanwhile."""
+    """Commit the resume; again, for a later hour, when its hour has been closed."""
     batch = BatchCommit(
         number=head.batch + 1,
         commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),

@@ -1,4 +1,4 @@
-"""Every setting and every option of the declared streams: value, default and origin. No secret is shown."""
+"""Shows every setting and every option of the declared streams: value, default and origin. Shows no secret."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PUBLIC_OPTIONS = re.compile(
     r"|ssl\.[a-z.]+\.location|ssl\.(cipher\.suites|curves\.list|sigalgs\.list)"
     r"|(socket|reconnect|metadata|topic\.metadata)\.[a-z.]+"
 )
-"""Options of Kafka whose values are no secrets. Whatever is not known to be public is hidden."""
+"""Kafka options whose values are no secrets. All others are hidden."""
 SECRET_NAMES = re.compile(r"(?i)secret|password|passwd|token|credential|access\.?key|private|auth|jaas|javaoptions")
-"""Properties of Spark whose values may hold secrets; wider than Spark's own list."""
+"""Spark properties whose values may hold secrets; wider than Spark's own list."""
 WHOLE, IN_FIELDS = ("integrity", "decoder", "trigger"), ("topics", "limits")
-"""Parts of a stream that are chosen whole, and those whose fields are options; a transform's own are its author's."""
+"""Parts of a stream chosen as a whole, and those whose fields are options; a transform's fields are its author's."""
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -33,10 +33,10 @@ class Option(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Its dotted name.
-        value: Its value; secrets are only said to be set.
+        value: Its value; for secrets only whether it is set.
         default: Its default; empty when it has none.
         origin: "default", "file", "environment", or "declaration" for options of a stream.
-        set_by: The variable of the environment, or the place, that sets it.
+        set_by: The environment variable, or the place, that sets it.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class AllOptions(msgspec.Struct, frozen=True):
-    """What is in force here.
+    """Effective settings.
 
     Attributes:
-        file: The settings file that is read; it need not exist.
-        file_exists: Whether it does.
+        file: The settings file; it may be missing.
+        file_exists: Whether it exists.
         options: Settings of the installation, then the options of each stream.
     """
 
@@ -61,10 +61,10 @@ class AllOptions(msgspec.Struct, frozen=True):
 
 
 def list_options(streams: Mapping[str, AnyStream]) -> AllOptions:
-    """Read the settings and say where each value comes from.
+    """Read the settings with the origin of each value.
 
     Raises:
-        SettingsError: A setting is wrong.
+        SettingsError: A setting is invalid.
     """
     settings = load_settings()
     file = TomlConfigSettingsSource(Settings, find_settings_file())
@@ -107,7 +107,7 @@ def _is_set(source: object, path: tuple[str, ...]) -> bool:
 
 
 def _may_be_secret(path: tuple[str, ...]) -> bool:
-    """`secrets` hold references only, which are checked to be such; all else whose name sounds secret is hidden."""
+    """Whether a value is hidden: `secrets` hold checked references only; other names that sound secret are hidden."""
     if "secrets" in path:
         return False
     if path[:-1] == ("kafka", "options"):

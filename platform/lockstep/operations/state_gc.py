@@ -1,12 +1,12 @@
 """Finds state files that nothing can need any more. By reachability, not by age: an idle partition keeps its state.
 
-Reachable are the sections and chains of every partition ever read, as of its newest batch and of every batch that a
-rewind may go back to. The floor of rewinding is raised in the table's head before anything is deleted, so that a
-process that dies in between leaves files that the next one deletes, and never a batch without its state.
+Reachable are the sections and chains of every partition ever read, as of its newest batch and of every batch to which
+a rewind may go. The rewind floor in the table's head is raised before anything is deleted, so that a process that dies
+in between leaves files for the next one to delete, and never a batch without its state.
 
-What is in flight is told by the generation, epoch and batch in a file's name, not by its age: a driver may sleep for
-days between its tasks and its commit, and clocks differ. Of a batch that the head allows to be committed yet nothing
-is deleted; what a fenced epoch wrote, or another attempt of a committed batch, can go at once.
+Files in flight are recognized by the generation, epoch and batch in their names, not by age: a driver may sleep for
+days between its tasks and its commit, and clocks differ. No file of a batch that the head still allows to be committed
+is deleted; files of a fenced epoch, or of another attempt of a committed batch, can go at once.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _ORDER = ["batch", "topic_id", "partition"]
 
 
 def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
-    """State files that nothing can need any more. Safe beside a writer.
+    """State files that nothing can need any more. Safe in parallel with a writer.
 
-    1. Bring the ledger forward to the head: a batch that it lacks would look as if nobody needed its state.
+    1. Bring the ledger forward to the head: the state of a batch missing in it would look unreferenced.
     2. Collect the files that are reachable from the ledger.
-    3. Take the others, but for those of a batch that can be committed after this head: they are in flight.
+    3. Take the others, except those of a batch that can be committed after this head: they are in flight.
 
     Args:
-        folders: Where the stream lies.
-        head: A head whose rewind floor has been raised, and is committed before anything is deleted.
+        folders: Folders of the stream.
+        head: A head with the raised rewind floor, committed before anything is deleted.
 
     Raises:
-        TableError: The table or the ledger is not as the head says.
-        StateDamaged: A file that is needed is missing or damaged.
+        TableError: Table or ledger does not match the head.
+        StateDamaged: A needed file is missing or damaged.
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
     live = find_reachable(folders, head)  # 2
@@ -54,13 +54,13 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
     """Raise the rewind floor to the oldest batch of the last `keep_seconds`; gives the head after it.
 
     Args:
-        folders: Where the stream lies.
+        folders: Folders of the stream.
         keep_seconds: How far back a rewind may go.
-        plan_only: Commit nothing; the head is as it would be.
+        plan_only: Commit nothing; return the head as it would be.
 
     Raises:
         NoTable: The stream has never run.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     output = open_table(folders)
     head = output.base().head
@@ -74,10 +74,10 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
 
 
 def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
-    """Names of the state files that a rewind to the floor or to any later batch, or the next batch, may read.
+    """Names of the state files that the next batch, or a rewind to the floor or to any later batch, may read.
 
-    What a batch from the floor on wrote, its own ledger row names. Before that lie only the chains of the sections
-    that are in force at the floor.
+    Files of batches from the floor on are named by their own ledger rows. Before it only the chains of the sections
+    in force at the floor count.
     """
     since = ledger.read_columns(folders.ledger, [*_ORDER, "state_file"], first_batch=head.rewind_floor)
     named = {name for name in since["state_file"].to_pylist() if name is not None}
@@ -101,9 +101,9 @@ def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
 
 
 def _is_over(name: str, head: Head, live: frozenset[str]) -> bool:
-    """Whether no commit after the head can name a file.
+    """Whether no commit after the head can reference a file.
 
-    Names of earlier builds do not say who wrote them: those are over once the epoch that holds the table is seen to
+    File names of earlier builds lack the epoch: those are over once the current epoch is seen to
     name its files.
     """
     by = read_written_by(name)

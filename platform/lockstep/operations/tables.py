@@ -1,4 +1,4 @@
-"""Opens the table of a stream for an operation, or says how a stream gets one."""
+"""Opens the table of a stream for an operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.table.layout import StreamFolders
 
 
 class NoTable(LockstepError):
-    """The stream has never run into this table root.
+    """The stream has never run with this table root.
 
     Attributes:
         stream: The stream.
@@ -46,13 +46,13 @@ def try_read_head(folders: StreamFolders) -> Head | None:
     """The head of a stream's table; None while it has none.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     return open_table(folders).base().head if delta_log.has_log(folders.table) else None
 
 
 def make_cluster_admin(kafka: KafkaSettings) -> ClusterAdmin:
-    """Questions to the cluster of the settings."""
+    """Client for the metadata of the configured cluster."""
     return ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
 
 

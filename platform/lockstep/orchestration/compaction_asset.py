@@ -1,4 +1,4 @@
-"""The asset of a stream's compaction: the small files of closed hours become large ones."""
+"""The asset of a stream's compaction, which rewrites the small files of closed hours as large ones."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 KINDS = {"spark", "deltalake"}
 PATIENCE_SECONDS = 10.0
-"""A stop does not wait for long: of a bin that is not committed nothing is visible."""
+"""Stop patience, short because a bin that is not committed is invisible."""
 
 
 def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
-    """The asset `<stream>/compaction`. It runs beside a writing stream; neither waits for the other."""
+    """The asset `<stream>/compaction`. It runs in parallel with a writing stream; neither waits for the other."""
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(
@@ -59,7 +59,7 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
 
 
 def _compact_ledger(folders: StreamFolders) -> "LedgerCompaction":
-    """Before the table: a refused hour of the table must not let the ledger grow."""
+    """Compact the ledger before the table: a refused hour of the table must not let the ledger grow."""
     from lockstep.compaction.ledger_files import compact_ledger
 
     return compact_ledger(folders, OutputLog(folders.table).base().head)

@@ -1,4 +1,4 @@
-"""All that Dagster gets of one stream."""
+"""All Dagster definitions of one stream."""
 
 from __future__ import annotations
 

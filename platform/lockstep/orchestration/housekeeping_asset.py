@@ -1,4 +1,4 @@
-"""The asset of a stream's housekeeping: what nothing can need any more is deleted."""
+"""The asset of a stream's housekeeping, which deletes files that nothing can need any more."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ KINDS = {"deltalake"}
 
 
 def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
-    """The asset `<stream>/housekeeping`: runs beside a writing stream, without Spark."""
+    """The asset `<stream>/housekeeping`: runs in parallel with a writing stream, without Spark."""
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(

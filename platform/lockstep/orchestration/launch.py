@@ -47,17 +47,17 @@ SAID_LINES = 5
 QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
 """Dagster's name of the daemon that takes runs from the queue."""
 QUEUE_SECONDS_MAX, WRITE_SECONDS_MAX, POLL_SECONDS = 30.0, 600.0, 0.5
-"""A daemon looks at the queue every five seconds; a start takes half a minute, ten times as long on a busy machine."""
+"""A daemon polls the queue every five seconds; a start takes half a minute, ten times as long on a busy machine."""
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """A start.
+    """Result of a start.
 
     Attributes:
         stream: Name of the stream.
-        job: Dagster's job of it.
-        run_id: Dagster's id of the run; empty when a writer works already and nothing was started.
-        home: The DAGSTER_HOME that knows the run.
+        job: Dagster job of the stream.
+        run_id: Dagster's id of the run; empty when there is a live writer and nothing was started.
+        home: The DAGSTER_HOME of the run.
         epoch: The epoch under which the run writes.
     """
 
@@ -69,12 +69,12 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 class StartFailed(LockstepError):
-    """A run was asked for and does not write.
+    """A requested run does not write.
 
     Attributes:
         stream: Name of the stream.
         run_id: Dagster's id of the run.
-        reason: What became of it.
+        reason: The outcome of the run.
     """
 
     def __init__(self, stream: str, run_id: str, reason: str, step: str = "") -> None:
@@ -86,24 +86,24 @@ class StartFailed(LockstepError):
 def start_stream(
     stream: AnyStream, settings: Settings, folder: Path, *, who: str, say: Callable[[str], None] = lambda _: None
 ) -> Launched:
-    """Start a stream so that it goes on until it is stopped, and wait until it writes.
+    """Start a stream so that it runs until it is stopped, and wait until it writes.
 
-    1. A halted stream is refused; one that a never-ending run writes is left as it is.
-    2. Commit that it is to be running. While a bounded run writes, the claim of the new run does that.
-    3. Wait for a start that is on its way already; otherwise launch the job.
-    4. Wait until the run writes. It counts in a liveness file from 3 on, so that the supervisor starts no second one.
+    1. Refuse a halted stream; leave one that a never-ending run writes unchanged.
+    2. Commit the desired state `running`. While a bounded run writes, the claim of the new run does that.
+    3. Wait for a start in progress; otherwise launch the job.
+    4. Wait until the run writes. It has a heartbeat file from 3 on, so that the supervisor starts no second one.
 
     Args:
         stream: The stream.
-        settings: Where its tables are.
+        settings: Paths of its tables.
         folder: The folder that holds the workspace.
-        who: The person who starts it.
-        say: Gets a line of progress.
+        who: The user who starts it.
+        say: Receives progress lines.
 
     Raises:
         StreamHalted: It waits for an operator.
         StartFailed: Its run ended, or does not begin.
-        EnvironmentProblem: There is no Dagster here that could hold a run, or it refused.
+        EnvironmentProblem: No Dagster instance can store the run, or Dagster refused it.
     """
     home, job = _home(stream.name, folder), name_stream_job(stream)
     folders = StreamFolders(stream.name, settings.table_root)
@@ -126,7 +126,7 @@ def start_stream(
 
 
 def create_dagster_storage(home: Path) -> None:
-    """Create the databases of a Dagster home, so that the web server and the daemon find them when both first start.
+    """Create the databases of a Dagster home before web server and daemon first start.
 
     Two processes that create one SQLite database at the same time race, and the loser exits (seen in 3 of 15 pairs).
 
@@ -138,7 +138,7 @@ def create_dagster_storage(home: Path) -> None:
 
 
 def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
-    """A run that the supervisor or another `lockstep start` asked for, and that lives; None when there is none."""
+    """A live run that the supervisor or another `lockstep start` requested; None without one."""
     for run in list_unfinished_runs(stream, folders, instance):
         known = instance.get_run_by_id(run.run_id)
         if known is None or known.tags.get(AUTOMATIC_TAG) not in {SUPERVISOR, LOCKSTEP_START}:
@@ -149,7 +149,7 @@ def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: D
 
 
 def await_writer(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
-    """Wait until a run writes; the epoch under which it does.
+    """Wait until a run writes; gives its epoch.
 
     Raises:
         StreamHalted: It halted instead.
@@ -176,11 +176,11 @@ def await_writer(stream: str, folders: StreamFolders, instance: DagsterInstance,
 
 
 def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
-    """The epoch of whoever writes instead of a run that has ended.
+    """The epoch of the run that writes instead of an ended one.
 
     Raises:
         StreamHalted: The stream is halted.
-        StartFailed: Nobody writes.
+        StartFailed: No run writes.
     """
     found = check_startable(folders)
     if found.never_ending:
@@ -189,15 +189,15 @@ def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, 
 
 
 def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
-    """How a run ended, with the reason that Dagster has for it."""
+    """Outcome of an ended run, with Dagster's reason."""
     run = instance.get_run_by_id(run_id)
     if run is None:
         return "Dagster does not know it any more"
     outcome = run.tags.get(OUTCOME_TAG, "")
     failures = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_FAILURE, ascending=False).records
     events = [record.event_log_entry.dagster_event for record in failures]
-    told = [_description(event) for event in events if event is not None]
-    return "; ".join([run.status.value, *filter(None, [outcome, *told[:1]])])
+    descriptions = [_description(event) for event in events if event is not None]
+    return "; ".join([run.status.value, *filter(None, [outcome, *descriptions[:1]])])
 
 
 def _description(event: DagsterEvent) -> str:
@@ -209,7 +209,7 @@ def _description(event: DagsterEvent) -> str:
 
 
 def _daemon_works(instance: DagsterInstance) -> bool:
-    """Whether the daemon that takes runs from the queue has been there lately."""
+    """Whether the daemon that takes runs from the queue had a recent heartbeat."""
     status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
     return status is not None and status.healthy is True
 

@@ -1,4 +1,4 @@
-"""What the parts of a stream are called in Dagster. Everything that names one takes it from here."""
+"""Dagster names of the parts of a stream, all defined here."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
 
 
 CAUSE_TAG = "lockstep/cause"
-"""Why a run was started; goes into the ledger."""
+"""Cause of a run's start; stored in the ledger."""
 AUTOMATIC_TAG = "lockstep/automatic"
-"""The sensor that asked for a run, or the command that set the desired state before it launched one. Such a run writes
+"""The sensor that requested a run, or the command that set the desired state before it launched one. Such a run writes
 only while the desired state allows it; a run that a person launches sets that state."""
 SUPERVISOR, TOPICS_SENSOR, LOCKSTEP_START = "supervisor", "topics sensor", "lockstep start"
 """Values of it."""
 EPOCH_TAG = "lockstep/epoch"
-"""The epoch that held the table when an automatic run was asked for."""
+"""The epoch that held the table when an automatic run was requested."""
 WISH_TAG = "lockstep/wished_version"
-"""The table's version of the last stop, hold or start when a run was asked for: a newer stop is kept."""
+"""The table version of the last stop, hold or start when a run was requested: a newer stop takes precedence."""
 OUTCOME_TAG = "lockstep/outcome"
-"""How a run of a stream ended: `handed over`, `fenced`, `halted`, ..."""
+"""Outcome of a stream's run: `handed over`, `fenced`, `halted`, ..."""
 CHECK = "complete_and_in_order"
 """The check of a table."""
 TOPICS_TAG = "lockstep/topics_added"
-"""Topics for which a run was asked."""
+"""Topics for which a run was requested."""
 NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
 """Tags of runs that no `max_runtime_seconds` of the instance may end: it would look like a person's Terminate."""
 PRUNING_JOB = "dagster_pruning"
-"""The one job for all streams: bounds what Dagster keeps of them."""
+"""The single job for all streams that prunes Dagster's storage."""
 ROTATION = "daily rotation"
 """The schedule that replaces a never-ending run once a day, as `AUTOMATIC_TAG` names it."""
 MAINTENANCE = {"lockstep/work": "maintenance"}
-"""Tags of runs that come for all streams at one time; deploy/dagster.yaml says how many run at once."""
+"""Tags of runs of all streams due at the same time; deploy/dagster.yaml limits how many run at once."""
 
 
 def make_table_key(stream: AnyStream) -> AssetKey:
@@ -53,12 +53,12 @@ def make_housekeeping_key(stream: AnyStream) -> AssetKey:
 
 
 def make_topics_key(stream: AnyStream) -> AssetKey:
-    """The companion that shows the stream's topics."""
+    """The observed asset of the stream's topics."""
     return AssetKey([stream.name, "topics"])
 
 
 def make_ledger_key(stream: AnyStream) -> AssetKey:
-    """The companion that shows the stream's ledger."""
+    """The observed asset of the stream's ledger."""
     return AssetKey([stream.name, "ledger"])
 
 
@@ -78,7 +78,7 @@ def name_compaction_job(stream: AnyStream) -> str:
 
 
 def name_housekeeping_job(stream: AnyStream) -> str:
-    """The job that deletes what nothing can need any more."""
+    """The housekeeping job."""
     return f"{stream.name}_housekeeping"
 
 
@@ -93,11 +93,11 @@ def name_topics_sensor(stream: AnyStream) -> str:
 
 
 def make_automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
-    """Tags of a run that no person launches.
+    """Tags of an automatic run.
 
     Args:
-        asked_by: The sensor or command that asks for the run.
-        cause: Why.
+        asked_by: The sensor or command that requests the run.
+        cause: Cause of the start.
         epoch: The epoch that holds the table now.
     """
     return {CAUSE_TAG: cause, AUTOMATIC_TAG: asked_by, EPOCH_TAG: str(epoch)}
@@ -137,5 +137,5 @@ def name_rotation_schedule(stream: AnyStream) -> str:
 
 
 def name_schedule(job: str) -> str:
-    """The schedule of a job, as Dagster calls it unless told otherwise."""
+    """The schedule of a job, by Dagster's default name."""
     return f"{job}_schedule"

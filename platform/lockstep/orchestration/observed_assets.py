@@ -1,8 +1,7 @@
 """Topics and ledger as observed assets.
 
-The topics sensor looks at them as it goes, so that no run is spent on it. Nothing is written down for ever: all
-topics together are one event every five minutes, a topic of its own gets one when its state changes, and
-housekeeping removes what is old.
+The topics sensor observes them in its ticks, so that they need no run. Storage is bounded: all topics together are
+one event every five minutes, a single topic gets one when its state changes, and housekeeping deletes old ones.
 """
 
 import time
@@ -42,19 +41,19 @@ from lockstep.table.ledger import LedgerRow, read_positions
 T = TypeVar("T")
 
 KAFKA_SECONDS_MAX = 10.0
-"""A tick of a sensor that waits longer is killed by Dagster; the next one comes soon."""
+"""Dagster kills a tick of a sensor that waits longer; the next one comes soon."""
 TOPICS_SHOWN_MAX = 200
 """Rows of the table of all topics: about 60 kB an event. `lockstep topics` has no limit."""
 CHANGES_A_LOOK = 10
-"""Topics whose change of state one look writes down; the next look goes on. An event costs some 25 ms."""
+"""Topic state changes that one observation records; the next one continues. An event costs some 25 ms."""
 ASKED_AT_ONCE = 500
-"""Events read from Dagster's storage by their ids; SQLite takes a bounded number of them."""
+"""Events read from Dagster's storage by id; SQLite limits their number."""
 STATE, FIRST_SEEN, BATCH = "state", "first_seen", "batch"
-UNBOUNDED = "for ever"
+UNBOUNDED = "unlimited"
 
 
 def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
-    """The asset `<stream>/topics`: what each topic does, together and as a partition of its own."""
+    """The asset `<stream>/topics`: state of each topic, together and as a partition of its own."""
     return AssetSpec(
         key=names.make_topics_key(stream),
         partitions_def=DynamicPartitionsDefinition(name=names.make_topics_partitions(stream)),
@@ -72,7 +71,7 @@ def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
 
 
 def make_ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[str]) -> AssetSpec:
-    """The asset `<stream>/ledger`: what was read, in which batch; written by the stream itself."""
+    """The asset `<stream>/ledger`: offsets read per batch; written by the stream itself."""
     return AssetSpec(
         key=names.make_ledger_key(stream),
         deps=[names.make_table_key(stream)],
@@ -91,11 +90,11 @@ def make_ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[st
 
 
 class TopicEvents(msgspec.Struct, frozen=True):
-    """What a look at the topics gives Dagster.
+    """Dagster events of one observation of the topics.
 
     Attributes:
         found: The topics.
-        events: To be recorded.
+        events: Events to record.
         behind: Whether more topics have changed than are recorded.
     """
 
@@ -107,11 +106,11 @@ class TopicEvents(msgspec.Struct, frozen=True):
 def observe_topics(
     stream: AnyStream, settings: Settings, instance: DagsterInstance, *, shows_all: bool = True
 ) -> TopicEvents:
-    """Look at all topics: one event for all of them, and one for each whose state has changed.
+    """Observe all topics: one event for all, and one for each whose state has changed.
 
     Raises:
         KafkaError: Kafka does not answer.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     found, now = read_topics(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
     before = _last_observations(instance, stream)
@@ -128,19 +127,19 @@ def observe_topics(
 def observe_ledger(
     stream: AnyStream, settings: Settings, instance: DagsterInstance, *, lag_messages: int
 ) -> list[AssetMaterialization | AssetObservation]:
-    """Look at the ledger; nothing while there is none.
+    """Observe the ledger; nothing while there is none.
 
-    It counts as materialized when a batch was committed since, or when nothing waits to be read; else it is only
-    observed, and its freshness policy tells in time.
+    It counts as materialized when a batch was committed since, or when there is no lag; otherwise it is only
+    observed, and its freshness policy raises the alarm in time.
 
     Args:
         stream: The stream.
-        settings: Where the tables are.
-        instance: Knows the batch of the last materialization.
-        lag_messages: Offsets that are not committed, as Kafka says now.
+        settings: Paths of the tables.
+        instance: Dagster instance with the batch of the last materialization.
+        lag_messages: Current number of uncommitted offsets.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     folders = StreamFolders(stream.name, settings.table_root)
     rows = _positions(folders)
@@ -217,7 +216,7 @@ def _record(topic: TopicStatus) -> TableRecord:
 
 
 def _shown(topics: Sequence[TopicStatus]) -> list[TopicStatus]:
-    """By name; of too many those that lag most."""
+    """By name; of too many, those with the greatest lag."""
     lagging = sorted(topics, key=lambda topic: (-(topic.lag_messages or 0), topic.topic))
     return sorted(lagging[:TOPICS_SHOWN_MAX], key=lambda topic: topic.topic)
 
@@ -245,7 +244,7 @@ def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> Asse
 
 
 def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
-    """The metadata of each topic's last observation of its own."""
+    """Metadata of each topic's last observation of its own."""
     key, kind = names.make_topics_key(stream), DagsterEventType.ASSET_OBSERVATION
     newest = instance.get_latest_storage_id_by_partition(key, kind)
     found: dict[str, Mapping[str, object]] = {}
@@ -263,7 +262,7 @@ def _metadata(record: EventLogRecord) -> Mapping[str, object]:
 
 
 def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
-    """The batch by which the ledger was materialized last; None without one."""
+    """The batch of the ledger's last materialization; None without one."""
     event = instance.get_latest_materialization_event(names.make_ledger_key(stream))
     materialization = event.asset_materialization if event is not None else None
     value = materialization.metadata.get(BATCH) if materialization is not None else None
@@ -291,17 +290,17 @@ def _utc(moment: datetime | None) -> str | None:
 
 
 SWEEP_SECONDS = 300.0
-"""How often all topics are looked at. The event costs some 25 ms, and a few kB of Dagster's storage."""
+"""Interval of observations of all topics. The event costs some 25 ms, and a few kB of Dagster's storage."""
 AGAIN_SECONDS = 60.0
-"""After a new topic they are looked at again after a minute, by which time the stream should read it."""
+"""After a new topic the next observation comes after a minute, by which time the stream should read it."""
 
 
 class ObservationCursor(msgspec.Struct, frozen=True):
-    """When the topics were looked at last.
+    """Progress of the observations.
 
     Attributes:
-        looked_at: When all topics were shown, in seconds since 1970 (UTC).
-        behind: Whether more topics had changed than one look writes down.
+        looked_at: Time of the last observation of all topics, in seconds since 1970 (UTC).
+        behind: Whether more topics had changed than one observation records.
     """
 
     looked_at: float = 0.0
@@ -309,11 +308,11 @@ class ObservationCursor(msgspec.Struct, frozen=True):
 
 
 class TopicLook(msgspec.Struct, frozen=True):
-    """A look at the topics.
+    """A due observation.
 
     Attributes:
-        shows_all: Whether the table of all topics is due whatever has changed, and with it the ledger.
-        after: The sweep after it, if it leaves nothing over.
+        shows_all: Whether it must include the table of all topics, even without changes, and the ledger.
+        after: The next cursor, if this observation leaves no topic over.
     """
 
     shows_all: bool
@@ -323,7 +322,7 @@ class TopicLook(msgspec.Struct, frozen=True):
 def find_next_topics(
     wanted: Collection[str], registered: Collection[str], sweep: ObservationCursor, now: float
 ) -> TopicLook | None:
-    """The look that is due: at once when a topic is new, else in turns; None when there is none."""
+    """The due observation: at once for a new topic, otherwise at an interval; None when none is due."""
     if not set(wanted) <= set(registered):
         return TopicLook(shows_all=True, after=ObservationCursor(looked_at=now - SWEEP_SECONDS + AGAIN_SECONDS))
     if not 0 <= now - sweep.looked_at < SWEEP_SECONDS:

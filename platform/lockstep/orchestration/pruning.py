@@ -1,12 +1,12 @@
-"""Bounds what Dagster's own database keeps of the streams: ended runs, events without a run, results of checks.
+"""Bounds the streams' share of Dagster's database: ended runs, events without a run, check results.
 
-Dagster deletes ticks that are older than a day by itself (`retention` in dagster.yaml), and nothing else. Here old runs
-are deleted, but for the newest of each job; of the events that belong to no run, or to one that never ends, old ones,
-but for the newest of each asset, partition and kind; results of checks alike; and ticks after hours, not days. Other
-code locations of the same Dagster are left alone.
+Dagster itself deletes only ticks older than a day (`retention` in dagster.yaml). This module deletes old runs except
+the newest of each job; old events that belong to no run, or to a never-ending one, except the newest of each asset,
+partition and kind; check results likewise; and ticks after hours, not days. Other code locations of the same Dagster
+are not touched.
 
-Dagster's interface deletes whole runs. For the rest its SQL storages are asked directly, which are all that there is
-in open source: SQLite, where each run has a file of its own that Dagster empties and leaves behind, and Postgres.
+Dagster's interface deletes whole runs. The rest goes directly to its SQL storages, of which open source has only two:
+SQLite, where each run has its own file that Dagster empties and leaves behind, and Postgres.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ ASSET_JOB = "__ASSET_JOB"
 OVER = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 UNFINISHED = [status for status in DagsterRunStatus if status not in OVER]
 AT_ONCE = 500
-"""Rows a transaction deletes: other processes wait for SQLite's lock for some milliseconds only."""
+"""Rows deleted per transaction: other processes wait for SQLite's lock for only some milliseconds."""
 
 
 class PruningScope(msgspec.Struct, frozen=True):
-    """What is ours in a Dagster that others may use too.
+    """The definitions of the streams in a Dagster instance that others may share.
 
     Attributes:
         jobs: Names of the jobs.
@@ -63,7 +63,7 @@ class PruningScope(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(streams: Iterable[AnyStream]) -> PruningScope:
-        """All that the streams are in Dagster, and the pruning itself."""
+        """All definitions of the streams, and the pruning job itself."""
         listed = list(streams)
         return PruningScope(
             jobs=frozenset([*(name for stream in listed for name in names.list_all_jobs(stream)), names.PRUNING_JOB]),
@@ -77,20 +77,20 @@ class PruningScope(msgspec.Struct, frozen=True):
         )
 
     def holds(self, run: DagsterRun | None) -> bool:
-        """Whether a run is there and ours."""
+        """Whether a run exists and belongs to the streams."""
         if run is None or run.job_name != ASSET_JOB:
             return run is not None and run.job_name in self.jobs
         return bool(run.asset_selection) and set(run.asset_selection or ()) <= self.assets
 
 
 class PruningLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays.
+    """Retention limits.
 
     Attributes:
-        seconds: Runs, events and results stay for so long.
-        tick_seconds: Ticks that did nothing stay for so long: a sensor of four seconds makes 22 MB of them a day.
-        runs_min: So many ended runs of each job stay, however old.
-        runs_max: No more than so many ended runs of each job stay, however young.
+        seconds: Retention of runs, events and results.
+        tick_seconds: Retention of ticks that did nothing: a sensor of four seconds makes 22 MB of them a day.
+        runs_min: Minimum number of ended runs of each job to keep, however old.
+        runs_max: Maximum number of ended runs of each job to keep, however young.
     """
 
     seconds: float
@@ -100,13 +100,13 @@ class PruningLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What was deleted.
+    """Numbers of deleted items.
 
     Attributes:
         runs: Ended runs, with all that belongs to them.
         events: Events of assets that belong to no run, or to one that goes on.
         check_results: Results of checks.
-        files: Files of runs that are not there any more.
+        files: Files of deleted runs.
     """
 
     runs: int
@@ -116,7 +116,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: PruningLimits, now: float) -> Pruned:
-    """Delete what is old. It may be killed at any moment: the next one goes on.
+    """Delete old items. It may be killed at any moment: the next one continues.
 
     1. Ended runs.
     2. Ticks of sensors that did nothing.
@@ -125,9 +125,9 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
     5. Files that deleted runs left behind.
 
     Args:
-        instance: The Dagster.
-        scope: What is ours in it.
-        limits: What stays.
+        instance: The Dagster instance.
+        scope: The streams' definitions in it.
+        limits: Retention limits.
         now: Seconds since 1970 (UTC).
     """
     before = datetime.fromtimestamp(now - limits.seconds, UTC)
@@ -213,7 +213,7 @@ def _delete(connect: Callable[[], AbstractContextManager[Connection]], table: Ta
 
 
 def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:
-    """Delete files of runs that are not there any more: Dagster empties the file of a deleted run and leaves it."""
+    """Delete files of deleted runs: Dagster empties the file of a deleted run and leaves it."""
     count = 0
     for run_id in storage.get_all_run_ids():
         if instance.get_run_by_id(run_id) is None:
@@ -229,5 +229,5 @@ def _written(keys: Iterable[AssetKey]) -> list[str]:
 
 
 def _plain(moment: datetime) -> datetime:
-    """As Dagster writes it: UTC, and without saying so."""
+    """Dagster's time format: UTC without a time zone."""
     return moment.replace(tzinfo=None)

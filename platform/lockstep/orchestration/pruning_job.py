@@ -1,4 +1,4 @@
-"""The job that prunes Dagster's storage. It needs no Spark and takes a second or two beside its start."""
+"""The job that prunes Dagster's storage. It needs no Spark and takes a second or two plus its start."""
 
 import time
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ DAY_SECONDS = 86_400.0
 
 
 def read_limits(settings: DagsterSettings) -> PruningLimits:
-    """What stays, as the installation's settings have it."""
+    """Retention limits from the installation's settings."""
     return PruningLimits(seconds=settings.retention_days * DAY_SECONDS, runs_max=settings.runs_max)
 
 

@@ -1,9 +1,9 @@
-"""Decides whether a stream is to be started again for new topics. Pure: no Kafka, no Dagster, no clock.
+"""Decides whether to restart a stream for new topics. Pure: no Kafka, no Dagster, no clock.
 
-A new topic is answered at once, and then nothing for a while: 200 topics within ten seconds cost two
-restarts, the second for all but the first few. A run that did not bring the topics is asked for
-again, later and later. The desired state decides which kind of run is asked for, whatever lives at the moment: a
-never-ending one for a stream that is to be running, a bounded one for a bounded stream.
+The first new topic gets a run at once, and then there is a pause: 200 topics within ten seconds cost two
+restarts, the second for all but the first few. A run that did not subscribe the topics is requested
+again, at growing intervals. The desired state decides which kind of run is requested, whatever run lives now: a
+never-ending one for `running`, a bounded one for `bounded`.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 30.0, 600.0
 """Longer than a start, so that a run has subscribed its topics before it is judged."""
 SUBSCRIBE_SECONDS = 60.0
-"""A writer has claimed the table a few seconds before its first batch tells what it subscribes; on a machine
+"""A writer claims the table a few seconds before its first batch shows its subscription; on a machine
 that starts several streams at once, half a minute."""
 SUPERVISE_SECONDS = 60.0
-"""A writer that died is the supervisor's to replace, and the new run reads the new topics, too. Should there be no
-supervisor (somebody may turn its sensor off), this sensor asks for a run after so long."""
+"""The supervisor replaces a dead writer, and the new run reads the new topics, too. If there is no
+supervisor (its sensor may be turned off), this sensor requests a run after this time."""
 CURSOR_VERSION = 1
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """What the sensor remembers between looks.
+    """State of the sensor between evaluations.
 
     Attributes:
-        version: Of this layout.
-        pulse: Epoch and counter of the writer as they were at the last look.
-        pulse_at: When they were first seen so, in seconds since 1970 (UTC).
-        writer_at: When this writer was seen first, in seconds since 1970 (UTC).
-        run_key: Of the run that was asked for last.
-        asked: Digest of the topics it was asked for.
+        version: Version of this layout.
+        pulse: Epoch and counter of the writer at the last evaluation.
+        pulse_at: When they were first seen, in seconds since 1970 (UTC).
+        writer_at: When this writer was first seen, in seconds since 1970 (UTC).
+        run_key: Key of the last requested run.
+        asked: Digest of its topics.
         awaited: One of these topics.
-        attempt: How often in a row it was asked for the same topics.
-        asked_at: When, in seconds since 1970 (UTC).
-        sweep: How far the looks at all topics have come.
+        attempt: Number of consecutive requests for the same topics.
+        asked_at: Time of the last request, in seconds since 1970 (UTC).
+        sweep: Progress of the observations of all topics.
     """
 
     version: int = CURSOR_VERSION
@@ -65,15 +65,15 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to see.
+    """Inputs of a decision.
 
     Attributes:
         head: The head of the table; None while there is none.
-        wanted: Topics that match the stream's pattern now.
+        wanted: Topics in Kafka that match the stream's pattern.
         subscribed: Topics of the ledger.
-        pulse: The last sign of life of the writer that holds the table.
+        pulse: The last heartbeat of the writer that holds the table.
         on_its_way: A run of the stream that was launched and does not work yet.
-        unfinished: Run keys of runs that were asked for here and have not ended.
+        unfinished: Run keys of runs requested here that have not ended.
     """
 
     head: Head | None
@@ -85,13 +85,13 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartRequest(msgspec.Struct, frozen=True):
-    """A run to ask for.
+    """A run to request.
 
     Attributes:
-        run_key: Dagster launches each key once, for ever: table, generation, topics, attempt.
-        epoch: The epoch that held the table when it was decided.
-        never_ending: Whether it goes on until it is stopped, as the desired state has it.
-        added: The topics it is for.
+        run_key: Dagster launches each key only once: table, generation, topics, attempt.
+        epoch: The epoch that held the table at the decision.
+        never_ending: Whether it runs until it is stopped, as the desired state demands.
+        added: The new topics.
     """
 
     run_key: str
@@ -101,7 +101,7 @@ class RestartRequest(msgspec.Struct, frozen=True):
 
 
 class RestartDecision(msgspec.Struct, frozen=True):
-    """What to do, what to remember, and what to say of it."""
+    """The run to request, the new cursor, and the text for Dagster."""
 
     cursor: Cursor
     says: str
@@ -109,25 +109,25 @@ class RestartDecision(msgspec.Struct, frozen=True):
 
 
 def read_cursor(text: str | None) -> tuple[Cursor, str]:
-    """The cursor, and a warning when what was there cannot be read and was reset."""
+    """The cursor, and a warning when it was unreadable and has been reset."""
     if not text:
         return Cursor(), ""
     try:
         cursor = msgspec.json.decode(text, type=Cursor)
     except msgspec.DecodeError as error:
-        return Cursor(), f"the cursor cannot be read and begins anew: {error}"
+        return Cursor(), f"the cursor cannot be read and is reset: {error}"
     if cursor.version != CURSOR_VERSION:
-        return Cursor(), f"the cursor is of version {cursor.version}, not {CURSOR_VERSION}, and begins anew"
+        return Cursor(), f"the cursor is of version {cursor.version}, not {CURSOR_VERSION}, and is reset"
     return cursor, ""
 
 
 def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> RestartDecision:
-    """Decide.
+    """Decide whether to request a run.
 
-    1. A stream that has never run, or was stopped, held or halted, is left alone.
-    2. Nothing new, a run on its way, an unknown writer, or one that the supervisor replaces: wait.
-    3. Asked for not long ago, and the run has not failed: wait.
-    4. Ask for a run.
+    1. Leave a stream alone that has never run, or was stopped, held or halted.
+    2. No new topic, a run in progress, an unknown writer, or one that the supervisor replaces: wait.
+    3. A recent request whose run has not failed: wait.
+    4. Request a run.
     """
     seen = _seen(look, cursor, now)
     counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
@@ -143,7 +143,7 @@ def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> Resta
 
 
 def _seen(look: SensorObservation, cursor: Cursor, now: float) -> Cursor:
-    """The cursor with what this look saw of the writer."""
+    """The cursor with the writer's heartbeat at this evaluation."""
     sign = _sign(look)
     same_epoch = sign.partition(":")[0] == cursor.pulse.partition(":")[0]
     return msgspec.structs.replace(
@@ -177,13 +177,13 @@ def _left_alone(head: Head | None) -> str:
 
 
 def _waiting(look: SensorObservation, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
-    """What there is to wait for; empty when there is nothing."""
+    """Reason to wait; empty without one."""
     if look.on_its_way is not None:
         return f"run {look.on_its_way} is on its way"
     since = now - cursor.asked_at
-    if since < 0:  # a clock that was set back must not silence the sensor
+    if since < 0:  # a clock that was set back must not stop the sensor
         since = PAUSE_SECONDS_MAX
-    # Until it has subscribed them, it will take every topic that is there by then.
+    # Until it has subscribed them, it will take every topic that exists by then.
     if cursor.run_key in look.unfinished and cursor.awaited in added and since < PAUSE_SECONDS_MAX:
         return f"the run asked for {since:.0f} s ago has not subscribed yet"
     pause = _pause(cursor, added)
@@ -198,7 +198,7 @@ def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
 
 
 def _writer_is_new(look: SensorObservation, cursor: Cursor, now: float) -> str:
-    """Whether a writer was seen too short a time to judge it: it may be gone, or about to subscribe; why."""
+    """Reason why a writer was seen too briefly to judge: it may be dead, or about to subscribe."""
     since = now - cursor.writer_at
     if look.pulse is None or look.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
         return ""
@@ -206,14 +206,14 @@ def _writer_is_new(look: SensorObservation, cursor: Cursor, now: float) -> str:
 
 
 def _supervised(look: SensorObservation, before: Cursor, still_seconds: float) -> str:
-    """Whether to leave a writer that is gone to the supervisor; why."""
+    """Reason to leave a dead writer to the supervisor; empty without one."""
     if look.head is None or look.head.desired is not Desired.RUNNING or _lives(look, before):
         return ""
     return "no writer counts: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
 
 
 def _lives(look: SensorObservation, cursor: Cursor) -> bool:
-    """Whether the writer counted on since the last look, some seconds ago."""
+    """Whether the writer's counter moved since the last evaluation, some seconds ago."""
     ended = look.pulse is None or look.pulse.phase is Phase.ENDED
     return not ended and _sign(look) != cursor.pulse
 

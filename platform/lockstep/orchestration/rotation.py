@@ -1,6 +1,6 @@
 """Replaces a never-ending run once a day, so that Dagster can delete the old one with its events and logs.
 
-A run that goes on for months has months of events, and Dagster deletes whole runs only. A rotation is a handover: the
+Months of events accumulate under a run of months, and Dagster deletes only whole runs. A rotation is a handover: the
 new run takes over at a batch boundary and the old one ends with success.
 """
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 YOUNG = timedelta(hours=12)
-"""A run that is younger was started by something else meanwhile, and stays until tomorrow."""
+"""A younger run was started for another reason, and stays until tomorrow."""
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 
 
 def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:
-    """Ask for a run that takes over from the one that writes, or say why not.
+    """Request a run that takes over from the active writer, or give the reason to skip.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     folders = StreamFolders(stream.name, settings.table_root)
     if not delta_log.has_log(folders.table):

@@ -1,20 +1,20 @@
-"""How a run is refused, watched, stopped and ended in Dagster.
+"""Refuses, watches, stops and ends runs in Dagster.
 
-| the engine says        | Dagster shows | because                                                      |
+| outcome of the engine  | Dagster shows | because                                                      |
 |------------------------|---------------|--------------------------------------------------------------|
 | ended, handed over     | SUCCESS       | planned                                                      |
-| fenced                 | SUCCESS, tag  | somebody else writes; nothing is to be repaired or restarted |
+| fenced                 | SUCCESS, tag  | another run writes; nothing to repair or restart             |
 | not wanted any more    | SUCCESS, tag  | the desired state changed before the run of a sensor began   |
 | stopped                | CANCELED      | a person asked (FAILURE when no person asked Dagster)        |
 | integrity lost, halted | FAILURE, tags | no retry: an operator must look and resume                   |
 | any other error        | FAILURE       | may be started again                                         |
 
-Terminate reaches a process by a signal from the code server that launched it. A run of the command line has none, and
-the code server of a run may be gone: Dagster then only marks the run. So the process asks for its own status, too.
+Terminate reaches a process by a signal from the code server that launched it. A run of the command line has none,
+and the code server of a run may be gone: Dagster then only marks the run. So the process also polls its own status.
 
-It is no materialization: that would say of the table's check that it was not made since, every minute. The table is
+Batches are no materializations, or every minute the table's check would show as outdated. The table is
 materialized by a run that ends, and by its check (docs/decisions/0011). An event costs 25 to 80 ms and some kB of
-Dagster's storage, so a batch gets none of its own. Batches report on the run's thread; only the main thread talks to
+Dagster's storage, so a batch gets none of its own. Batches report on the run's thread; only the main thread calls
 Dagster.
 """
 
@@ -65,16 +65,16 @@ if TYPE_CHECKING:
 
 
 NO_RETRY = {"dagster/max_retries": "0"}
-"""The tag by which Dagster's own run retries leave a run alone."""
+"""The tag by which Dagster's own run retries ignore a run."""
 
 
 def end_run(
     context: AssetExecutionContext, progress: RunProgress, outcome: RunOutcome, reason: str, *, never_ending: bool
 ) -> MaterializeResult[None] | None:
-    """End a run that did not end in an error.
+    """End a run that ended without an error.
 
-    A bounded run materializes the table. One that was to go on for ever leaves that to the check: nothing is new but
-    who writes, and a check that passed stays visible.
+    A bounded run materializes the table. A never-ending one leaves that to the check: only the writer changes,
+    and a passed check stays visible.
 
     Raises:
         DagsterExecutionInterruptedError: It was stopped; Dagster shows it as canceled.
@@ -89,7 +89,7 @@ def end_run(
 
 
 def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
-    """The failure of a run that may not be started again before an operator looked."""
+    """The failure of a run that may not be restarted before an operator has looked."""
     context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
     findings = [msgspec.to_builtins(finding) for finding in error.findings]
     metadata: dict[str, RawMetadataValue] = {"findings": MetadataValue.json(findings), "next": error.next_step}
@@ -97,19 +97,19 @@ def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
 
 
 def report_failure(error: LockstepError) -> Failure:
-    """The failure of a run that may be started again."""
+    """The failure of a run that may be restarted."""
     return Failure(description=str(error), metadata={"next": error.next_step})
 
 
 SKIPPED = "skipped"
-"""Metadata of a materialization for which no run was needed, and the outcome of such a run."""
+"""Metadata of a materialization that needed no run, and the outcome of such a run."""
 
 
 def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:
-    """What a run that ends by itself gives where a never-ending one writes; None where none does.
+    """Result of a bounded run where a never-ending one writes; None where none does.
 
-    It may not take over from that run and then end, and it has nothing to add: so it leaves the table alone and
-    succeeds, and what comes after the table goes on.
+    It may not take over from that run and then end, and it has nothing to add: so it leaves the table unchanged and
+    succeeds, and downstream assets continue.
     """
     folders = StreamFolders(stream.name, root)
     if not is_never_ending_run_alive(folders):
@@ -126,15 +126,15 @@ def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionCont
 
 
 def require_persistent_instance(stream: AnyStream, instance: DagsterInstance, run: DagsterRun) -> None:
-    """A run that goes on for ever must be visible somewhere, or nobody can stop it.
+    """Refuse a never-ending run on an ephemeral instance: it would be invisible and could not be stopped.
 
     Raises:
-        Failure: Says why, and what to do instead.
+        Failure: With the reason and the alternative.
     """
     alone = run.remote_job_origin is None and not os.environ.get("DAGSTER_HOME")
     if instance.is_ephemeral or alone:
         raise Failure(
-            f"{stream.name} would run for ever on a Dagster instance that ends with this command\n"
+            f"{stream.name} would run without end on a Dagster instance that ends with this command\n"
             "  next: export DAGSTER_HOME=<an existing folder> and run it again, or give the run "
             "configuration available_now: true",
             allow_retries=False,
@@ -142,7 +142,7 @@ def require_persistent_instance(stream: AnyStream, instance: DagsterInstance, ru
 
 
 def is_never_ending_run_alive(folders: StreamFolders) -> bool:
-    """Whether a run that is never to end holds the table and counts; takes a second when one does."""
+    """Whether a live never-ending run holds the table; takes a second when one does."""
     if not delta_log.has_log(folders.table):
         return False
     epoch = OutputLog(folders.table).base().head.epoch
@@ -159,20 +159,20 @@ OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CAN
 
 
 class RunStatusPoller:
-    """Asks now and then. Never decides who may write: the epoch does."""
+    """Polls the run's status in Dagster. Never decides who may write: the epoch does."""
 
     def __init__(self, instance: DagsterInstance, run_id: str) -> None:
         self._instance, self._run_id = instance, run_id
         self._asked = time.monotonic()
 
     def tick(self, stopping: StopSignal) -> None:
-        """Ask for a stop when somebody terminates the run, or Dagster holds it for over (a time-out; deleted)."""
+        """Request a stop when the run is terminated, or has ended for Dagster (a time-out; deleted)."""
         if time.monotonic() - self._asked < ASK_SECONDS:
             return
         self._asked = time.monotonic()
         try:
             run = self._instance.get_run_by_id(self._run_id)
-        except Exception:  # whatever ails Dagster's storage, it does not end a stream
+        except Exception:  # an error of Dagster's storage does not end a stream
             LOG.warning("Dagster's storage does not answer", exc_info=True)
             return
         if run is None or run.status in OVER:
@@ -181,12 +181,12 @@ class RunStatusPoller:
             stopping.ask("terminated in Dagster")
 
     def terminated_by_a_person(self) -> bool:
-        """Whether somebody asked Dagster to terminate the run; a bare signal is nobody's wish."""
+        """Whether a person asked Dagster to terminate the run; a signal alone is no such request."""
         return was_terminated_by_user(self._instance, self._run_id)
 
 
 def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
-    """Whether somebody asked Dagster to terminate a run, whatever became of it: its process may have died over it."""
+    """Whether a person asked Dagster to terminate a run, even if its process died before it could act."""
     run = instance.get_run_by_id(run_id)
     if run is None:
         return False
@@ -199,19 +199,19 @@ LOG = logging.getLogger("lockstep")
 
 
 def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
-    """Commit that the stream is to stay stopped, because a person terminated a run of it; whether it was committed.
+    """Commit the desired state `stopped` after a person terminated a run; gives whether it was committed.
 
-    The commit is a claim: it needs no writer that still answers, and fences the run's last batch where that was
-    abandoned and may end late. It is not made when another run writes: a run that was terminated on its way to a
+    The commit is a claim: it needs no live writer, and fences the run's last batch if that was
+    abandoned and may end late. It is omitted when another run writes: a run terminated before its
     handover, or after it, was not the one that keeps the stream running.
 
     Args:
-        folders: Where the stream lies.
-        run_id: The run that was terminated.
+        folders: Folders of the stream.
+        run_id: The terminated run.
         reason: Who terminated it, and where.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     if not delta_log.has_log(folders.table):
         return False
@@ -226,10 +226,10 @@ def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
 
 
 def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
-    """Commit that the stream is to stay stopped, unless another epoch holds the table by now; whether it was committed.
+    """Commit the desired state `stopped` unless another epoch holds the table; gives whether it was committed.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     try:
         set_by_claim(output, epoch, Desired.STOPPED, reason)
@@ -240,7 +240,7 @@ def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
 
 
 REPORT_SECONDS = 60.0
-"""Fresh enough for a person who looks on; 1,440 events a day."""
+"""Fresh enough for live monitoring; 1,440 events a day."""
 
 
 class RunProgress:
@@ -254,12 +254,12 @@ class RunProgress:
         self._batches = self._messages = self._rows = 0
 
     def add(self, report: BatchReport) -> None:
-        """Take up one committed batch; called on the run's thread."""
+        """Add a committed batch; called on the run's thread."""
         with self._lock:
             self._window.reports.append(report)
 
     def tick(self) -> None:
-        """Report when it is time to; called on the main thread."""
+        """Report when due; called on the main thread."""
         if time.monotonic() - self._reported < self._every:
             return
         window = self._take()
@@ -268,7 +268,7 @@ class RunProgress:
             self._log(window.summary())
 
     def final(self, outcome: str) -> dict[str, float | int | str]:
-        """The numbers of the last window and of the whole run, for the run's last event."""
+        """Metrics of the last window and of the whole run, for the run's last event."""
         window = self._take()
         last = window.summary() if window.reports else {}
         return {
@@ -293,10 +293,10 @@ class RunProgress:
         return window
 
     def _log(self, numbers: Mapping[str, float | int | str]) -> None:
-        # People read them, too: three digits after the point say all there is to say.
+        # For readability: three decimal places are enough.
         shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in numbers.items()}
         first = self._context.instance.get_latest_materialization_event(self._key) is None
-        # A table without a materialization would look as if it had never been there.
+        # A table without a materialization would look as if it had never existed.
         self._context.log_event((AssetMaterialization if first else AssetObservation)(self._key, metadata=shown))
-        # The context keeps every event until the step ends, which this one may never do.
+        # The context keeps every event until the step ends, which may never happen.
         deque(self._context.consume_events(), maxlen=0)

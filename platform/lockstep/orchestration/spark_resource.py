@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 STOP_SECONDS = 3.0
-"""A session stops in well under a second; past this its JVM is killed."""
+"""A session stops in well under a second; past this time its JVM is killed."""
 
 
 class SparkResource(ConfigurableResource["SparkSession"]):
     """Wraps dagster-pyspark's lazy resource, with lockstep's checked jars and properties.
 
     dagster-pyspark imports pyspark when it is loaded, and would silently keep a session of another
-    configuration: so it is imported by the first use, behind the checks of `prepare_session`.
-    Further Spark properties come from the settings, not from here: a run's configuration is shown.
+    configuration: so the first use imports it, after the checks of `prepare_session`.
+    Further Spark properties come from the settings, not from here: a run's configuration is public.
     """
 
     master: str = Field(description="A classic Spark master, for example local[2,3].")
@@ -33,7 +33,7 @@ class SparkResource(ConfigurableResource["SparkSession"]):
     _context: "SparkContext | None" = PrivateAttr(default=None)
 
     def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> "SparkSession":
-        """Start the session of this run, or give the one that runs. Never call it on the main thread.
+        """Start the session of this run, or return the running one. Never call it on the main thread.
 
         Args:
             name: The application's name in the Spark UI.
@@ -60,7 +60,7 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         return self._context
 
     def cancel(self) -> None:
-        """End whatever the session computes, by force where it does not listen."""
+        """End the session's jobs, by force if necessary."""
         if self._context is None:
             return
         if not _ends_within(self._context.cancelAllJobs, STOP_SECONDS):
@@ -79,12 +79,12 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
 
 def make_spark_resource(settings: Settings) -> SparkResource:
-    """The resource as this installation's settings have it."""
+    """The resource with this installation's settings."""
     return SparkResource(master=settings.spark.master, driver_memory=settings.spark.driver_memory)
 
 
 def _ends_within(call: Callable[[], None], seconds: float) -> bool:
-    """Call into the JVM from a thread that may hang there; whether it came back in time."""
+    """Call into the JVM from a thread that may hang there; gives whether it returned in time."""
     thread = threading.Thread(target=call, name="spark-end", daemon=True)
     thread.start()
     thread.join(seconds)

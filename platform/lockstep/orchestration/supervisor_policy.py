@@ -1,13 +1,13 @@
-"""Decides whether a stream that is to be running must be started. Pure: no files, no Dagster, no clock.
+"""Decides whether a stream with the desired state `running` must be started. Pure: no files, no Dagster, no clock.
 
-After a kill -9 of a run, of the code server or of the whole machine nobody is left who would start the stream again,
-and Dagster may show the dead run as started for ever. So the supervisor looks every few seconds at counters in files:
-that of the writer (by epoch) and those of all runs. What has not counted over three looks does not live, whatever
-Dagster says; no wall clock decides anything. Being wrong costs a handover, never a row: only the epoch decides who may
-write.
+After a kill -9 of a run, of the code server or of the whole machine no process is left to restart the stream,
+and Dagster may show the dead run as started forever. So the supervisor reads counters in files every few seconds:
+the writer's (by epoch) and those of all runs. A counter that has not moved over three looks belongs to a dead run,
+whatever Dagster shows; no wall clock decides anything. A wrong decision costs a handover, never a row: only the epoch
+decides who may write.
 
-It cannot tell a run that Dagster launched and that has shown no sign of life yet from one that died before its first
-sign: such a run counts as living for five minutes.
+A run that Dagster launched and that has no heartbeat yet looks the same as one that died before its first
+heartbeat: such a run counts as living for five minutes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS_MIN = 2.0
-"""Looks closer together count as one: a process that does not count for so long is not dead yet."""
+"""Looks closer together count as one: a process that does not count for so short a time is not dead yet."""
 LIVED_SECONDS = 60.0
-"""A writer that lived so long was started well: the next start after it is not held back."""
+"""A writer that lived this long was a successful start: the next one after it is not delayed."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 10.0, 300.0
 """Each start costs some 20 CPU seconds: a stream that cannot run costs less than a tenth of a core."""
 LAUNCH_SECONDS_MAX = 300.0
@@ -36,7 +36,7 @@ CURSOR_VERSION = 1
 
 
 class RunStage(Enum):
-    """How far Dagster says that a run is."""
+    """Stage of a run in Dagster."""
 
     QUEUED = "queued"
     LAUNCHED = "started"
@@ -46,13 +46,13 @@ class RunStage(Enum):
 
 
 class SeenRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of the stream that has not ended, by Dagster or by its liveness file.
+    """A run of the stream that has not ended, by Dagster or by its heartbeat file.
 
     Attributes:
         run_id: Dagster's id of it, or one of its own.
-        stage: What Dagster says.
-        counter: Of its liveness file; None while there is none.
-        process_exists: Its process is known to be there; False also where that cannot be seen.
+        stage: Stage in Dagster.
+        counter: Counter of its heartbeat file; None without a file.
+        process_exists: Its process is known to exist; False also where that cannot be seen.
     """
 
     run_id: str
@@ -62,15 +62,15 @@ class SeenRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SupervisorLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to see.
+    """Inputs of a decision.
 
     Attributes:
         head: The head of the table; None while there is none.
-        pulse: The last sign of life of the writer of the head's epoch.
+        pulse: The last heartbeat of the writer of the head's epoch.
         runs: Runs that have not ended.
-        last_status: What Dagster says of the run that wrote last; empty when it does not know it.
-        terminated: The run that wrote last, or one that was asked for because none wrote, when a person terminated it;
-            empty when nobody did.
+        last_status: Dagster's status of the last writer's run; empty when Dagster does not have that run.
+        terminated: The last writer's run, or one requested because there was none, if a person terminated it;
+            otherwise empty.
     """
 
     head: Head | None
@@ -81,12 +81,12 @@ class SupervisorLook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """A counter over the looks.
+    """A counter over several looks.
 
     Attributes:
-        counter: As it was at the last look; -1 for none.
-        looks: At how many looks in a row it was so.
-        since: When the first of these was, by the sensor's monotonic clock.
+        counter: Value at the last look; -1 for none.
+        looks: Number of consecutive looks with this value.
+        since: Time of the first of these, by the sensor's monotonic clock.
         moved: Whether it was seen to move before that.
     """
 
@@ -97,20 +97,20 @@ class Sign(msgspec.Struct, frozen=True):
 
     @property
     def is_still(self) -> bool:
-        """Whether whoever counts there does not live."""
+        """Whether the process behind the counter is dead."""
         return self.looks >= LOOKS
 
 
 class SupervisorCursor(msgspec.Struct, frozen=True):
-    """What the sensor remembers between looks. Times are of the monotonic clock of the machine that looks.
+    """State of the sensor between looks. Times are of the machine's monotonic clock.
 
     Attributes:
-        version: Of this layout.
-        looked_at: When the last look was.
-        signs: Counters by what they are of.
+        version: Version of this layout.
+        looked_at: Time of the last look.
+        signs: Counters by their process.
         lives_since: When the writer of the epoch was first seen to count.
-        attempt: How many starts were asked for since a writer lived long enough.
-        asked_at: When the last of these was.
+        attempt: Number of starts since a writer lived long enough.
+        asked_at: Time of the last start.
     """
 
     version: int = CURSOR_VERSION
@@ -121,7 +121,7 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
     asked_at: float = 0.0
 
     def last_counter(self, epoch: int) -> int | None:
-        """The counter of the writer of an epoch, as the last look saw it."""
+        """The writer's counter of an epoch, as of the last look."""
         sign = self.signs.get(_epoch_name(epoch))
         return sign.counter if sign is not None else None
 
@@ -131,13 +131,13 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A run to ask for.
+    """A run to request.
 
     Attributes:
-        run_key: Dagster launches each key once, for ever.
+        run_key: Dagster launches each key only once.
         epoch: The epoch that holds the table.
-        attempt: Number of the start; with the epoch it names this start for every process that might ask for it.
-        cause: Why.
+        attempt: Number of the start; with the epoch it identifies this start for every process that might request it.
+        cause: Cause of the start.
     """
 
     run_key: str
@@ -150,8 +150,8 @@ class Stop(msgspec.Struct, frozen=True):
     """A stop to commit.
 
     Attributes:
-        epoch: The epoch that held the table when it was decided.
-        reason: Why.
+        epoch: The epoch that held the table at the decision.
+        reason: Reason of the stop.
     """
 
     epoch: int
@@ -159,15 +159,15 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, what to remember, and what to say of it.
+    """Actions, new cursor and explanation.
 
     Attributes:
-        cursor: To remember.
-        says: For people.
-        start: The run to ask for.
-        stop: Commit that the stream is to stay stopped.
-        close: Runs that are dead, while Dagster shows them as alive.
-        forget: Runs that are dead, whose liveness files are left.
+        cursor: The new cursor.
+        says: Explanation for display.
+        start: The run to request.
+        stop: Stop to commit.
+        close: Dead runs that Dagster shows as alive.
+        forget: Dead runs whose heartbeat files are left.
     """
 
     cursor: SupervisorCursor
@@ -179,7 +179,7 @@ class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_supervisor_cursor(text: str | None) -> tuple[SupervisorCursor, str]:
-    """The cursor, and a warning when what was there cannot be read and was reset."""
+    """The cursor, and a warning when it was unreadable and has been reset."""
     if not text:
         return SupervisorCursor(), ""
     try:
@@ -192,19 +192,19 @@ def read_supervisor_cursor(text: str | None) -> tuple[SupervisorCursor, str]:
 
 
 def decide_supervision(look: SupervisorLook, cursor: SupervisorCursor, now: float) -> SupervisorDecision:
-    """Decide.
+    """Decide what to do for a stream.
 
     1. Count the looks; close dead runs, whatever the desired state.
-    2. A stream that is not to be running, or whose writer counts, is left alone.
-    3. A run that is on its way is waited for.
-    4. Nobody lives: what a person terminated is stopped.
-    5. What failed before is started again later and later.
+    2. Leave a stream alone whose desired state is not `running`, or whose writer counts.
+    3. Wait for a run in progress.
+    4. Without a live run: stop the stream if a person terminated its run.
+    5. Delay a start after failed starts, more each time.
     6. Start.
 
     Args:
-        look: What there is to see.
-        cursor: What the look before left.
-        now: The monotonic clock of the machine that looks.
+        look: Inputs.
+        cursor: Cursor of the previous look.
+        now: Monotonic clock of this machine.
     """
     seen = _counted(look, cursor, now)  # 1
     decided = _start_or_wait(look, seen, now)
@@ -235,7 +235,7 @@ def _start_or_wait(look: SupervisorLook, seen: SupervisorCursor, now: float) -> 
 
 
 def compute_pause_seconds(attempt: int) -> float:
-    """How long after the last start the next one comes, by the number of starts that have not lived."""
+    """Delay of the next start after the last one, by the number of starts that have not lived."""
     return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX) if attempt else 0.0
 
 
@@ -252,7 +252,7 @@ def _start(head: Head, look: SupervisorLook, seen: SupervisorCursor, now: float)
 
 
 def _counted(look: SupervisorLook, before: SupervisorCursor, now: float) -> SupervisorCursor:
-    """The cursor after this look. A clock that went back is that of another boot: all counting begins again."""
+    """The cursor after this look. A clock that went back is that of another boot: all counting restarts."""
     rebooted = now < before.looked_at
     old: Mapping[str, Sign] = {} if rebooted else before.signs
     counts = rebooted or now - before.looked_at >= LOOK_SECONDS_MIN
@@ -293,7 +293,7 @@ def _epoch_name(epoch: int) -> str:
 
 
 def _writer(look: SupervisorLook, seen: SupervisorCursor) -> str:
-    """What is known of the writer, while it is not known to be gone; empty when it is."""
+    """The state of a writer that is not known to be dead; empty otherwise."""
     sign = seen.signs[_writer_name(look)]
     if sign.is_still or (look.pulse is not None and look.pulse.phase is Phase.ENDED):
         return ""
@@ -303,7 +303,7 @@ def _writer(look: SupervisorLook, seen: SupervisorCursor) -> str:
 
 
 def _on_its_way(look: SupervisorLook, seen: SupervisorCursor, now: float) -> str:
-    """The run that is waited for; empty when there is none."""
+    """The run to wait for; empty without one."""
     for run in look.runs:
         if not _is_dead(run, look, seen, now) and not _has_ended_writing(run, look):
             return f"run {run.run_id[:8]} is {run.stage.value}, and counts as living"
@@ -311,7 +311,7 @@ def _on_its_way(look: SupervisorLook, seen: SupervisorCursor, now: float) -> str
 
 
 def _is_dead(run: SeenRun, look: SupervisorLook, seen: SupervisorCursor, now: float) -> bool:
-    """Whether nothing works for a run any more; never of one that waits in Dagster's queue."""
+    """Whether a run has no live process any more; never for one that waits in Dagster's queue."""
     if run.stage is RunStage.QUEUED:
         return False
     sign = seen.signs[run.run_id]
@@ -322,13 +322,13 @@ def _is_dead(run: SeenRun, look: SupervisorLook, seen: SupervisorCursor, now: fl
 
 
 def _has_ended_writing(run: SeenRun, look: SupervisorLook) -> bool:
-    """Whether the run was the writer and has said its last word; its process may take a moment to end."""
+    """Whether the run was the writer and has recorded its end; its process may take a moment to exit."""
     last = look.pulse
     return last is not None and last.phase is Phase.ENDED and last.run_id == run.run_id and run.counter is None
 
 
 def _gone(head: Head, look: SupervisorLook) -> str:
-    """What became of the writer, in words."""
+    """Fate of the writer, for display."""
     if look.pulse is None:
         return f"epoch {head.epoch} has no writer"
     run = f" (run {look.pulse.run_id[:8]}: {look.last_status})" if look.last_status else ""

@@ -1,4 +1,4 @@
-"""Reads what the supervisor decides on, and carries its decision out: the table, liveness files and Dagster's runs."""
+"""I/O of the supervisor: reads its inputs and carries out its decision on table, heartbeat files and Dagster's runs."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ STAGES = {
 def look_at_runs(
     stream: AnyStream, settings: Settings, instance: DagsterInstance, cursor: SupervisorCursor
 ) -> SupervisorLook:
-    """Look at the table, the liveness files and Dagster's runs.
+    """Read the table, the heartbeat files and Dagster's runs.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     folders = StreamFolders(stream.name, settings.table_root)
     runs = list_unfinished_runs(stream, folders, instance)
@@ -67,7 +67,7 @@ def look_at_runs(
     last = read_heartbeat(folders.control, head.epoch)
     look = SupervisorLook(head=head, pulse=last, runs=runs)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
-        return look  # its writer counts: what became of runs before it does not matter
+        return look  # its writer counts: the outcome of earlier runs does not matter
     run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
     return msgspec.structs.replace(
         look,
@@ -77,7 +77,7 @@ def look_at_runs(
 
 
 def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:
-    """Runs of the stream's job that Dagster holds for alive, and all runs that have left a liveness file."""
+    """Runs of the stream's job that are alive in Dagster, and all runs with a heartbeat file."""
     pulses = read_run_heartbeats(folders.control)
     alive = [status for status, stage in STAGES.items() if stage is not RunStage.OVER]
     known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=name_stream_job(stream), statuses=alive))}
@@ -93,12 +93,12 @@ def carry_out(
 ) -> SensorResult:
     """Carry a decision out.
 
-    1. Tell Dagster of runs that are dead.
-    2. Commit a stop that a person asked for by terminating a run.
-    3. Reserve a start, so that of two ticks only one asks for it; then ask for the run.
+    1. Mark dead runs as failed in Dagster.
+    2. Commit a stop that a person requested by terminating a run.
+    3. Reserve a start, so that of two ticks only one requests it; then request the run.
 
     Raises:
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     folders = StreamFolders(stream.name, settings.table_root)
     for run_id in decision.close:
@@ -144,7 +144,7 @@ def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: 
 
 
 def _close(instance: DagsterInstance, run_id: str) -> None:
-    """Tell Dagster that nothing works for a run any more."""
+    """Mark a run without a live process as failed in Dagster."""
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return

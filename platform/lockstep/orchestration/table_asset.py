@@ -52,17 +52,17 @@ KINDS = {"kafka", "spark", "deltalake"}
 
 MEANING = {
     "_topic": "Kafka topic of the source message",
-    "_topic_id": "Kafka's id of this life of the topic",
+    "_topic_id": "Kafka's id of the topic; a re-created topic has another one",
     "_partition": "Partition of the source message",
     "_offset": "Offset of the source message",
-    "_emit_offset": "Offset that was being worked on when the row was emitted",
+    "_emit_offset": "Offset that was being processed when the row was emitted",
     "_row": "Number of the row among those of one emit offset",
-    "_session": "The unit of order inside a partition",
-    "_sequence": "The producer's number of the message inside its session",
-    "_event_time": "When it happened, as the message says",
+    "_session": "Session: the unit of order inside a partition",
+    "_sequence": "The producer's sequence number of the message inside its session",
+    "_event_time": "Event time of the message",
     "commit_hour": "Hour of the commit, UTC; the partition column",
 }
-"""Of the columns that lockstep adds to a user's own."""
+"""Descriptions of the columns that lockstep adds."""
 
 
 def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
@@ -80,7 +80,7 @@ def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataV
 
 
 def make_table_description(stream: AnyStream) -> str:
-    """The sentence of the declaration, then what a run does."""
+    """The description of the declaration, then the behaviour of a run."""
     return (
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
@@ -93,12 +93,12 @@ def make_table_description(stream: AnyStream) -> str:
 
 
 def describe_integrity(stream: AnyStream) -> str:
-    """The integrity class as it is declared."""
+    """The integrity class as declared."""
     return format_source(stream.integrity)
 
 
 def make_column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
-    """All columns of the table, the proof columns too."""
+    """All columns of the table, the provenance columns too."""
     meaning = MEANING | read_field_descriptions(row_type)
     return TableSchema(
         columns=[
@@ -114,7 +114,7 @@ def make_column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
 
 
 def read_field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
-    """What the row type says of its fields.
+    """Descriptions of a row type's fields.
 
     `Annotated[..., msgspec.Meta(description=...)]` counts first, then the `Attributes:` of the class's docstring.
     """
@@ -135,25 +135,25 @@ _ATTRIBUTE = re.compile(r"^ {4}(?P<name>\w+)(?: \([^)]*\))?: (?P<text>.+(?:\n {5
 
 
 def _documented(docstring: str) -> dict[str, str]:
-    """The attributes of a docstring in Google's style; lines that are indented further go on with the one before."""
+    """The attributes of a docstring in Google's style; further indented lines continue the previous one."""
     _, _, attributes = docstring.partition("\nAttributes:\n")
     section = re.split(r"^\S", attributes, maxsplit=1, flags=re.MULTILINE)[0]
     return {found["name"]: " ".join(found["text"].split()) for found in _ATTRIBUTE.finditer(section)}
 
 
 LEDGER_WARN, LEDGER_FAIL = timedelta(minutes=15), timedelta(minutes=30)
-"""The topics sensor looks at the ledger every five minutes: two looks may come late or find Kafka silent."""
+"""The topics sensor observes the ledger every five minutes: two observations may be late or without Kafka."""
 TABLE_WARN, TABLE_FAIL = timedelta(hours=2, minutes=10), timedelta(hours=4)
 """The table is checked each hour: one check may fail, or wait behind others."""
 
 
 def make_ledger_freshness(trigger: Trigger) -> FreshnessPolicy | None:
-    """Of the ledger: a batch was committed lately, or nothing waits to be read."""
+    """Freshness of the ledger: a recent batch, or no lag."""
     return _windows(trigger, LEDGER_WARN, LEDGER_FAIL)
 
 
 def make_table_freshness(trigger: Trigger) -> FreshnessPolicy | None:
-    """Of the table: a version of it was checked lately, and the ledger was fresh then."""
+    """Freshness of the table: a version of it was checked recently, and the ledger was fresh then."""
     return _windows(trigger, TABLE_WARN, TABLE_FAIL)
 
 
@@ -163,14 +163,14 @@ def is_ledger_fresh(trigger: Trigger, materialized_at: float, now: float) -> boo
 
 
 def find_longest_wait(trigger: Trigger) -> timedelta:
-    """The longest time in which no batch begins although messages wait."""
+    """The longest time without a batch although messages wait."""
     if isinstance(trigger, FileSize):
         return trigger.at_most
     return timedelta(seconds=trigger.seconds) if isinstance(trigger, Every) else timedelta()
 
 
 def _windows(trigger: Trigger, warn: timedelta, fail: timedelta) -> FreshnessPolicy | None:
-    """None for a stream that never goes on by itself: it is as fresh as its last run."""
+    """None for a stream without never-ending runs: it is as fresh as its last run."""
     if isinstance(trigger, AvailableNow):
         return None
     longest = find_longest_wait(trigger)
@@ -178,15 +178,17 @@ def _windows(trigger: Trigger, warn: timedelta, fail: timedelta) -> FreshnessPol
 
 
 RETRY_NUMBER_TAG = "dagster/retry_number"
-"""Of runs by which Dagster itself retries another."""
+"""Tags of runs by which Dagster itself retries another."""
 
 
 class TableConfig(Config):
     """Configuration of one run of the stream."""
 
-    available_now: bool = Field(default=False, description="Read what is there at the start, then end.")
+    available_now: bool = Field(default=False, description="Read what is available at the start, then end.")
     report_seconds: float = Field(
-        default=REPORT_SECONDS, ge=1, description="How often the figures of the run are written down, to be plotted."
+        default=REPORT_SECONDS,
+        ge=1,
+        description="Seconds between the recorded metrics of the run, to be plotted.",
     )
 
 
@@ -206,7 +208,7 @@ def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         kinds=KINDS,
         owners=owners,
         freshness_policy=make_table_freshness(stream.trigger),
-        output_required=False,  # a run that is handed over has nothing new to materialize
+        output_required=False,  # a run that is handed over materializes nothing
     )
     def table(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
@@ -225,23 +227,23 @@ def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
 
 
 def choose_effective_trigger(stream: AnyStream, context: AssetExecutionContext, *, available_now: bool) -> Trigger:
-    """The stream's own trigger, unless the run is to end: other assets of it wait for that end."""
+    """The stream's own trigger, unless the run is to end: downstream assets wait for that end."""
     alone = context.job_def.asset_layer.selected_asset_keys == {make_table_key(stream)}
     return stream.trigger if alone and not available_now else AvailableNow()
 
 
 def find_launch(run: DagsterRun) -> Launch:
-    """Who launched a run. A re-execution copies the tags of the run before, but is a person's."""
+    """Who launched a run. A re-execution copies the tags of the original run, but a person launches it."""
     by_a_person = run.parent_run_id is not None and RETRY_NUMBER_TAG not in run.tags
     if by_a_person:
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
     cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
-    wished = run.tags.get(WISH_TAG, "")
+    requested = run.tags.get(WISH_TAG, "")
     return Launch(
         cause=cause,
         run_id=run.run_id,
         automatic=AUTOMATIC_TAG in run.tags,
-        wished_version=int(wished) if wished.isdecimal() else None,
+        wished_version=int(requested) if requested.isdecimal() else None,
     )
 
 
@@ -257,7 +259,7 @@ class _TableRun:
         self._progress = RunProgress(context, make_table_key(stream), config.report_seconds)
 
     def materialize(self, spark: SparkResource, trigger: Trigger) -> MaterializeResult[None] | None:
-        """Run, and end as the engine says; None when the table is not to be materialized.
+        """Run the engine and end the Dagster run accordingly; None when the table is not to be materialized.
 
         Raises:
             DagsterExecutionInterruptedError: Stopped.
@@ -279,7 +281,7 @@ class _TableRun:
         )
 
     def _record_termination(self) -> None:
-        """A person who terminates the run wants the stream stopped; a bare signal changes nothing."""
+        """Commit a stop when a person terminated the run; a signal alone changes nothing."""
         if self._own_run.terminated_by_a_person():
             folders = StreamFolders(self._stream.name, self._settings.table_root)
             record_stop(folders, self._context.run_id, "terminated in Dagster")
@@ -306,7 +308,7 @@ class _TableRun:
             return RunOutcome.STOPPED
         except StreamHalted:
             raise
-        except Exception:  # the outermost edge of a stop: however the batch broke off, nothing of it is visible
+        except Exception:  # the outermost edge of a stop: however the batch ended, nothing of it is visible
             if not self._stopping.wanted.is_set():
                 raise
             self._context.log.warning("the batch was broken off by the stop", exc_info=True)

@@ -1,6 +1,6 @@
-"""The blocking check of a stream's table: what comes after the table waits for it.
+"""The blocking check of a stream's table: downstream assets wait for it.
 
-A result stays visible for as long as no materialization is newer that belongs to another run; see `checked_version`.
+A result stays visible as long as no materialization by another run is newer; see `checked_version`.
 """
 
 import time
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 
 PATIENCE_SECONDS = 5.0
-"""A check changes nothing: a stop hardly waits for it."""
+"""Stop patience, short because a check changes nothing."""
 VERSION = "table_version"
 LEADING = ("lag_messages", "freshness_p50_seconds", "freshness_p99_seconds")
 WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
-"""Figures of the table and of the ledger that are older say nothing of now."""
+"""Older metadata of the table and of the ledger is ignored."""
 
 
 def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
-    """The check `complete_and_in_order` of `<stream>/table`; it may run beside a writing stream."""
+    """The check `complete_and_in_order` of `<stream>/table`; it may run in parallel with a writing stream."""
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset_check(
@@ -81,16 +81,16 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
 def find_checked_version(
     stream: AnyStream, checked: "Checked", context: AssetCheckExecutionContext, now: float
 ) -> AssetMaterialization | None:
-    """The materialization of the version that was checked; None when nothing says that the table is up to date.
+    """The materialization of the checked version; None when no evidence shows that the table is up to date.
 
-    A never-ending run only observes the table, as each materialization would make the check look as if it had not
-    been made since. So the check materializes, in one run with its result, what it has looked at: if that is a
-    version that was not materialized before, or the ledger's own materialization says that nothing waits to be read.
+    A never-ending run only observes the table, as each materialization would make the check look outdated.
+    So the check materializes, in one run with its result, the version it has checked: if that
+    version was not materialized before, or the ledger's own materialization shows that there is no lag.
     """
     instance, run = context.instance, context.run.run_id
     event = instance.get_latest_materialization_event(make_table_key(stream))
     if event is not None and event.run_id == run:
-        return None  # by the bounded run that this check goes with
+        return None  # the bounded run of this check materializes
     before = event.asset_materialization.metadata.get(VERSION) if event and event.asset_materialization else None
     is_new = before is None or before.value != checked.versions.table
     ledger = instance.get_latest_materialization_event(make_ledger_key(stream))
@@ -110,18 +110,18 @@ def find_checked_version(
 
 
 def _last_figures(instance: DagsterInstance, key: AssetKey, since: float) -> "dict[str, RawMetadataValue]":
-    """The metadata of the newest event of an asset; nothing when it is older."""
+    """The metadata of the newest event of an asset; empty when it is older than the limit."""
     observed = instance.fetch_observations(key, limit=1).records
     materialized = instance.fetch_materializations(key, limit=1).records
     newest = max((*observed, *materialized), key=lambda record: record.timestamp, default=None)
     if newest is None or newest.timestamp < since:
         return {}
-    told = newest.asset_observation or newest.asset_materialization
-    return dict(told.metadata) if told is not None else {}
+    event = newest.asset_observation or newest.asset_materialization
+    return dict(event.metadata) if event is not None else {}
 
 
 def may_begin_unseen(stream: AnyStream) -> bool:
-    """Whether numbers may fall though no message between is without rows: a session ended, and its next one began."""
+    """Whether sequence numbers may fall without a message that has no rows in between: the next session began."""
     ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
     return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
 
@@ -160,7 +160,7 @@ def _result(checked: "Checked", folders: StreamFolders) -> AssetCheckResult:
 
 
 def _nothing_yet(why: str, metadata: "dict[str, RawMetadataValue] | None" = None) -> AssetCheckResult:
-    """Nothing to check is not a pass, and no reason to hold anything up either."""
+    """Nothing to check is not a pass, and no reason to block either."""
     return AssetCheckResult(
         passed=False, severity=AssetCheckSeverity.WARN, description=f"nothing to check: {why}", metadata=metadata
     )

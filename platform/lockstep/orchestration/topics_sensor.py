@@ -1,6 +1,6 @@
-"""The topics sensor's eyes and hands: reads Kafka, the table and Dagster, and puts a decision into Dagster's words.
+"""I/O of the topics sensor: reads Kafka, the table head and Dagster runs, and turns the decision into a `SensorResult`.
 
-Nothing here starts Spark: a look is a question to Kafka and two small files, far below a second.
+Nothing here starts Spark: a tick costs one request to Kafka and two small files, far below a second.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 
 KAFKA_SECONDS_MAX = 10.0
-"""A tick that waits longer is killed by Dagster; the next one comes soon."""
+"""Dagster kills a tick that waits longer; the next one comes soon."""
 LAUNCH_MINUTES_MAX = 10
-"""A run that has not begun to work by then does not count as one on its way."""
+"""A run that has not begun by then does not count as one in progress."""
 TAG_TOPICS_MAX = 20
 RUN_KEY_TAG = "dagster/run_key"
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
@@ -59,7 +59,7 @@ UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
 
 @dataclass(frozen=True)
 class Observed:
-    """What a look at the companions gives Dagster: events, topics to register, and how far it came."""
+    """Dagster events of an observation: events, topics to register, and progress."""
 
     events: list[AssetObservation | AssetMaterialization]
     partitions: list[AddDynamicPartitionsRequest]
@@ -67,11 +67,11 @@ class Observed:
 
 
 def read_inputs(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> SensorObservation:
-    """Look at Kafka, the table and Dagster's runs.
+    """Read Kafka, the table and Dagster's runs.
 
     Raises:
         KafkaError: Kafka does not answer; that is never "no topics".
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     kafka = settings.kafka
     discovery = ClusterAdmin(make_admin_client(kafka), min(kafka.timeout_seconds, KAFKA_SECONDS_MAX))
@@ -91,7 +91,7 @@ def read_inputs(stream: AnyStream, settings: Settings, instance: DagsterInstance
 
 
 def make_sensor_result(stream: AnyStream, decision: RestartDecision, seen: Observed) -> SensorResult:
-    """The decision in Dagster's words, and what was seen of the companions."""
+    """The decision as a `SensorResult`, and the result of the observation."""
     wanted = decision.restart
     return SensorResult(
         run_requests=[make_run_request(stream, wanted)] if wanted is not None else [],
@@ -105,11 +105,11 @@ def make_sensor_result(stream: AnyStream, decision: RestartDecision, seen: Obser
 def observe_assets(
     stream: AnyStream, settings: Settings, instance: DagsterInstance, wanted: frozenset[str], cursor: Cursor
 ) -> Observed:
-    """Look at topics and ledger when it is time to.
+    """Observe topics and ledger when due.
 
     Raises:
         KafkaError: Kafka does not answer.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     registered = instance.get_dynamic_partitions(make_topics_partitions(stream))
     turn = find_next_topics(wanted, registered, cursor.sweep, time.time())

@@ -1,12 +1,12 @@
 """Pinned, hashed jars through Ivy.
 
 `jars.lock` is a flat list, so Apache Ivy (which ships inside pyspark) has nothing to resolve: seconds instead
-of minutes, and no version that nobody chose. The list's hash names the folder in the user's cache, so that
-two versions of lockstep never share one, and every jar is hashed again on each start: a mirror or a disk that
-changed a jar is found out before it can run.
+of minutes, and no unlisted version. The list's hash names the folder in the user's cache, so that
+two versions of lockstep never share one, and every jar is hashed again on each start: a jar that a mirror or a disk
+has changed is detected before it can run.
 
-    python -m lockstep.spark.jars          fetch what is missing
-    python -m lockstep.spark.jars --lock   write the hashes anew (maintainers, after changing a version)
+    python -m lockstep.spark.jars          fetch missing jars
+    python -m lockstep.spark.jars --lock   rewrite the hashes (maintainers, after changing a version)
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ FETCH_SECONDS_MAX = 600
 
 PROGRESS_SECONDS = 2
 
-# Ivy's words for a line that says why it failed.
+# Words of an Ivy log line that gives the reason of a failure.
 FAILURE_MARKS = ("Exception", "FAILED", "not found", "ERROR", "error")
 
 
 def fetch_jars(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
-    """Fetch jars into `folder`/jars and return that folder; nothing is checked here.
+    """Fetch jars into `folder`/jars and return that folder, without checks.
 
     Args:
         coordinates: `organisation:artifact:version` of each jar.
-        folder: An existing, empty folder of the caller's own.
+        folder: An existing, empty folder that belongs to the caller.
         what: The words for progress and errors, for example `kafka jars`.
 
     Raises:
@@ -86,7 +86,7 @@ def _command(folder: Path) -> list[str]:
 
 
 def _run(command: list[str], log: Path, folder: Path, doing: str) -> int:
-    """Run Ivy with a clock on stderr; its exit code, or that of a killed process past the deadline."""
+    """Run Ivy with a progress display on stderr; gives its exit code, or that of a killed process past the deadline."""
     deadline = time.monotonic() + FETCH_SECONDS_MAX
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
@@ -102,7 +102,7 @@ def _run(command: list[str], log: Path, folder: Path, doing: str) -> int:
 
 
 def _reason(log: Path) -> str:
-    """The line of Ivy's log that says most, for a person."""
+    """The most informative line of Ivy's log."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     telling = [line for line in lines if any(mark in line for mark in FAILURE_MARKS)]
     return (telling or lines or ["Ivy said nothing"])[0]
@@ -126,7 +126,7 @@ def _dependency(organisation: str, artifact: str, version: str) -> str:
 
 
 def _settings(mirror: str | None) -> str:
-    """Where to fetch from, without the descriptors that a flat list has no use for: half the time."""
+    """Ivy settings: the repository, without the descriptors that a flat list does not need: half the time."""
     root = f" root={quoteattr(mirror)}" if mirror else ""
     return f"""<ivysettings>
 <settings defaultResolver="central"/>
@@ -170,8 +170,8 @@ class Jar:
 def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
     """The checked jars of a group, from the cache or the network.
 
-    1. Look into the cache. 2. Fetch into a folder of our own. 3. Check. 4. Publish it by one rename; if
-    another process was faster, its folder stands. 5. Check what a JVM is about to load.
+    1. Look into the cache. 2. Fetch into a private folder. 3. Check. 4. Publish it by one rename; if
+    another process was faster, its folder stays. 5. Check the files that a JVM is about to load.
 
     Args:
         group: `delta` or `kafka`.
@@ -210,7 +210,7 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
 
 
 def find_cache_folder(jars: tuple[Jar, ...]) -> Path:
-    """Where these jars lie in the user's cache; any change of the list gives another folder."""
+    """The folder of these jars in the user's cache; any change of the list gives another folder."""
     listed = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
     digest = hashlib.sha256(listed.encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -218,7 +218,7 @@ def find_cache_folder(jars: tuple[Jar, ...]) -> Path:
 
 
 def check_jars_lock(jars: tuple[Jar, ...], folder: Path) -> tuple[Path, ...]:
-    """The paths of the jars in `folder`, each with the hash that the lock demands.
+    """The paths of the jars in `folder`, each with the hash of the lock.
 
     Raises:
         EnvironmentProblem: Names the first jar that is missing or another, with both hashes.
@@ -268,7 +268,7 @@ def _publish(fetched: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Fetch all groups, or write the lock anew."""
+    """Fetch all groups, or rewrite the lock."""
     if sys.argv[1:] == ["--lock"]:
         renew_lock()
         return

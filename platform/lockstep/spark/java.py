@@ -1,7 +1,7 @@
-"""Finds the Java that Spark and Kafka run on, and says what is wrong with it.
+"""Finds the Java for Spark and Kafka, and reports why one is unsuitable.
 
-The setup script runs this file before anything is installed, so it imports the standard library only and
-meets the rest of lockstep inside `require_java`.
+The setup script runs this file before anything is installed, so it imports the standard library only;
+`require_java` imports the rest of lockstep.
 """
 
 import os
@@ -24,10 +24,10 @@ ANSWER_SECONDS_MAX = 30
 
 @dataclass(frozen=True)
 class JavaProblem:
-    """Why this machine's Java does not do.
+    """Reason why this machine's Java is unsuitable.
 
     Attributes:
-        what: What is wrong, in part of a sentence.
+        what: The problem, as part of a sentence.
         next_step: What to install or set.
     """
 
@@ -39,20 +39,20 @@ INSTALL = "install a full Java 17 or 21 (Debian: apt install openjdk-17-jre-head
 
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
-    """The java command that Spark would take: JAVA_HOME first, then PATH."""
+    """The java command that Spark would use: JAVA_HOME first, then PATH."""
     home = environment.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     return Path(found) if found and os.access(found, os.X_OK) else None
 
 
 def read_java_release(banner: str) -> int | None:
-    """The feature release in what `java -version` prints: 17 for "17.0.15", 8 for "1.8.0_402"."""
+    """The feature release in the output of `java -version`: 17 for "17.0.15", 8 for "1.8.0_402"."""
     match = re.search(r'version "(?:1\.)?(\d+)', banner)
     return int(match.group(1)) if match else None
 
 
 def find_java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
-    """What is wrong with the Java of `environment`, or None if Spark and Kafka run on it."""
+    """The problem with the Java of `environment`; None if Spark and Kafka run on it."""
     java = find_java(environment)
     if java is None:
         where = f"JAVA_HOME ({environment['JAVA_HOME']})" if environment.get("JAVA_HOME") else "PATH"

@@ -1,4 +1,4 @@
-"""One way to start Spark; waits for executors.
+"""Starts Spark and waits for executors.
 
 Jars come from a checked cache, never from `--packages` at run time.
 """
@@ -28,26 +28,26 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 collector one starts at about half the CPU (measured: 17.0 to 8.7 CPU seconds on a crowded machine)."""
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-"""Spark's own begin each run with a banner of warnings that nobody can do anything about."""
+"""Instead of Spark's own, with which each run begins with a banner of warnings that need no action."""
 
 ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For local masters: nobody else is to reach the driver."""
+"""For local masters: only this machine may reach the driver."""
 
 ON_A_CLUSTER = {
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    # An executor that is silent for so long is given up, and its task is worked elsewhere. All partitions
-    # of the batch wait until then. Spark's own 120 s, looked at once a minute, would be up to three
-    # minutes; below some 15 s a machine that only swaps or is moved would lose its work.
+    # An executor that is silent for this long is given up, and its task runs elsewhere. All partitions
+    # of the batch wait until then. Spark's own 120 s, checked once a minute, would be up to three
+    # minutes; below some 15 s a machine that only swaps or migrates would lose its work.
     "spark.network.timeout": "30s",
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "5s",
-    # A task that was cancelled and does not end holds a core for ever: past this its executor is ended.
+    # A cancelled task that does not end would hold a core forever: past this its executor is ended.
     "spark.task.reaper.enabled": "true",
     "spark.task.reaper.killTimeout": "60s",
     # Executors come and go with the stream, not with its load: each batch is a job of a fraction of a second.
     "spark.dynamicAllocation.enabled": "false",
 }
-"""For all other masters; `[spark.options]` of the settings goes before it (docs/cluster.md)."""
+"""For all other masters; `[spark.options]` of the settings takes precedence (docs/cluster.md)."""
 
 
 def is_local(master: str) -> bool:
@@ -59,7 +59,7 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
     """The properties of every session of lockstep.
 
     Args:
-        settings: Master, memory, and what the user adds.
+        settings: Master, memory, and the user's additions.
         import_roots: Folders from which executors import the user's stream modules.
     """
     python_path = ":".join(str(root) for root in (Path(lockstep.__file__).parents[1], *import_roots))
@@ -72,12 +72,12 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
-        # Delta reads its log in 50 tasks unless told otherwise; a stream's log is small.
+        # Delta reads its log in 50 tasks by default; a stream's log is small.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.executorEnv.PYTHONPATH": python_path,
         # Halves the fixed cost of a Python task (measured).
         "spark.python.unix.domain.socket.enabled": "true",
-        # A second attempt beside a slow one would only read the same ranges twice.
+        # A speculative second attempt would only read the same ranges twice.
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
@@ -88,7 +88,7 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
 def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Path, ...] = ()) -> SparkContext:
     """Start Spark without SQL, which a stream does not use and which costs half as much again.
 
-    A session asked for later in this process is made on top of it.
+    A session requested later in this process uses it.
 
     Raises:
         EnvironmentProblem: As `prepare_session` does.
@@ -114,10 +114,10 @@ def start_session(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
 
 
 def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
-    """Make sure that this process can start the session, and give its properties.
+    """Check that this process can start the session; gives its properties.
 
     Raises:
-        EnvironmentProblem: No usable Java, a jar that cannot be had, or a session of another kind
+        EnvironmentProblem: No usable Java, a missing jar, or a session of another kind
             already runs in this process: its static configuration would silently stay.
     """
     from pyspark import SparkContext  # heavy; only runs pay for it
@@ -132,9 +132,9 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
 
 
 def _name_python(chosen: str | None) -> None:
-    """Which Python executors run: this very interpreter, unless the cluster's environment lies elsewhere.
+    """The Python of the executors: this interpreter, unless the cluster's environment is elsewhere.
 
-    PySpark asks the environment alone, and would not look at its own property.
+    PySpark reads only the environment, and would ignore its own property.
     """
     if chosen is not None:
         os.environ["PYSPARK_PYTHON"] = chosen
@@ -152,12 +152,12 @@ def _refuse_other(running: SparkContext, wanted: dict[str, str]) -> None:
 
 
 EXECUTORS_SECONDS_MAX = 300.0
-"""A cluster that has to start machines first takes some minutes; one that is merely full never gives any."""
+"""A cluster that has to start machines first takes some minutes; a full one never provides any."""
 LOOK_SECONDS = 0.2
 
 
 def await_executor(context: SparkContext, *, cancelled: Callable[[], bool]) -> None:
-    """Wait until there is an executor to work on, or the run is cancelled. Costs nothing on local masters.
+    """Wait until there is an executor, or the run is cancelled. Costs nothing on local masters.
 
     Raises:
         EnvironmentProblem: None came in time.
@@ -169,12 +169,12 @@ def await_executor(context: SparkContext, *, cancelled: Callable[[], bool]) -> N
                 f"{master} gave no executor within {EXECUTORS_SECONDS_MAX:.0f} s: its cores or its memory are taken, "
                 "or no worker is large enough; nothing was taken over",
                 next_step="look at the master's page; an application takes all free cores unless [spark.options] "
-                '"spark.cores.max" says how many: leave a successor room beside the stream that it takes over '
+                '"spark.cores.max" says how many: leave room for a successor in addition to the running stream '
                 "(docs/cluster.md)",
             )
         time.sleep(LOOK_SECONDS)
 
 
 def _executors(context: SparkContext) -> int:
-    """Executors that can be given tasks; the driver, which Spark lists among them, left out."""
+    """Executors that can be given tasks, without the driver, which Spark lists among them."""
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001  # pyspark shows them nowhere

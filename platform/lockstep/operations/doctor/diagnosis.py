@@ -8,7 +8,7 @@ import msgspec
 
 
 class Level(Enum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,13 +16,13 @@ class Level(Enum):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        check: What was looked at.
+        check: Name of the check.
         level: "ok", "warning" or "error".
-        found: What was found, and what follows from it.
-        next_step: What to do; empty when there is nothing to do.
+        found: The finding and its consequence.
+        next_step: Remedy; empty when none is needed.
     """
 
     check: str
@@ -32,15 +32,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def make_ok(check: str, found: str) -> Diagnosis:
-    """As it should be."""
+    """A diagnosis without a problem."""
     return Diagnosis(check, Level.OK, found)
 
 
 def make_warning(check: str, found: str, next_step: str) -> Diagnosis:
-    """It works, and will hurt some day."""
+    """A diagnosis of something that works now and will cause trouble."""
     return Diagnosis(check, Level.WARNING, found, next_step)
 
 
 def make_error(check: str, found: str, next_step: str) -> Diagnosis:
-    """It does not work, or a promise cannot be kept."""
+    """A diagnosis of something that does not work, or that breaks a promise of the class."""
     return Diagnosis(check, Level.ERROR, found, next_step)

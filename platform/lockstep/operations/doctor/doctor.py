@@ -1,4 +1,4 @@
-"""Looks at what a stream stands on: this machine, the table root, Kafka and its topics. Changes nothing that stays."""
+"""Checks the environment of the streams: this machine, the table root, Kafka and its topics. Leaves no changes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lockstep.settings import KafkaSettings, Settings
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All that was looked at.
+    """Results of all checks.
 
     Attributes:
-        brokers: The Kafka that was asked.
-        findings: Good and bad, in a fixed order.
+        brokers: Addresses of the brokers.
+        findings: All findings, good and bad, in a fixed order.
     """
 
     brokers: str
@@ -28,16 +28,16 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def well(self) -> bool:
-        """Whether nothing is an error."""
+        """Whether no finding is an error."""
         return all(finding.level is not Level.ERROR for finding in self.findings)
 
 
 def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) -> Report:
-    """Look at everything; what fails to answer is a finding, and never hides the others.
+    """Run all checks; a failed check is a finding and never hides the others.
 
     Args:
-        settings: Where Kafka and the tables are.
-        streams: Loads the declared streams, whose topics are judged by their classes.
+        settings: Addresses of Kafka and the tables.
+        streams: Loads the declared streams; their classes determine the topic checks.
     """
     looks: dict[str, Callable[[], Iterator[Diagnosis]]] = {
         "Java": machine.check_java,
@@ -53,7 +53,7 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
 
 
 def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
-    """A cluster that does not answer is waited for once."""
+    """Wait only once for a cluster that does not answer."""
     yield from check_cluster(kafka)
     yield from check_topics(kafka, streams())
 
@@ -62,7 +62,7 @@ def with_brokers(settings: Settings, brokers: str | None) -> Settings:
     """The settings with other brokers.
 
     Raises:
-        LockstepError: They are not host:port.
+        LockstepError: The brokers are not host:port.
     """
     if brokers is None:
         return settings
@@ -81,5 +81,5 @@ def _safely(name: str, look: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosi
     except LockstepError as problem:
         found.append(make_error(name, problem.problem, problem.next_step))
     except OSError as problem:
-        found.append(make_error(name, str(problem), "mend what the operating system says"))
+        found.append(make_error(name, str(problem), "fix what the operating system reports"))
     return found

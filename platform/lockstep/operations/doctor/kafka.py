@@ -1,6 +1,6 @@
 """Cluster and topic settings.
 
-What a producer sets on its own side cannot be asked of the cluster; docs/producers.md says it.
+Producer settings cannot be read from the cluster; see docs/producers.md.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_ok, make
 from lockstep.settings import KafkaSettings
 
 RETENTION_MIN = timedelta(days=3)
-"""A weekend without a person: Friday evening to Monday morning is 62 hours."""
+"""A weekend without operators: Friday evening to Monday morning is 62 hours."""
 
 
 class Fitness(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one setting of one topic.
+    """Check of one setting of one topic.
 
     Attributes:
         topic: Name of the topic.
         setting: Kafka's name of the setting.
         found: Its value.
         level: OK, WARNING or ERROR: the class refuses or cannot keep its promise.
-        reason: What follows from the value; empty when it is as it should be.
-        remedy: What to do; empty when there is nothing to do.
+        reason: Consequence of the value; empty without a problem.
+        remedy: Remedy; empty when none is needed.
     """
 
     topic: str
@@ -51,10 +51,10 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_fitness(topic: TopicSettings, integrity: IntegrityClass, *, message_bytes_max: int) -> tuple[Fitness, ...]:
-    """All that can be said of a topic, good and bad, in a fixed order.
+    """All checks of a topic, good and bad, in a fixed order.
 
     Args:
-        topic: How the cluster keeps it.
+        topic: Settings of the topic in the cluster.
         integrity: The class of the stream that reads it.
         message_bytes_max: The stream's `Limits.message_bytes`.
     """
@@ -62,7 +62,7 @@ def check_fitness(topic: TopicSettings, integrity: IntegrityClass, *, message_by
 
 
 class _Look:
-    """One topic seen with the needs of one class."""
+    """Checks one topic against the needs of one class."""
 
     def __init__(self, topic: TopicSettings, integrity: IntegrityClass, message_bytes_max: int) -> None:
         self._topic, self._message_bytes_max = topic, message_bytes_max
@@ -177,12 +177,12 @@ class _Look:
 
 
 AHEAD_SECONDS_MAX = 60.0
-"""A message from further in the future says that a clock is wrong: the producer's, the broker's or this one."""
+"""A message further in the future shows a wrong clock: the producer's, the broker's or this one."""
 NAMED_MAX = 3
 
 
 def check_cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
-    """Whether it answers, and what its brokers say of themselves.
+    """Check that the cluster answers, and its brokers' settings.
 
     Raises:
         KafkaError: It does not answer.
@@ -205,7 +205,7 @@ def check_cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
 
 
 def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iterator[Diagnosis]:
-    """The topics of each stream, judged by what its integrity class promises.
+    """Check the topics of each stream against its integrity class.
 
     Raises:
         KafkaError: It does not answer.
@@ -230,7 +230,7 @@ def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iter
 
 
 def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
-    """One finding for all topics that are the same in what matters. Pure."""
+    """Combine checks of topics with the same result into one finding. Pure."""
     looks = list(looks)
     groups: dict[tuple[str, str, str], list[Fitness]] = {}
     for look in looks:
@@ -248,7 +248,7 @@ def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosi
 def _clocks(
     stream: str, admin: AdminClient, discovery: ClusterAdmin, names: Iterable[str], timeout: float
 ) -> Iterator[Diagnosis]:
-    """Kafka cannot be asked for its time; a message from the future says as much."""
+    """Check for messages from the future: Kafka's own time cannot be read."""
     places = [(topic.name, number) for topic in discovery.topics(names).values() for number in range(topic.partitions)]
     newest = read_newest_timestamps(admin, places, timeout)
     ahead = {topic: at / 1000 - time.time() for (topic, _), at in newest.items()}
@@ -268,7 +268,7 @@ def _brokers(admin: AdminClient, timeout: float) -> list[int]:
 
 
 def _broker_settings(admin: AdminClient, broker: int, timeout: float) -> dict[str, str]:
-    """Settings of one broker; empty where this user may not ask for them."""
+    """Settings of one broker; empty where this user may not read them."""
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     try:
         entries = admin.describe_configs([resource], request_timeout=timeout)[resource].result()

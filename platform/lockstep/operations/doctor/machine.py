@@ -20,7 +20,7 @@ from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
 
 PORTS = {3000: "Dagster's web UI"}
-"""Ports that are taken by default. Spark's own UI takes the next free one by itself."""
+"""Ports in use by default. Spark's own UI takes the next free one."""
 
 FETCHED_BY = {
     "delta": "the first start of Spark fetches them",
@@ -29,7 +29,7 @@ FETCHED_BY = {
 
 
 def check_java() -> Iterator[Diagnosis]:
-    """The Java that Spark would take."""
+    """The Java that Spark would use."""
     problem = find_java_problem(os.environ)
     if problem is not None:
         yield make_error("Java", problem.what, problem.next_step)
@@ -38,7 +38,7 @@ def check_java() -> Iterator[Diagnosis]:
 
 
 def check_jars() -> Iterator[Diagnosis]:
-    """The jars in the cache, each hashed; nothing is fetched."""
+    """The cached jars, each hashed; nothing is fetched."""
     for group in ("delta", "kafka"):
         name, locked = f"jars ({group})", read_lock(LOCK, group)
         folder = find_cache_folder(locked)
@@ -56,7 +56,7 @@ def check_jars() -> Iterator[Diagnosis]:
 
 
 def check_ports() -> Iterator[Diagnosis]:
-    """Whether a server could listen; one that does may be the very one that is meant."""
+    """Whether a server could listen; a port in use may already be served by the intended program."""
     for port, purpose in PORTS.items():
         with socket.socket() as probe:
             probe.settimeout(1)
@@ -79,7 +79,7 @@ OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.s3fs", "fuse.sshfs")
 
 
 def check_table_root(root: Path) -> Iterator[Diagnosis]:
-    """The table root: everything that must last lies there."""
+    """The table root, which holds all durable files."""
     name = "table root"
     folder = _nearest(root)
     if (problem := _unwritable(name, root, folder)) is not None:
@@ -95,7 +95,7 @@ def check_table_root(root: Path) -> Iterator[Diagnosis]:
 
 
 def check_local_root(root: Path) -> Iterator[Diagnosis]:
-    """The folder of hot copies: lost at any time without harm, but lmdb must work in it."""
+    """The folder of local stores: its loss does no harm, but lmdb must work in it."""
     name, folder = "local root", _nearest(root)
     if (problem := _unwritable(name, root, folder)) is not None:
         yield problem
@@ -107,7 +107,7 @@ def check_local_root(root: Path) -> Iterator[Diagnosis]:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest path above it that is there: what is missing is made at the first start."""
+    """The folder, or its nearest existing parent: the first start creates missing folders."""
     return folder if folder.exists() or folder == folder.parent else _nearest(folder.parent)
 
 
@@ -122,7 +122,7 @@ def _unwritable(name: str, root: Path, folder: Path) -> Diagnosis | None:
 
 
 def _exclusive(draft: Path) -> Diagnosis:
-    """Whether the second of two creators is refused; commits are decided by it."""
+    """Whether the second of two exclusive creations fails; commits depend on it."""
     name, path = "exclusive creation", draft / "once"
     path.open("xb").close()
     try:
@@ -150,7 +150,7 @@ def _syncs(draft: Path) -> Diagnosis:
 
 
 def _clock(draft: Path) -> Diagnosis:
-    """A commit refuses files that look old, so the store's clock and ours must agree."""
+    """A commit refuses files that look old, so the store's clock and this machine's must agree."""
     name, path = "table root: clock", draft / "now"
     path.touch()
     apart = abs(path.stat().st_mtime - time.time())
@@ -183,7 +183,7 @@ def _kind(name: str, folder: Path, *, must_last: bool) -> Diagnosis:
 
 
 def find_file_system(folder: Path, mounts: str) -> str:
-    """The kind of file system that holds a folder, from the text of /proc/mounts. Pure."""
+    """The type of file system that holds a folder, from the text of /proc/mounts. Pure."""
     fields = [line.split() for line in mounts.splitlines()]
     holding = [(len(parts[1]), parts[2]) for parts in fields if folder.is_relative_to(_unescaped(parts[1]))]
     return max(holding, default=(0, "unknown"))[1]

@@ -1,4 +1,4 @@
-"""Reads one message as it came, from Kafka or, where Kafka has it no longer, from the quarantine."""
+"""Reads one unchanged message from Kafka or, where Kafka has deleted it, from the quarantine."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. A file of these, one a line, is what `lockstep.testing.read_messages` reads.
+    """One message. `lockstep.testing.read_messages` reads a file of these, one a line.
 
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
         offset: Offset.
         found_in: "Kafka" or "quarantine".
-        timestamp: Kafka's timestamp (UTC); None where there is none, or no calendar has it.
+        timestamp: Kafka's timestamp (UTC); None without one, or outside of the calendar.
         key: The key, as bytes.
         value: The value, as bytes; in quarantine cut at a megabyte.
         value_bytes: Size of the whole value.
         headers: The headers.
-        finding: Why it halted the stream; None where it did not.
+        finding: The finding by which it halted the stream; None otherwise.
     """
 
     topic: str
@@ -52,11 +52,11 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoMessage(LockstepError):
-    """There is no message at that place; or none was named, and none halts the stream.
+    """No message at that offset; or none was named, and no message halts the stream.
 
     Attributes:
         stream: The stream.
-        place: The place; None where none was named.
+        place: Topic, partition and offset; None where none was named.
     """
 
     def __init__(self, stream: str, place: Place | None) -> None:
@@ -71,11 +71,11 @@ class NoMessage(LockstepError):
 
 
 def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:
-    """The message of a place, or the first one that halts the stream.
+    """The message at an offset, or the first one that halts the stream.
 
     Raises:
         NoTable: The stream has never run.
-        NoMessage: There is none at that place; or no place is given, and no message halts the stream.
+        NoMessage: There is none at that offset; or none is given, and no message halts the stream.
         KafkaError: Kafka does not answer.
     """
     findings = open_table(folders).base().head.findings
@@ -91,10 +91,10 @@ def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | No
 
 
 def export_message(found: StoredMessage, file: Path) -> None:
-    """Append nothing, overwrite nothing: a new file with one line of JSON, bytes as base64.
+    """Write a new file, never overwrite one: one line of JSON, bytes as base64.
 
     Raises:
-        ExportRefused: The file is there, or cannot be written.
+        ExportRefused: The file exists, or cannot be written.
     """
     try:
         with file.open("xb") as out:

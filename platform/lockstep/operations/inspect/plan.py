@@ -1,4 +1,4 @@
-"""What the next batch of a stream would read, and what a restart would change. Reads only."""
+"""Plans the next batch and the effect of a restart. Reads only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lockstep.table.schema_evolution import Growth, find_defaulted_columns, find
 
 LOCAL_MASTER = re.compile(r"local\[(\d+)")
 CORES_ELSEWHERE = 2
-"""Bins at most where the cores of a master are not said by its address."""
+"""Maximum number of bins where the master's address does not give its cores."""
 
 
 class PlannedRead(msgspec.Struct, frozen=True):
@@ -49,14 +49,14 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Name of the stream.
         batch: Its number.
-        commit_hour: Hour (UTC) that its rows would stand under.
+        commit_hour: Commit hour (UTC) of its rows.
         messages: Offsets in all ranges; at least as many as messages.
-        backlog: Messages that are there and would wait for a later batch.
-        ranges: What would be read, by bin.
+        backlog: Available messages that would wait for a later batch.
+        ranges: Ranges, by bin.
         unavailable: "topic/partition" of those without a leader.
-        findings: What an audit finds; a class with a promise would halt.
-        refused: Why a run would not start: the stream is halted, or the declared types are not those of the table and
-            the state.
+        findings: Findings of an audit; a class that promises completeness would halt.
+        refused: Why a run would not start: the stream is halted, or the declared types do not match those of table and
+            state.
         next_step: The command that ends the halt; empty unless halted.
     """
 
@@ -73,13 +73,13 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartedPartition(msgspec.Struct, frozen=True):
-    """What a new run would do with one partition.
+    """Effect of a new run on one partition.
 
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
         action: "add", "go on", "wait", "keep aside" or "audit".
-        start: Offset that is read first, or kept.
+        start: First offset to be read, or to be kept.
         why: The reason.
     """
 
@@ -91,17 +91,17 @@ class RestartedPartition(msgspec.Struct, frozen=True):
 
 
 class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new run would change.
+    """Effect of a new run.
 
     Attributes:
         stream: Name of the stream.
-        takes_over: How it would find the writer before it.
+        takes_over: How it would find the previous writer.
         refused: Why it would not start at all; empty when it would.
         added: Topics that are read for the first time.
         kept_aside: Topics of the ledger that would not be read; their positions stay in it.
         partitions: Every partition, by topic and number.
-        findings: What the first audit would find; a class with a promise would halt.
-        changes: What it would change because declared types have: columns added, state migrated when touched.
+        findings: Findings of the first audit; a class that promises completeness would halt.
+        changes: Changes by declared types: columns added, state migrated when touched.
         next_step: The command that ends the halt; empty unless halted.
     """
 
@@ -126,13 +126,13 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
-    """Plan the next batch by the planner itself, as the first one of a new run: without what a living run has learned.
+    """Plan the next batch with the run's own planner, as the first one of a new run: without a live run's measurements.
 
-    Works before the first run too. A run that waits for files to fill plans when they do.
+    Works before the first run too. A run with the file-size trigger plans when its files fill.
 
     Raises:
         KafkaError: Kafka does not answer.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
     partitions = Subscription(seen.known, seen.view, seen.selected)
@@ -155,11 +155,11 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
 
 
 def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
-    """Say what a new run would read from where, and why.
+    """The offsets from which a new run would read each partition, with reasons.
 
     Raises:
         KafkaError: Kafka does not answer.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
     partitions = Subscription(seen.known, seen.view, seen.selected)
@@ -202,7 +202,7 @@ def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
 
 
 def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], str]:
-    """What the declared types would change of the table and the state, and why they would be refused."""
+    """Changes of table and state by the declared types, and the reason for a refusal."""
     folders = StreamFolders(stream.name, settings.table_root)
     if seen.head.epoch == 0:
         return (), ""
@@ -278,7 +278,7 @@ def _waiting(topic: str, seen: _Seen) -> RestartedPartition:
 
 def _takes_over(folders: StreamFolders, head: Head) -> str:
     if head.epoch == 0:
-        return "nobody: it would be the first run"
+        return "no writer: it would be the first run"
     writer = find_writer(folders, head.epoch)
     if writer in {"writing", "draining"}:
         return f"epoch {head.epoch}, which is {writer} and would hand over at its batch boundary"

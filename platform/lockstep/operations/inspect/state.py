@@ -1,4 +1,4 @@
-"""The state of sessions as of a committed batch, from durable files only: no hot copy, no Spark, no Kafka."""
+"""State of sessions as of a committed batch, from durable files only: no local store, no Spark, no Kafka."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         session: Key of the session.
         position: The state is the fold of all offsets before this one.
         stored_bytes: Size of the stored state.
-        gate: What the integrity gate keeps of the session; None in a list of sessions.
-        state: The user's state, with struct fields by name; None in a list of sessions. A table whose keys are no
-            text is a list of {"key", "value"}.
+        gate: Gate state of the session; None in a list of sessions.
+        state: The user's state, with struct fields by name; None in a list of sessions. A map whose keys are not text
+            is a list of {"key", "value"}.
     """
 
     topic: str
@@ -51,8 +51,8 @@ class SessionStates(msgspec.Struct, frozen=True):
 
     Attributes:
         stream: Name of the stream.
-        generation: The lineage of batches.
-        batch: Number of the batch as of which they are.
+        generation: Generation of the lineage.
+        batch: Batch of this state.
         sessions: By topic, partition and session.
     """
 
@@ -63,12 +63,12 @@ class SessionStates(msgspec.Struct, frozen=True):
 
 
 class StateFilter(msgspec.Struct, frozen=True):
-    """Which sessions; None for all.
+    """Selection of sessions; None for all.
 
     Attributes:
         topic: Only of this topic.
         partition: Only of this partition.
-        session: Only this one; its state is decoded then.
+        session: Only this one; its state is then decoded.
     """
 
     topic: str | None = None
@@ -77,12 +77,12 @@ class StateFilter(msgspec.Struct, frozen=True):
 
 
 class NoSuchSession(LockstepError):
-    """No session of that key has a state.
+    """No session with that key has a state.
 
     Attributes:
-        topic: The topic that was wanted; None for any.
-        partition: The partition that was wanted; None for any.
-        session: The session that was wanted; None for any.
+        topic: Requested topic; None for any.
+        partition: Requested partition; None for any.
+        session: Requested session; None for any.
     """
 
     def __init__(self, stream: str, wanted: StateFilter, places: str) -> None:
@@ -94,7 +94,7 @@ class NoSuchSession(LockstepError):
 
 
 class NotRetained(LockstepError):
-    """The state as of a batch is not kept any more, or there is no such batch yet.
+    """The state as of a batch is no longer kept, or there is no such batch yet.
 
     Attributes:
         batch: The batch.
@@ -111,20 +111,20 @@ class NotRetained(LockstepError):
 
 
 def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | None = None) -> SessionStates:
-    """Read the sessions that are wanted; decoded when one is named.
+    """Read the selected sessions; decoded when one is named.
 
     Args:
         stream: The declaration.
         root: The table root.
-        wanted: Which sessions.
-        at: As of this batch; the last one when left out.
+        wanted: Selection of sessions.
+        at: As of this batch; by default the last one.
 
     Raises:
         NoTable: The stream has never run.
-        NotRetained: There is no such batch, or its state was cleaned up.
+        NotRetained: There is no such batch, or its state was deleted.
         NoSuchSession: None of that key, topic or partition has a state.
-        StateDamaged: A durable file is missing or any byte of it wrong.
-        StateTypeChanged: It was stored by a type that this one cannot read.
+        StateDamaged: A durable file is missing or damaged.
+        StateTypeChanged: The declared type cannot read the stored state.
     """
     folders = StreamFolders(stream.name, root)
     head = open_table(folders).base().head
@@ -139,16 +139,16 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
 
 
 def find_state_version(row: LedgerRow) -> StateVersion:
-    """The state that a ledger row leaves."""
+    """The state that a ledger row refers to."""
     position = read_position(row)
     return StateVersion(row.generation, row.topic_id, row.partition, row.until, position.state)
 
 
 def read_segments(address: StateVersion, durable: Path) -> Iterator[Segment]:
-    """The sections of a state, from its base on; each read whole and checked.
+    """The sections of a state, from its base on; each read whole and verified.
 
     Raises:
-        StateDamaged: One is missing or any byte of it wrong.
+        StateDamaged: One is missing or damaged.
     """
     if address.section is None:
         return
@@ -159,7 +159,7 @@ def read_segments(address: StateVersion, durable: Path) -> Iterator[Segment]:
 
 
 def to_plain(value: object) -> object:
-    """A state as JSON can carry it, with struct fields by name whatever the stored layout."""
+    """A state for JSON, with struct fields by name whatever the stored layout."""
     if isinstance(value, msgspec.Struct):
         return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, (dict, MapState)):
@@ -208,7 +208,7 @@ class _LoadedState:
         return self._stored.get(key)
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """All entries whose keys begin so."""
+        """All entries whose keys have this prefix."""
         return [(key, value) for key, value in self._stored.items() if key.startswith(prefix)]
 
     def decoded(self, key: bytes, value: bytes) -> tuple[object, object]:
@@ -224,7 +224,7 @@ class _LoadedState:
 
 
 def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SegmentHeader | None, dict[bytes, bytes]]:
-    """The newest header of a partition's state, and the entries of each session that is wanted."""
+    """The newest header of a partition's state, and the entries of each selected session."""
     stored: dict[bytes, bytes] = {}
     header: SegmentHeader | None = None
     for section in read_segments(find_state_version(row), durable):

@@ -1,4 +1,4 @@
-"""Where a stream stands: what is wanted of it, who writes, positions, lag, freshness, headroom, its last halt."""
+"""Status of a stream: desired state, writer, positions, lag, freshness, headroom, last halt."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_clock, read_positions
 
 STREAMS_AT_ONCE = 16
-"""A look mostly waits: for a counter to move, and for Kafka."""
+"""Threads for streams: a status mostly waits for a heartbeat and for Kafka."""
 OLDEST_SECONDS_MAX = 5.0
-"""How long a look waits for the first unread message of each partition."""
+"""Timeout for the first unread message of each partition."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -36,8 +36,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
         partition: Partition number.
         position: Next offset to read.
         lag_messages: Offsets behind the high watermark; None while Kafka does not answer.
-        headroom_seconds: Until retention by time removes the first unread message; None when there is none, when
-            nothing is ever removed by time, or while Kafka does not answer.
+        headroom_seconds: Time until retention deletes the first unread message; None without one, without retention by
+            time, or while Kafka does not answer.
     """
 
     topic: str
@@ -53,22 +53,22 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Its name.
         desired: "running", "bounded", "stopped", "held" or "halted".
-        reason: Why.
+        reason: Reason of the desired state.
         findings: The evidence, while halted.
-        writer: "writing" or "draining" for a writer whose counter moves, "gone" for one that stopped counting
-            without a word, "ended", or "none" before the first run.
-        generation: The lineage of batches.
+        writer: "writing" or "draining" for a live writer, "gone" for one that stopped counting without recording its
+            end, "ended", or "none" before the first run.
+        generation: Generation of the lineage.
         epoch: Epoch of the writer that may commit.
         batch: Number of the last committed batch.
         hour: Its commit hour (UTC); empty before the first.
-        closed_hour: Newest hour into which nothing can be committed any more.
+        closed_hour: Newest closed hour.
         lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
-        freshness_seconds: Age of the newest committed message; None when none was read lately.
+        freshness_seconds: Age of the newest committed message; None without a recent one.
         headroom_seconds: The smallest of the partitions.
-        last_resume: The last time that an operator resumed the stream, as the ledger has it; None if never.
+        last_resume: The last resume by an operator, from the ledger; None if never.
         partitions: Its partitions, by topic and number.
-        kafka: Why Kafka could not be asked; empty when it was.
-        halted_at: When the halt was committed (UTC); None unless halted, or when the log does not hold that entry now.
+        kafka: Reason why Kafka did not answer; empty when it did.
+        halted_at: Time of the halt's commit (UTC); None unless halted, or when the log no longer holds that entry.
         next_step: The command that ends the halt; empty unless halted.
     """
 
@@ -93,18 +93,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream among all of them, in one line.
+    """Status of one stream in a list of all.
 
     Attributes:
         stream: Its name.
         desired: As in `Status`; "no table yet" before the first run, "unreadable" for a table that cannot be read.
         writer: As in `Status`.
         lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
-        freshness_seconds: Age of the newest committed message; None when none was read lately.
-        headroom_seconds: Until retention removes an unread message; None when nothing unread expires, or is known.
+        freshness_seconds: Age of the newest committed message; None without a recent one.
+        headroom_seconds: Time until retention deletes an unread message; None when none expires, or unknown.
         reason: Why it is halted, stopped or unreadable.
         next_step: The command that ends that.
-        kafka: Why Kafka could not be asked; empty when it was.
+        kafka: Reason why Kafka did not answer; empty when it did.
     """
 
     stream: str
@@ -127,12 +127,12 @@ UNREADABLE = "unreadable"
 
 
 class KafkaLook(msgspec.Struct, frozen=True):
-    """What Kafka says of the topics of a ledger.
+    """Kafka's metadata of the topics of a ledger.
 
     Attributes:
         view: Ids and offsets; None while Kafka does not answer.
         expires_at: When retention removes the first unread message, in seconds since 1970, by (topic, partition).
-        problem: Why it could not be asked; empty when it was.
+        problem: Reason why Kafka did not answer; empty when it did.
     """
 
     view: ClusterView | None
@@ -141,7 +141,7 @@ class KafkaLook(msgspec.Struct, frozen=True):
 
 
 def read_overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview, ...]:
-    """Where all these streams stand, by name; looked at side by side."""
+    """Status of all these streams, by name; read in parallel."""
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
         return tuple(pool.map(lambda name: _overview(name, settings), sorted(streams)))
 
@@ -167,11 +167,11 @@ def _overview(stream: str, settings: Settings) -> StreamOverview:
 
 
 def read_status(stream: str, settings: Settings) -> Status:
-    """Read the status of a stream. Takes a second or three: a writer lives when its counter moves.
+    """Read the status of a stream. Takes one to three seconds, to see whether the writer's counter moves.
 
     Raises:
         NoTable: The stream has never run.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     folders = StreamFolders(stream, settings.table_root)
     head = open_table(folders).base().head
@@ -204,13 +204,13 @@ def read_status(stream: str, settings: Settings) -> Status:
 
 
 def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
-    """The halt is the last batch: nothing but a resumption is committed as a batch after it."""
+    """Time of the halt. The halt is the last batch: only a resume is committed as a batch after it."""
     entry = delta_log.read_entry(folders.table, head.batch_version) if head.desired is Desired.HALTED else None
     return None if entry is None else entry.written_at
 
 
 def find_writer(folders: StreamFolders, epoch: int) -> str:
-    """What is known of the writer of an epoch, after looking whether it counts."""
+    """State of an epoch's writer, after observing its counter."""
     last = read_heartbeat(folders.control, epoch)
     if last is None:
         return "none"
@@ -223,7 +223,7 @@ def find_writer(folders: StreamFolders, epoch: int) -> str:
 
 
 def _look(kafka: KafkaSettings, rows: Iterable[LedgerRow]) -> KafkaLook:
-    """Ask for offsets; then, of partitions that lag, how old their first unread message is and how long it stays."""
+    """Read offsets; then, for partitions with lag, age and expiry of their first unread message."""
     rows = list(rows)
     admin = make_admin_client(kafka)
     try:

@@ -21,15 +21,15 @@ class DeclaredStream(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         topics: The pattern of its topics.
-        exclude: The pattern of topics that are left out; None without one.
+        exclude: The pattern of excluded topics; None without one.
         integrity: Its class with its evidence, as declared.
         promise: The promise of the class, in a sentence.
-        trigger: When a batch begins, as declared.
+        trigger: Trigger of batches, as declared.
         table: Folder of its table.
         desired: "running", "bounded", "stopped", "held" or "halted"; "no table yet" before the first run.
-        reason: Why.
+        reason: Reason of the desired state.
         batch: Number of the last committed batch; 0 before the first.
-        description: The sentence of the declaration.
+        description: Description from the declaration.
     """
 
     name: str
@@ -49,7 +49,7 @@ class UnknownStream(LockstepError):
     """No such stream is declared.
 
     Attributes:
-        name: The name that was given.
+        name: The unknown name.
     """
 
     def __init__(self, name: str, known: Mapping[str, AnyStream]) -> None:
@@ -59,10 +59,10 @@ class UnknownStream(LockstepError):
 
 
 def find_stream(name: str, known: Mapping[str, AnyStream]) -> AnyStream:
-    """The stream of a name.
+    """The stream with a name.
 
     Raises:
-        UnknownStream: Lists those that there are.
+        UnknownStream: Lists the declared streams.
     """
     if name not in known:
         raise UnknownStream(name, known)
@@ -70,7 +70,7 @@ def find_stream(name: str, known: Mapping[str, AnyStream]) -> AnyStream:
 
 
 def list_declared_streams(known: Mapping[str, AnyStream], root: Path) -> tuple[DeclaredStream, ...]:
-    """All streams by name; a table that cannot be read is said in its stream's reason."""
+    """All streams by name; the reason of a stream reports a table that cannot be read."""
     return tuple(_declared(known[name], StreamFolders(name, root)) for name in sorted(known))
 
 
@@ -102,7 +102,7 @@ def _standing(folders: StreamFolders) -> tuple[str, str, int]:
 
 
 class PartitionPosition(msgspec.Struct, frozen=True, order=True):
-    """Where one partition stands: the next offset to read."""
+    """Position of one partition: the next offset to read."""
 
     topic: str
     topic_id: str
@@ -129,7 +129,7 @@ def read_positions(folders: StreamFolders) -> Positions:
 
     Raises:
         NoTable: The stream has never run.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     head = open_table(folders).base().head
     rows = ledger.read_positions(folders, head).values()
@@ -138,7 +138,7 @@ def read_positions(folders: StreamFolders) -> Positions:
 
 
 def format_spark_offsets(found: Positions) -> str:
-    """The option `startingOffsets` of Spark's Kafka source: it goes on where the stream stands."""
+    """The option `startingOffsets` of Spark's Kafka source: it continues at the stream's positions."""
     offsets: dict[str, dict[str, int]] = {}
     for item in found.partitions:
         offsets.setdefault(item.topic, {})[str(item.partition)] = item.next_offset

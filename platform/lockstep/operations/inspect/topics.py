@@ -1,4 +1,4 @@
-"""The topics of a stream: what is wanted, what is subscribed, and where each is in its life. Reads only."""
+"""Topics of a stream: selected, subscribed, and their lifecycle states. Reads only."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 
 IDLE_AFTER = timedelta(minutes=10)
-"""A topic that is read to its end and had no message for so long is idle; shorter, it is between two messages."""
+"""A topic without lag and without a message for this long is idle; for less, it is between two messages."""
 
 
 class TopicLifecycle(Enum):
-    """Where a topic is in its life, as the stream sees it; the same on the command line and in Dagster."""
+    """Lifecycle state of a topic in a stream; the same on the command line and in Dagster."""
 
     NEW = "new"
-    """Wanted, and not in the ledger yet: the next run reads it from its first offset."""
+    """Selected, and not in the ledger yet: the next run reads it from its first offset."""
     ACTIVE = "active"
-    """Behind, or with a message within the last ten minutes."""
+    """With lag, or with a message within the last ten minutes."""
     IDLE = "idle"
-    """Read to its end, and without a message for longer, or from the beginning."""
+    """Without lag, and without a message for longer, or without any message."""
     DRAINED = "drained"
-    """Read to its end, and without a message for `Topics(inactive_after=...)`."""
+    """Without lag, and without a message for `Topics(inactive_after=...)`."""
     UNWANTED = "unwanted"
-    """In the ledger, and not selected by the pattern any more; its position is kept."""
+    """In the ledger, and no longer selected by the pattern; its position is kept."""
     DELETED = "deleted"
     """In the ledger, and not in Kafka."""
     RECREATED = "re-created"
@@ -55,17 +55,17 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         topic: Its name.
-        state: Where it is in its life: see `TopicLifecycle`.
+        state: Its lifecycle state: see `TopicLifecycle`.
         partitions: Number of partitions in Kafka; in the ledger when it is not in Kafka.
-        position: Messages and holes read, summed over its partitions' next offsets.
+        position: Offsets read, summed over its partitions.
         messages: Offsets that Kafka holds; None when the topic is not in Kafka.
-        lag_messages: Behind the high watermarks; None when it is not in Kafka.
-        retention_seconds: How long messages stay; None for ever, or when it is not in Kafka.
-        headroom_seconds: Until retention by time removes a message that is not committed, on the safe side; None
-            where nothing limits it, or the age of what is unread is not known.
+        lag_messages: Messages behind the high watermarks; None when it is not in Kafka.
+        retention_seconds: Retention of messages; None if unlimited, or when it is not in Kafka.
+        headroom_seconds: Lower bound of the time until retention deletes a message that is not committed; None without
+            a limit, or when the age of unread messages is unknown.
         first_message: Time of the oldest message that Kafka holds (UTC); None without one.
         last_message: Time of the newest message (UTC); None without one.
-        topic_id: Kafka's id of the life that is read, or would be.
+        topic_id: Kafka's id of the topic that is read, or would be.
     """
 
     topic: str
@@ -86,7 +86,7 @@ class TopicsOfStream(msgspec.Struct, frozen=True):
 
     Attributes:
         stream: Name of the stream.
-        pattern: What a topic's name must match.
+        pattern: Pattern of topic names.
         wanted: Number of topics in Kafka that the pattern selects.
         subscribed: Number of topics in the ledger.
         topics: By name.
@@ -100,7 +100,7 @@ class TopicsOfStream(msgspec.Struct, frozen=True):
 
 
 class _Cluster(msgspec.Struct, frozen=True):
-    """What Kafka says: ids and offsets, oldest and newest message by topic."""
+    """Kafka's metadata: ids and offsets, oldest and newest message by topic."""
 
     view: ClusterView
     oldest: Mapping[str, datetime]
@@ -112,19 +112,19 @@ def read_topics(stream: AnyStream, settings: Settings, *, timeout_seconds: float
 
     Args:
         stream: The stream.
-        settings: Where Kafka and the tables are.
-        timeout_seconds: How long one question to Kafka may take, where that is less than the settings say.
+        settings: Addresses of Kafka and the tables.
+        timeout_seconds: Timeout of one request to Kafka, where that is less than the setting.
 
     Raises:
         KafkaError: Kafka does not answer; that is never "no topics".
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
     """
     folders = StreamFolders(stream.name, settings.table_root)
     head = try_read_head(folders)
     known = ledger.read_positions(folders, head) if head is not None else {}
     held: dict[str, list[LedgerRow]] = {}
     for row in known.values():
-        if not row.retired:  # an operator accepted that this life of the topic is over
+        if not row.retired:  # an operator accepted that this topic id is gone
             held.setdefault(row.topic, []).append(row)
     timeout = min(settings.kafka.timeout_seconds, timeout_seconds or math.inf)
     admin = make_admin_client(settings.kafka)
@@ -144,14 +144,14 @@ def read_topics(stream: AnyStream, settings: Settings, *, timeout_seconds: float
 def judge_lifecycle(
     rows: Iterable[LedgerRow], topic: Topic | None, stream: AnyStream, *, lag: int, quiet: timedelta | None
 ) -> TopicLifecycle:
-    """Where a topic is in its life. Pure.
+    """Lifecycle state of a topic. Pure.
 
     Args:
-        rows: Its newest ledger rows; those of an earlier life too.
+        rows: Its newest ledger rows, including those of an earlier topic id.
         topic: The topic in Kafka; None when there is none.
         stream: The stream that reads it.
         lag: Messages behind.
-        quiet: Time since its newest message; None without one, as nobody knows since when.
+        quiet: Time since its newest message; None without one, as the start of the silence is unknown.
     """
     held = {row.topic_id for row in rows}
     if not held:
@@ -166,7 +166,7 @@ def judge_lifecycle(
 
 
 def _activity(lag: int, quiet: timedelta | None, inactive_after: timedelta) -> TopicLifecycle:
-    """What a topic does that is read."""
+    """Lifecycle state of a topic that is read."""
     if lag > 0:
         return TopicLifecycle.ACTIVE
     if quiet is None:
@@ -198,14 +198,14 @@ def _topic(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _Cluste
 
 
 def _ends(topic: Topic | None, view: ClusterView) -> dict[int, PartitionOffsets] | None:
-    """Offsets of each partition of a topic; None when it is not in Kafka."""
+    """Number of offsets of each partition of a topic; None when it is not in Kafka."""
     if topic is None:
         return None
     return {n: view.ends[topic.topic_id, n] for n in range(topic.partitions) if (topic.topic_id, n) in view.ends}
 
 
 def _lag(rows: list[LedgerRow], ends: Mapping[int, PartitionOffsets] | None) -> int | None:
-    """Of a topic that is not read yet: all that it holds."""
+    """Lag of a topic that is not read yet: all its messages."""
     if ends is None:
         return None
     positions = {row.partition: row.until for row in rows}
@@ -228,7 +228,7 @@ def _headroom(rows: Iterable[LedgerRow], topic: Topic | None, view: ClusterView,
 def _by_topic(
     timestamps_ms: Mapping[Place, int], choose: Callable[[datetime, datetime], datetime]
 ) -> dict[str, datetime]:
-    """One time for each topic, of those of its partitions."""
+    """One time per topic, from those of its partitions."""
     found: dict[str, datetime] = {}
     for (topic, _), milliseconds in timestamps_ms.items():
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
