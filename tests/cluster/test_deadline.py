@@ -91,7 +91,7 @@ def test_a_batch_past_its_deadline_is_cancelled_and_worked_again(caught: Callabl
 
 
 def test_a_batch_that_is_late_each_time_ends_the_run_with_its_limit(caught: Callable[[float], Caught]) -> None:
-    with pytest.raises(BatchTimeout, match=r"not worked within 0\.01 s") as late:
+    with pytest.raises(BatchTimeout, match=r"timed out after 0\.01 s") as late:
         caught(0.01).run(AvailableNow())
     assert "Limits(batch_seconds=...)" in late.value.next_step
 

@@ -58,12 +58,12 @@ def desired(wish: Desired) -> Head:
         (look(subscribed="a b"), Cursor(), "2 topics wanted, 2 subscribed, none is new"),
         (look(wanted="", subscribed="a"), Cursor(), "none is new"),
         (look(on_its_way="4711"), Cursor(), "run 4711 is on its way"),
-        (look(pulse=LIVING), Cursor(writer_at=NOW), "seen at the next look"),
+        (look(pulse=LIVING), Cursor(writer_at=NOW), "the next evaluations show"),
         (look(), Cursor(), "no writer counts: the supervisor starts one"),
         (look(), Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS + 1), "the supervisor starts one"),
         (look(pulse=DEAD), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
         (look(pulse=ENDED), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
-        (look(pulse=LIVING), Cursor(pulse="2:50"), "seen at the next look"),
+        (look(pulse=LIVING), Cursor(pulse="2:50"), "the next evaluations show"),
         (look(), Cursor(asked_at=NOW - 1), "not long ago"),
         (look(unfinished="k"), Cursor(run_key="k", awaited="b", asked_at=NOW - 500), "has not subscribed yet"),
     ],
@@ -188,7 +188,7 @@ def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
     counted_on = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=75))
     second = decide_restart(counted_on, first.cursor, NOW + 10)
     assert second.restart is None
-    assert "seen at the next looks" in second.says
+    assert "the next evaluations show" in second.says
 
     still = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=150))
     third = decide_restart(still, second.cursor, NOW + SUBSCRIBE_SECONDS)

@@ -278,7 +278,7 @@ def _restart(found: RestartPreview) -> RenderableType:
         style_text(f"it would be refused: {found.refused}", "red") if found.refused else None,
         *(style_text(change, "yellow") for change in found.changes),
         style_text(f"topics added: {', '.join(found.added) or 'none'}"),
-        style_text(f"topics kept aside: {', '.join(found.kept_aside) or 'none'}"),
+        style_text(f"topics not read, positions kept: {', '.join(found.kept_aside) or 'none'}"),
         make_grid(("topic", "partition", "action", "start", "why"), rows),
         *(style_text(str(finding), "red") for finding in found.findings),
         style_text(f"next: {found.next_step}") if found.next_step else None,

@@ -212,7 +212,9 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     missing = _missing(folders, held, head)
     gone = [str(batch) for batch in range(held + 1, head.batch + 1) if not _is_there(folders, missing.get(batch))]
     if gone:
-        step = f"restore the files of {folders.ledger} from a copy; without them nothing says what these batches read"
+        step = (
+            f"restore the files of {folders.ledger} from a copy; without them the offsets of these batches are unknown"
+        )
         return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {format_some(gone)}", step)
     if not apply:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"

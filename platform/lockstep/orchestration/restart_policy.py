@@ -202,7 +202,7 @@ def _writer_is_new(look: SensorObservation, cursor: Cursor, now: float) -> str:
     since = now - cursor.writer_at
     if look.pulse is None or look.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
         return ""
-    return "whether its last run lives, and what it subscribes, is seen at the next looks"
+    return "the next evaluations show whether its last run lives, and its subscription"
 
 
 def _supervised(look: SensorObservation, before: Cursor, still_seconds: float) -> str:

@@ -234,7 +234,7 @@ def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
     try:
         set_by_claim(output, epoch, Desired.STOPPED, reason)
     except Fenced:
-        LOG.info("another run has taken over meanwhile: the stream goes on")
+        LOG.info("another run has taken over: the stream goes on")
         return False
     return True
 

@@ -250,7 +250,7 @@ def _preview(
 
 def _read(position: Position, seen: _Seen) -> RestartedPartition:
     if position.key in seen.known:
-        why = f"the ledger stands there (batch {seen.known[position.key].batch})"
+        why = f"the position in the ledger (batch {seen.known[position.key].batch})"
         return RestartedPartition(position.topic, position.partition, "go on", position.next_offset, why)
     why = "new: read from its first offset"
     return RestartedPartition(position.topic, position.partition, "add", position.next_offset, why)
@@ -262,7 +262,7 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
         why = "the stream's pattern does not select it any more; its position stays in the ledger"
         return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
     if row.retired:
-        why = "retired: an operator accepted that this life of the topic is over"
+        why = "retired: an operator accepted that this topic id is gone"
         return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
     now = seen.view.topics.get(row.topic)
     what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
