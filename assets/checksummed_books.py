@@ -138,9 +138,9 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         for side, kept in (("ask", state.ask), ("bid", state.bid)):
             rows += [LevelChange(side, price, None, quantity) for _, price, quantity, _ in kept[DEPTH:]]
             del kept[DEPTH:]
-        computed, told = state.checksum(), message.last().c
-        if computed != told:
-            raise Violation(computed, told)
+        computed, sent = state.checksum(), message.last().c
+        if computed != sent:
+            raise Violation(computed, sent)
         return rows
 
 

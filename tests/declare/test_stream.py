@@ -131,7 +131,7 @@ def test_a_transform_that_holds_a_lock_is_refused() -> None:
 WRONG_TYPES: dict[type, str] = {
     wrong.NoTags: (
         r"Stream\.transform = .*UntaggedA \| .*UntaggedB: messages cannot be decoded to this type: .*"
-        r"all Struct types must be tagged.*\n  next: use a msgspec\.Struct, or a union of Structs told apart "
+        r"all Struct types must be tagged.*\n  next: use a msgspec\.Struct, or a union of Structs distinguished "
         r"by tag_field and tag"
     ),
     wrong.UnresolvedMessage: (

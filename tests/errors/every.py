@@ -89,7 +89,7 @@ EVERY: tuple[LockstepError, ...] = (
     ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),
     StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
     StateTypeChanged("state/5.state (bytes 0 to 90)", (Incompatibility("rows{}.price", "float", "str"),)),
-    StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="mend the fold"),
+    StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="fix the fold"),
     MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
     BatchTimeout(300),
     RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),

@@ -91,7 +91,7 @@ def test_updates_wait_for_a_snapshot_within_half_a_round() -> None:
     for number in (6, 7, 0, 1, 2):
         state, verdict = gate.check(state, update(number), RECORD)
         said.append((verdict.judgement.value, verdict.cause))
-    assert said == [("buffer", "held back")] * 4 + [("violation", "no snapshot")]
+    assert said == [("buffer", "buffered")] * 4 + [("violation", "no snapshot")]
 
 
 @pytest.mark.parametrize("wraps_at", [0, 3, -256, True, 2.0])

@@ -49,7 +49,7 @@ def test_what_is_not_remembered_any_longer_goes_back() -> None:
 
 @pytest.mark.parametrize("evidence", [Checksum(), LogOnly()])
 def test_evidence_without_numbers_cannot_drop_repeats(evidence: Evidence) -> None:
-    with pytest.raises(DeclarationError, match="a repeat cannot be told"):
+    with pytest.raises(DeclarationError, match="duplicates cannot be detected"):
         Strict(evidence=evidence, repeats=Repeats.DROP)
 
 

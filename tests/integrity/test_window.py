@@ -13,7 +13,7 @@ from tests.integrity.sent import Sent, Told, anew, judged, snapshot, update
 
 ACCEPTED: Told = ("accept", "", ())
 LATE: Told = ("late", "late", ())
-HELD: Told = ("buffer", "held back", ())
+HELD: Told = ("buffer", "buffered", ())
 BOUND = timedelta(seconds=10)
 
 ANY_ORDER: dict[str, tuple[list[Sent], list[Told]]] = {

@@ -117,7 +117,7 @@ def test_a_client_without_tls_on_a_port_with_it_is_told_so(secured: Secured) -> 
 
 def test_a_client_with_tls_on_a_port_without_it_is_told_so(secured: Secured) -> None:
     error = refusal(changed(secured.mutual(), server=secured.broker.bootstrap_servers))
-    assert "speaks no TLS, and this client was told to" in error.problem
+    assert "speaks no TLS, and this client is configured for it" in error.problem
 
 
 def test_a_client_without_a_certificate_where_one_is_asked_for_is_told_so(secured: Secured) -> None:

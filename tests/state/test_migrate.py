@@ -179,7 +179,7 @@ def test_a_migration_that_fails_names_the_session_and_what_it_was_given(
     with pytest.raises(MigrationFailed, match=said) as raised:
         read(of(home, Release(StateSchema(Panel2, migrate), to_panel2)), address, ["a"])
     assert (raised.value.session, raised.value.old) == ("a", {"value": 1, "text": "is 1"})
-    assert "mend migrate()" in raised.value.next_step
+    assert "fix migrate()" in raised.value.next_step
 
 
 Step = tuple[int, dict[str, int | None], bool]

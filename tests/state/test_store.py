@@ -173,7 +173,7 @@ def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[S
 def test_a_state_that_cannot_be_encoded_names_its_session(home: Home) -> None:
     with home.open(home.start()) as state:
         state.entries["broken"] = SessionEntry(1, Panel(object()))  # type: ignore[arg-type]  # the fault
-        with pytest.raises(StateNotOfItsType, match=r"(?s)session 'broken'.*mend the fold") as raised:
+        with pytest.raises(StateNotOfItsType, match=r"(?s)session 'broken'.*fix the fold") as raised:
             state.changed()
     assert raised.value.session == "broken"
 

@@ -158,7 +158,7 @@ TABLE: Mapping[Fault, Mapping[str, Cell]] = {
         "once": accept(),
         "ordered": accept("gap", gaps=1),
         "window": accept(),
-        "reorder": Cell("buffer", "held back", ALL, gaps=1),
+        "reorder": Cell("buffer", "buffered", ALL, gaps=1),
         **broken("gap"),
     },
     Fault.SESSION_SPLIT: {

@@ -14,19 +14,19 @@ from lockstep.declare.stream import Stream
 from lockstep.errors import DeclarationError, SettingsError
 
 PACKAGE = "assets"
-"""Folder of one file a stream, in the folder of the platform."""
+"""Folder of one file per stream, in the folder of the platform."""
 
 
 def find_streams(root: Path, package: str = PACKAGE) -> dict[str, Stream[object, object, msgspec.Struct]]:
     """The streams of a platform by name.
 
     Args:
-        root: Folder that holds `definitions.py` and the package.
+        root: Folder with `definitions.py` and the package.
         package: The package of streams.
 
     Raises:
-        SettingsError: There is no such package here.
-        DeclarationError: Two streams have one name.
+        SettingsError: The folder has no such package.
+        DeclarationError: Two streams have the same name.
     """
     if not (root / package).is_dir():
         raise SettingsError(

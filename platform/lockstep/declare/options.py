@@ -17,8 +17,8 @@ class Topics:
 
     Attributes:
         pattern: Regular expression that a whole topic name must match: `sensors\..+`.
-        exclude: Topics that also match this one are left out.
-        inactive_after: A topic without messages for so long is shown as drained.
+        exclude: Topics that also match this one are excluded.
+        inactive_after: A topic without messages for this long is shown as drained.
     """
 
     pattern: str
@@ -26,7 +26,7 @@ class Topics:
     inactive_after: timedelta = timedelta(days=7)
 
     def __post_init__(self) -> None:
-        """Check both expressions, that they name some topics and not all."""
+        """Check both expressions, and that they match some topics and not all."""
         _check_expression("Topics.pattern", self.pattern)
         if self.exclude is not None:
             _check_expression("Topics.exclude", self.exclude)
@@ -68,7 +68,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Every(Trigger):
-    """A batch every so many seconds, for ever; at once when the batch before left a backlog.
+    """A batch at a fixed interval, endlessly; immediately when the previous batch left a backlog.
 
     Attributes:
         seconds: Time from the start of a batch to the start of the next; at least 0.05.
@@ -77,7 +77,7 @@ class Every(Trigger):
     seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse a pace that only burns CPU: an empty batch costs some 10 ms of Kafka look-ups."""
+        """Refuse an interval that only burns CPU: an empty batch costs some 10 ms of Kafka look-ups."""
         if not _is_pace(self.seconds):
             raise DeclarationError("Every.seconds", self.seconds, "is not between 0.05 and 3600", "Every(seconds=5)")
 
@@ -88,28 +88,28 @@ def _is_pace(seconds: object) -> bool:
 
 @dataclass(frozen=True)
 class AvailableNow(Trigger):
-    """Read up to the ends seen at the start, in as many batches as that takes, then end."""
+    """Read up to the ends at the start, in as many batches as needed, then end."""
 
 
 @dataclass(frozen=True)
 class FileSize(Trigger):
     """A batch when its rows fill a file, or when a message has waited long enough.
 
-    Until then messages wait in Kafka, which keeps them safer than a file that is half written: a
-    stop has nothing to finish, a kill nothing to repeat. Sizes are learned from the batches
-    before; files of a steady stream lie within a fifth of the target, so they need no compaction.
-    The first batch of a run takes what is there.
+    Until then messages stay in Kafka, which stores them more safely than a half-written file: a stop has
+    nothing to finish, a kill nothing to repeat. Sizes are learned from previous batches; files of a
+    steady stream are within a fifth of the target, so they need no compaction. The first batch of a run
+    takes everything available.
 
     Attributes:
         target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
-        at_most: The longest a message waits before its batch begins.
+        at_most: Maximum wait of a message before its batch begins.
     """
 
     target: str
     at_most: timedelta = timedelta(minutes=60)
 
     def __post_init__(self) -> None:
-        """Refuse a size or a time that cannot be kept."""
+        """Refuse an impossible size or time."""
         if _bytes(self.target) is None:
             problem = "is not a size from 64 kB to 8 GB"
             raise DeclarationError("FileSize.target", self.target, problem, 'a number and a unit: FileSize("128 MB")')
@@ -140,7 +140,7 @@ def _bytes(size: object) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds of a stream; passing one is a named error or an alarm, never a surprise.
+    """Bounds of a stream; exceeding one is a named error or an alarm.
 
     Attributes:
         batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
@@ -148,17 +148,17 @@ class Limits:
             message; more only delays the rows. With `FileSize` the size of files decides instead.
         message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
             so 8 MiB leaves room for raised brokers; a range is read in memory.
-        topics: Most topics of the stream; a pattern that matches more is taken for a mistake.
-        holes: Most holes in one range before it ends early (each one is proven by a second read).
-        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again, the
-            third time in a row the run fails. 300 is what a batch of the default size takes at 1.5 ms
-            a message, a very slow fold; it only ends what hangs. Not with `FileSize`.
+        topics: Most topics of the stream; a pattern that matches more is considered a mistake.
+        holes: Most offset gaps in one range before it ends early (each one is proven by a second read).
+        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the
+            third time in a row the run fails. 300 is the time of a batch of the default size at 1.5 ms
+            a message, a very slow fold; it only ends a batch that hangs. Not with `FileSize`.
         quarantine_share: Largest share of a batch that may be undecodable or refused by the
             transform: more is a bad deploy, not a bad message, and stops the stream.
-        quarantine_burst: Below so many refused messages a batch is never stopped for its share.
+        quarantine_burst: With fewer refused messages a batch is never stopped for its share.
         stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned;
-            below the time after which Dagster gives up on a cancelled run.
-        handover_timeout_seconds: How long a new run waits for a silent writer before it claims.
+            less than Dagster's timeout for a cancelled run.
+        handover_timeout_seconds: How long a new run waits for an unresponsive writer before it claims.
     """
 
     batch_messages: int = 200_000
@@ -172,7 +172,7 @@ class Limits:
     handover_timeout_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse a bound that lets nothing through."""
+        """Refuse an empty bound."""
         for field in fields(self):
             value = getattr(self, field.name)
             whole = isinstance(field.default, int)
@@ -186,16 +186,16 @@ class Limits:
 class EventTime:
     """Event time of a stream.
 
-    Each partition has a watermark: the largest event time it has seen (or what `Transform.watermark` says).
+    Each partition has a watermark: the largest event time it has seen (or the result of `Transform.watermark`).
     Lateness, timers and the end of idle sessions are measured against it, so any split into batches gives the
     same rows.
 
     Attributes:
-        max_skew: Event times further ahead of the moment a batch was planned than this move no watermark:
-            the clock of their producer is wrong. An hour is more than clocks differ that are set at all.
-        session_idle: A session that had no message for so long, by the watermark, ends; None for never.
-        idle_advance: The watermark of a partition without messages for so long goes on by the clock, as much
-            behind it; None to leave it where it is.
+        max_skew: Event times further ahead of the planning time of their batch than this are ignored by the watermark:
+            their producer's clock is wrong. An hour is more than synchronized clocks ever differ.
+        session_idle: A session without messages for this long, by the watermark, ends; None for never.
+        idle_advance: The watermark of a partition without messages for this long is advanced by the clock, the same
+            duration behind it; None to leave it unchanged.
     """
 
     max_skew: timedelta = timedelta(hours=1)
@@ -203,7 +203,7 @@ class EventTime:
     idle_advance: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no duration above zero."""
+        """Refuse durations that are not positive."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is None and field.default is None:

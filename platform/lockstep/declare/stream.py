@@ -1,4 +1,4 @@
-"""Stream: one declaration, validated when made; message/state/row types read from generics."""
+"""Stream: one declaration, validated at import; message, state and row types are read from generics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TransformTypes(msgspec.Struct, frozen=True):
     """The three types of a transform.
 
     Attributes:
-        message: What the decoder must produce.
+        message: The decoder's result.
         state: The state of one session.
         row: The output row, a Struct.
     """
@@ -40,7 +40,7 @@ def read_transform_types(transform: type) -> TransformTypes:
     """The M, S and R of a class such as `class Panel(Transform[Snapshot | Update, State, Row])`.
 
     Raises:
-        DeclarationError: When the class leaves one of them open.
+        DeclarationError: The class leaves one of them open.
     """
     arguments = _arguments(transform, {})
     if arguments is None or any(_is_open(argument) for argument in arguments):
@@ -60,13 +60,13 @@ def read_transform_types(transform: type) -> TransformTypes:
 
 
 def _is_open(argument: object) -> bool:
-    """Whether a type variable is left in it, also inside of it (`dict[K, V]`)."""
+    """Whether an argument contains a type variable, also nested (`dict[K, V]`)."""
     inside: object = () if _class(argument) else getattr(argument, "__parameters__", ())
     return isinstance(argument, TypeVar) or bool(inside)
 
 
 def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | None:
-    """Walk up the bases, replacing type variables by what the subclass gave for them."""
+    """Walk up the bases, replacing type variables by the subclass's arguments."""
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
         given = tuple(_replace(argument, known) for argument in get_args(base))
@@ -94,7 +94,7 @@ def _parameters(cls: type) -> tuple[object, ...]:
 
 
 def _replace(argument: object, known: dict[object, object]) -> object:
-    """Put the known types into one argument, also where it is generic itself (`dict[K, V]`)."""
+    """Substitute the known types in one argument, also where it is generic itself (`dict[K, V]`)."""
     if argument in known:
         return known[argument]
     inner = getattr(argument, "__parameters__", ())
@@ -104,7 +104,7 @@ def _replace(argument: object, known: dict[object, object]) -> object:
 
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-"""A stream's name is a folder, an asset key and a consumer group: one spelling that suits all."""
+"""A stream's name is a folder, an asset key and a consumer group: one spelling that is valid for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,17 +113,17 @@ class Stream(Generic[M, S, R]):
 
     Attributes:
         name: Lower-case name; folder of the table, asset key, name of the consumer group.
-        topics: Which topics are read.
+        topics: The topics that are read.
         transform: The fold.
-        integrity: What is promised, by which evidence, and what happens when it is lost.
-        decoder: How a value becomes a message.
+        integrity: The promise, its evidence, and the reaction to a violation.
+        decoder: Decodes a record's value to a message.
         trigger: When a batch begins.
         limits: Bounds; the defaults suit most streams.
-        event_time: Whose clock is believed, and what silence means.
+        event_time: Watermark, timers and idle timeouts.
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
-        DeclarationError: Names the field, the value and what would be right.
+        DeclarationError: Names the field, the value and a valid alternative.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Stream(Generic[M, S, R]):
     description: str = ""
 
     def __post_init__(self) -> None:
-        """Check all that can be checked without Kafka or the table."""
+        """Check everything that needs neither Kafka nor the table."""
         _check_parts(self)
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
@@ -152,11 +152,11 @@ class Stream(Generic[M, S, R]):
         return read_transform_types(type(self.transform))
 
     def shipped(self) -> bytes:
-        """The declaration as executors get it: classes by name, values by content."""
+        """The declaration as sent to executors: classes by name, values by content."""
         return pickle.dumps(self)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out what was computed from the fields."""
+        """Exclude values computed from the fields."""
         return {name: value for name, value in self.__dict__.items() if name != "types"}
 
 
@@ -204,7 +204,7 @@ def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> N
 
 
 def _check_importable(stream: Stream[M, S, R]) -> None:
-    """Executors import classes and functions by name; what is pickled by value would lose its fields."""
+    """Executors import classes and functions by name; an object pickled by value would lose its fields."""
     for field_name, imported in _imported_by_executors(stream):
         module, name = getattr(imported, "__module__", ""), getattr(imported, "__qualname__", "")
         if module == "__main__" or "<" in name:  # <locals>, <lambda>
@@ -241,7 +241,7 @@ def _check_shippable(stream: Stream[M, S, R]) -> None:
 
 
 def _check_types(types: TransformTypes, decoder: Decoder) -> None:
-    # Imported here: the two packages below declare nothing, they only judge what is declared.
+    # Imported here: the two packages below judge declarations, they declare nothing.
     from lockstep.model.table_schema import make_row_schema
     from lockstep.state.codec import StateSchema
 
@@ -258,7 +258,7 @@ def format_source(value: object, *, with_defaults: bool = False) -> str:
 
     Args:
         value: A part of a declaration: a dataclass, or a plain value.
-        with_defaults: Also show the fields of a dataclass that are as they are by default.
+        with_defaults: Also show the fields of a dataclass that have their default.
     """
     if is_dataclass(value) and not isinstance(value, type):
         shown = [each for each in fields(value) if each.init and (with_defaults or _differs(value, each))]
@@ -288,4 +288,4 @@ def _duration(value: timedelta) -> str:
 
 AnyStream = Stream[Any, Any, Any]
 
-"""A stream whose types do not matter to the engine; they are invariant, so only Any takes all."""
+"""A stream whose types do not matter to the engine; they are invariant, so only Any accepts all."""

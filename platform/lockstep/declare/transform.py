@@ -16,7 +16,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
-    """A new state together with rows to emit, for a snapshot that has rows of its own.
+    """A new state together with rows to emit, for a snapshot with rows of its own.
 
     Attributes:
         state: The session's whole state.
@@ -30,16 +30,16 @@ class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
 class Transform(ABC, Generic[M, S, R]):
     """Folds messages of type M into a state of type S per session and emits rows of type R.
 
-    M is what the decoder makes of a record's value (a Struct, or a union of tagged Structs); S is
-    any type msgspec can encode, saved and recovered by lockstep; R is a Struct of columns.
-    A transform is deterministic: no clock, no random number, no order of a set may reach a row,
+    M is the decoder's result (a Struct, or a union of tagged Structs); S is any type msgspec can
+    encode, saved and recovered by lockstep; R is a Struct of columns.
+    A transform is deterministic: no clock, no random number and no order of a set may reach a row,
     because a batch may run more than once and must give the same rows. An exception in any of
     these methods is a verdict about the message, not a crash: state and rows of that message are
     undone first.
     """
 
     def __eq__(self, other: object) -> bool:
-        # By value, so that a stream which went to an executor and back equals the declared one.
+        # By value, so that a stream that was sent to an executor and back equals the declared one.
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
@@ -47,26 +47,26 @@ class Transform(ABC, Generic[M, S, R]):
 
     @abstractmethod
     def envelope(self, message: M, record: Record) -> Envelope:
-        """Say where the message belongs. Called first, once a message; must not change anything."""
+        """Extract the envelope of a message. Called first, once per message; must not change anything."""
 
     @abstractmethod
     def on_snapshot(self, message: M, record: Record) -> S | InitialState[S, R]:
         """Make the session's whole state from a snapshot.
 
         Where a session may begin at its first message (`NoIntegrity`, `Once`, any class with
-        `session_start=SessionStart.FIRST_MESSAGE`), the first update of a session comes here too.
+        `session_start=SessionStart.FIRST_MESSAGE`), the first update of a session is passed here too.
         """
 
     @abstractmethod
     def on_update(self, state: S, message: M, record: Record) -> Iterable[R]:
-        """Change `state` in place and give the rows to emit, in order.
+        """Change `state` in place and return the rows to emit, in order.
 
         Raises:
-            Violation: When something the message states of the result (a checksum) does not hold.
+            Violation: A result differs from what the message states (a checksum).
         """
 
     def watermark(self, message: M, record: Record) -> int | None:
-        """Event time in microseconds up to which the partition is complete; None to leave it where it is.
+        """Event time in microseconds up to which the partition is complete; None to leave the watermark unchanged.
 
         By default the largest event time that the partition has seen (`Envelope.event_time_us`, else Kafka's
         timestamp).
@@ -74,36 +74,36 @@ class Transform(ABC, Generic[M, S, R]):
         raise _not_overridden("watermark")
 
     def deadline(self, state: S) -> int | None:
-        """When the session's timer is due, in event time (microseconds since 1970 UTC); None without a timer.
+        """The session's timer, in event time (microseconds since 1970 UTC); None without a timer.
 
-        Asked after every message of the session, and after `on_timer`, which must move it on: the state says
-        when it is due, so a timer is saved, recovered and undone with it.
+        Called after every message of the session, and after `on_timer`, which must move it on. The timer is a function
+        of the state, so it is saved, recovered and undone with it.
         """
         raise _not_overridden("deadline")
 
     def on_timer(self, state: S, deadline_us: int) -> Iterable[R]:
-        """Change `state` and give rows: the partition's watermark has passed the session's timer.
+        """Change `state` and return rows: the partition's watermark has passed the session's timer.
 
-        Runs before the message that moved the watermark, in the order of (deadline, session). An error stops
-        the stream under every class: there is no message that could be put aside.
+        Runs before the message that advanced the watermark, in the order of (deadline, session). An error stops
+        the stream under every class: there is no message to quarantine.
         """
         raise _not_overridden("on_timer")
 
     def on_late(self, state: S, message: M, record: Record) -> Iterable[R]:
-        """Rows for a message beyond the bound of lateness, beside its place in the late table."""
+        """Rows for a late message, in addition to its row in the late table."""
         raise _not_overridden("on_late")
 
     def on_end(self, state: S) -> Iterable[R]:
-        """Rows when a session ends: by a message of kind END, or because it fell silent."""
+        """Rows when a session ends: by a message of kind END, or by its idle timeout."""
         raise _not_overridden("on_end")
 
     def migrate(self, old: Mapping[str, object]) -> S:
-        """Make today's state of one that an older release of the stream wrote.
+        """Convert a state written by an older release of the stream to the current type.
 
-        Override it when the state type has changed in a way that stored state does not survive by
-        itself (a field renamed, retyped or without a default). It is called when such a session is
-        touched, at any later time, so it stays as long as any session of the old type may be left; a
-        start without it says so. It is pure: the same state may be migrated more than once.
+        Override it when the state type has changed incompatibly (a field renamed, retyped or without a
+        default). It is called when such a session is touched, at any later time, so keep it as long as any
+        session of the old type may be left; a start without it fails with an error. It is pure: the same state
+        may be migrated more than once.
 
         Args:
             old: The stored state without its type: structs and tables as dicts (structs by field name),
@@ -111,13 +111,13 @@ class Transform(ABC, Generic[M, S, R]):
                 missing. A state that was neither struct nor table is under "state".
 
         Raises:
-            Exception: Whatever it raises ends the run with `MigrationFailed`; no message is judged.
+            Exception: Any error ends the run with `MigrationFailed`; no message is judged.
         """
         raise _not_overridden("migrate")
 
 
 def is_overridden(transform: type, hook: str) -> bool:
-    """Whether a class of transform has a hook of its own."""
+    """Whether a transform class overrides a hook."""
     return getattr(transform, hook) is not getattr(Transform, hook)
 
 

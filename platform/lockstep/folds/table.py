@@ -16,10 +16,9 @@ V = TypeVar("V")
 class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
 
-    A user says where a message belongs (`envelope`), which rows it carries (`changes`) and what an
-    output row looks like (`emit`). Updates that carry only some columns of a row also say how to
-    `merge` them. A row that an update leaves as it was emits nothing; neither does a snapshot,
-    which sets the table.
+    A user defines the envelope (`envelope`), the rows of a message (`changes`) and the output row
+    (`emit`). For updates that carry only some columns of a row, also define `merge`. An update that
+    leaves a row unchanged emits nothing for it; neither does a snapshot, which sets the table.
     """
 
     @abstractmethod
@@ -31,10 +30,10 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         """The output row of one changed row; `previous` is None when it is new, `new` when removed."""
 
     def merge(self, previous: V | None, change: V) -> V:
-        """The new row from the previous one and what the update says of it; by default all of it.
+        """The new row from the previous one and the update; by default the update.
 
-        Gives a new row (or `previous` itself, when nothing changes) and never changes `previous`:
-        what was changed in place would look unchanged and emit nothing.
+        Returns a new row (or `previous` itself, when nothing changes) and never changes `previous`:
+        a row changed in place would look unchanged and emit nothing.
         """
         del previous
         return change
@@ -45,7 +44,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         return {key: self.merge(None, row) for key, row in self.changes(message) if row is not None}
 
     def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
-        """Change the table and emit what changed."""
+        """Change the table and emit the changed rows."""
         del record
         emitted: list[R] = []
         for key, change in self.changes(message):

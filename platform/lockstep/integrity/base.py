@@ -19,15 +19,15 @@ from lockstep.model.record import Envelope, Record
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 BEGINNING: Final = -(2**63)
-"""The watermark of a partition that has seen no time."""
+"""The watermark of a partition without any event time yet."""
 
 
 class PartitionTime:
     """The watermark of one partition while a range is folded.
 
     Attributes:
-        watermark_us: Event time up to which the partition has come, in microseconds since 1970 (UTC).
-        latest_us: Event times beyond it are absurd: when the batch was planned, and the allowed skew.
+        watermark_us: Event time up to which the partition is complete, in microseconds since 1970 (UTC).
+        latest_us: Later event times are absurd: planning time of the batch plus the allowed skew.
     """
 
     __slots__ = ("latest_us", "watermark_us")
@@ -38,7 +38,7 @@ class PartitionTime:
 
     @property
     def known(self) -> int | None:
-        """The watermark; None as long as no time was seen."""
+        """The watermark; None before the first event time."""
         return None if self.watermark_us == BEGINNING else self.watermark_us
 
     def is_absurd(self, time_us: int) -> bool:
@@ -46,13 +46,13 @@ class PartitionTime:
         return not 0 <= time_us <= self.latest_us
 
     def see(self, time_us: int) -> None:
-        """Move the watermark up to a time; absurd ones move nothing."""
+        """Advance the watermark to an event time; absurd ones are ignored."""
         if self.watermark_us < time_us <= self.latest_us and time_us >= 0:
             self.watermark_us = time_us
 
 
 def find_event_time(place: Envelope, record: Record) -> int:
-    """When a message happened: as it says, else Kafka's timestamp; microseconds since 1970 (UTC)."""
+    """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC)."""
     return record.timestamp_ms * 1000 if place.event_time_us is None else place.event_time_us
 
 
@@ -62,17 +62,17 @@ def to_microseconds(duration: timedelta) -> int:
 
 
 def is_implausible(happened_us: int) -> Verdict:
-    """The verdict on a time that no clock shows."""
+    """The verdict on an implausible event time."""
     return Verdict(Judgement.QUARANTINE, "absurd event time", "since 1970, not in the far future", str(happened_us))
 
 
 def is_late(happened_us: int, floor_us: int) -> Verdict:
-    """The verdict on a message beyond the bound of lateness."""
+    """The verdict on a late message."""
     return Verdict(Judgement.LATE, "late", f"event time {floor_us} or later", str(happened_us))
 
 
 class Fault(Enum):
-    """What can go wrong beside the messages that a gate judges."""
+    """Faults outside of the messages that a gate judges."""
 
     UNDECODABLE = "undecodable"
     TRANSFORM_FAILED = "transform raised"
@@ -86,8 +86,8 @@ class Fault(Enum):
 
 
 _OF_NO_SESSION = (Fault.TOPIC_DELETED, Fault.SESSION_SPLIT)
-"""Violations for which nothing can be suspended: the messages are gone, or nobody knows in which partition they
-belong to their session."""
+"""Violations that cannot suspend a session: the messages are gone, or the session's partition
+is unknown."""
 
 
 MAY_SKIP: Mapping[Fault, Judgement] = {
@@ -101,31 +101,31 @@ MAY_SKIP: Mapping[Fault, Judgement] = {
     Fault.PARTITIONS_ADDED: Judgement.VIOLATION,
     Fault.SESSION_SPLIT: Judgement.VIOLATION,
 }
-"""What classes answer that keep an order and may skip: what is missing is counted, what may be wrong suspended."""
+"""Answers of classes that preserve order but tolerate loss: losses are counted, affected sessions suspended."""
 
 
 class Policy:
-    """What happens to the stream on a violation."""
+    """The reaction of the stream to a violation."""
 
 
 @dataclass(frozen=True)
 class Halt(Policy):
-    """Commit what came before, commit the halt with its evidence, end, and wait for an operator."""
+    """Commit everything before the violation, commit the halt with its findings, end, and wait for an operator."""
 
 
 @dataclass(frozen=True)
 class Suspend(Policy):
-    """Send the session's messages to quarantine until its next snapshot; the rest of the stream goes on.
+    """Quarantine the session's messages until its next snapshot; the rest of the stream continues.
 
     Attributes:
-        accept_loss: When the snapshot has come, write in the ledger that what was lost is accepted.
+        accept_loss: With that snapshot, record in the ledger that the loss is accepted.
     """
 
     accept_loss: bool = False
 
 
 class OnGrowth(Enum):
-    """What the growth of a topic by partitions does: its sessions may have moved, out of their order."""
+    """The effect of new partitions of a topic: its sessions may have moved, out of their order."""
 
     VIOLATION = "violation"
     RESTART_SESSIONS = "restart sessions"
@@ -138,8 +138,8 @@ class SessionStart(Enum):
     SNAPSHOT = "snapshot"
     """A snapshot. `Once` and `NoIntegrity` also let the first message of an unknown session begin it."""
     FIRST_MESSAGE = "first message"
-    """The first message, whatever its kind: for feeds without snapshots (telemetry, events). Where a session is
-    unknown or suspended, its next message begins it as a snapshot would: `Transform.on_snapshot` makes the state of it.
+    """The first message, whatever its kind: for feeds without snapshots (telemetry, events). The next message of an
+    unknown or suspended session begins it as a snapshot would: `Transform.on_snapshot` makes its state.
     An END of an unknown session changes nothing."""
 
 
@@ -148,19 +148,19 @@ class IntegrityClass(ABC):
     """A promise about the messages of a stream.
 
     Attributes:
-        on_violation: What happens when the promise cannot be kept.
-        session_start: Which message begins a session: a snapshot, or the first one whatever it is.
+        on_violation: The reaction to a violation of the promise.
+        session_start: Which message begins a session: a snapshot, or the first message of any kind.
     """
 
     on_violation: Policy = Halt()  # a frozen value without parts
     session_start: SessionStart = SessionStart.SNAPSHOT
 
     answers: ClassVar[Mapping[Fault, Judgement]]
-    """The class's verdict on each fault: violation, suspend, quarantine, or gap (counted, and gone on)."""
+    """The class's answer to each fault: violation, suspend, quarantine, or gap (counted, the stream continues)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
     tolerates_all: ClassVar[bool] = False
-    """Whether nothing that a message says of itself is a violation."""
+    """Whether no content of a message is a violation."""
     keeps_late: ClassVar[bool] = False
     """Whether late messages go to the late table instead of being dropped."""
 
@@ -185,17 +185,17 @@ class IntegrityClass(ABC):
 
     @property
     def in_order(self) -> bool:
-        """Whether the numbers of a session only rise in the table."""
+        """Whether the numbers of a session never fall in the table."""
         return False
 
     @property
     def buffers_messages(self) -> bool:
-        """Whether messages are held back until the watermark passes."""
+        """Whether messages are buffered until the watermark passes."""
         return False
 
     @property
     def waits_for_snapshot(self) -> bool:
-        """Whether updates of an unknown session wait for its snapshot."""
+        """Whether updates of an unknown session are buffered until its snapshot."""
         return False
 
     def gate_for(
@@ -208,13 +208,13 @@ class IntegrityClass(ABC):
     ) -> Gate:
         """The gate of one partition.
 
-        A class that halts has suspended sessions too, after an operator decided so.
+        A class that halts also has suspended sessions, after an operator accepted a loss.
 
         Args:
             suspended_from: Sessions that began before this offset are suspended.
-            time: The partition's.
+            time: The partition's watermark.
             skipped: Sessions that an operator skips.
-            spread: Snapshots may lie over several messages.
+            spread: Snapshots may consist of several messages.
         """
         at_first = self.session_start is SessionStart.FIRST_MESSAGE
         gate = OpeningAtFirst(self.gate(time)) if at_first and not self.passes_unknown_sessions else self.gate(time)
@@ -222,15 +222,15 @@ class IntegrityClass(ABC):
         if not self.may_suspend(suspended_from, skipped):
             return SkipGate(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
         policy = self.on_violation
-        bears, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
+        tolerates, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
         return SuspensionGate(
-            gate, suspended_from, skipped, tolerates_violations=bears, accepts_loss=accepts, opens_at_first=at_first
+            gate, suspended_from, skipped, tolerates_violations=tolerates, accepts_loss=accepts, opens_at_first=at_first
         )
 
     def adapter(
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
-        """Makes of a stored state what the declaration of today keeps: class and policy may change between runs."""
+        """Adapts a stored gate state to the current declaration: class and policy may change between runs."""
         suspends, inner = self.may_suspend(suspended_from, skipped), MultipartGate(self.gate(PartitionTime()))
         before = 0 if self.passes_unknown_sessions else suspended_from
         if self.waits_for_snapshot:
@@ -238,15 +238,15 @@ class IntegrityClass(ABC):
         return lambda state: migrate_gate_state(drop_buffer(state), before, suspends=suspends, inner=inner)
 
     def may_suspend(self, suspended_from: int, skipped: Collection[SuspendedSession]) -> bool:
-        """Whether sessions of a partition may be suspended: by the declaration, or because an operator decided so.
+        """Whether sessions of a partition may be suspended: by the declaration, or by an operator's decision.
 
-        Sessions of a class that needs no snapshots have none to wait for: an operator's decision lets them go on.
+        Sessions of a class without snapshots have none to wait for: an operator's decision lets them continue.
         """
         return self.suspends or (bool(suspended_from or skipped) and not self.passes_unknown_sessions)
 
     @abstractmethod
     def gate(self, time: PartitionTime) -> Gate:
-        """The gate that judges the messages of this class in one partition."""
+        """The gate of this class for one partition."""
 
     @abstractmethod
     def promise(self) -> str:

@@ -1,7 +1,7 @@
 """NoIntegrity: best effort, and a count of everything it noticed.
 
-Promises: delivery to the table exactly once; nothing about the producer.
-Refuses: nothing; messages on which the transform raises go to quarantine.
+Promises: exactly-once delivery to the table; nothing about the producer.
+Refuses: nothing; messages on which the transform raises are quarantined.
 Costs: one comparison a message where the producer numbers them.
 """
 
@@ -18,10 +18,10 @@ from lockstep.model.record import Envelope, Kind, Record
 
 
 class _Counting(Gate):
-    """Accepts everything; compares numbers where there are any that the producer can have sent.
+    """Accepts everything; compares sequence numbers that the producer can have sent.
 
-    The state is the newest number of the session, True while none came. A snapshot begins anew:
-    what follows is compared with its number, also where that goes back.
+    The state is the newest number of the session, True while there is none. A snapshot restarts the
+    comparison with its own number, even where that is lower.
     """
 
     def __init__(self, wraps_at: int | None) -> None:
@@ -43,18 +43,17 @@ class _Counting(Gate):
         return (number if snapshot else last), accept_with_remark(cause, last + 1, number)
 
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: any session that another class knew is known."""
+        """See `Gate.adapt`: a session known to another class stays known."""
         return state if isinstance(state, int) else True
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoIntegrity(IntegrityClass):
-    """Best effort: undecodable messages and holes are counted, unknown sessions pass.
+    """Best effort: undecodable messages and gaps are counted, unknown sessions pass.
 
     Attributes:
-        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers that do
-            not wrap. One beyond them is not compared. A loss of half of them or more in a row is counted as numbers
-            that go back.
+        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. Larger
+            numbers are not compared. A loss of half the modulus or more in a row is counted as falling numbers.
     """
 
     wraps_at: int | None = None
@@ -67,12 +66,12 @@ class NoIntegrity(IntegrityClass):
     tolerates_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a wrap-around that is none."""
+        """Refuse an invalid modulus."""
         check_wrap("NoIntegrity.wraps_at", self.wraps_at)
 
     @property
     def in_order(self) -> bool:
-        """See `IntegrityClass.in_order`: where they do not, that was noticed and is taken off."""
+        """See `IntegrityClass.in_order`: falls in the sequence are noticed and subtracted."""
         return self.wraps_at is None
 
     def gate(self, time: PartitionTime) -> Gate:

@@ -1,13 +1,13 @@
-"""Holds the updates of a session back until its first snapshot comes: a gate around an evidence of `Strict`. Pure.
+"""Buffers the updates of a session until its first snapshot: a gate around an evidence of `Strict`. Pure.
 
-A snapshot that is taken beside the stream (over REST) comes after updates that it covers already, and sometimes after
-some that it does not. What came before it waits; with the snapshot the updates that it covers, whose numbers are not
-above its own, are stale: dropped and counted. The others are applied after it, and the evidence judges them. So it
-does with what comes after the snapshot, up to the first update that is not stale.
+A snapshot that is fetched separately from the stream (over REST) arrives after updates that it covers, and sometimes
+after some that it does not. Updates before the snapshot are buffered. With the snapshot, the updates that it covers
+(their numbers are not above its own) are stale: dropped and counted. The others are applied after it and judged by
+the evidence. The same holds for messages after the snapshot, up to the first update that is not stale.
 
-While a session waits the state is {"e": [[offset, number, first, previous], ...]}, as the messages say them; from the
-snapshot to the first update after it {"q": number of the snapshot, "g": what the evidence remembers}; then it is the
-state of the evidence.
+State of a buffering session: {"e": [[offset, number, first, previous], ...]}, as in the messages; from the snapshot
+to the first update after it: {"q": number of the snapshot, "g": state of the evidence}; then the state of the
+evidence.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdi
 from lockstep.model.record import Envelope, Kind, Link, Record
 
 WAITING_MAX = 10_000
-"""Updates of one session that wait at once; more are taken for a session whose snapshot never comes. Each costs some
-30 bytes in the state of its session, which is written again with every batch that touches it, beside its message."""
+"""Buffered updates of one session; a session with more is considered to have lost its snapshot. Each costs some
+30 bytes in the state of its session, which is rewritten with every batch that touches it, besides its message."""
 
 Early = list[int | None]
-"""[offset, number, first, previous] of an update that waits."""
+"""[offset, number, first, previous] of a buffered update."""
 
 
 class _Waiting(TypedDict):
@@ -72,7 +72,7 @@ class BufferingUntilSnapshot(Gate):
         return tuple(cast("int", each[0]) for each in waiting)
 
     def _usual(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """As the evidence judges; a session that waits is unknown to it."""
+        """The evidence's judgement; a buffering session is unknown to it."""
         fresh = _is_fresh(state)
         inner = cast("_Fresh", state)["g"] if fresh else None if _is_waiting(state) else state
         after, verdict = self._evidence.check(inner, place, record)
@@ -83,7 +83,7 @@ class BufferingUntilSnapshot(Gate):
         return after, verdict
 
     def _begun(self, state: GateState, place: Envelope, record: Record, number: int) -> tuple[GateState, Verdict]:
-        """The snapshot that begins a session, with what waited for it."""
+        """The snapshot that begins a session, with its buffered updates."""
         after, verdict = self._evidence.check(None, place, record)
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict
@@ -109,11 +109,11 @@ class BufferingUntilSnapshot(Gate):
         early: Early = [record.offset, number, link.first, link.previous]
         if (refused := self._refused(waiting, early)) is not None:
             return cast("GateState", state), refused
-        verdict = Verdict(Judgement.BUFFER, "held back", "a snapshot first", str(number))
+        verdict = Verdict(Judgement.BUFFER, "buffered", "a snapshot first", str(number))
         return cast("GateState", _Waiting(e=[*waiting, early])), verdict
 
     def _refused(self, waiting: list[Early], early: Early) -> Verdict | None:
-        """Why an update cannot wait behind the others; what is missing between them shows with the snapshot."""
+        """Why an update cannot be buffered behind the others; gaps between them show with the snapshot."""
         number = cast("int", early[1])
         if any(each is not None and abs(each) > LARGEST for each in early):
             return report_violation("number out of range", "a number of 64 bits", number)
@@ -133,7 +133,7 @@ class BufferingUntilSnapshot(Gate):
 
 
 def drop_buffer(state: GateState) -> GateState:
-    """A stored state for a class that holds nothing back: a session that waits is unknown to it."""
+    """A stored state for a class without buffering: a buffering session is unknown to it."""
     if not isinstance(state, dict) or _is_waiting(state):
         return None if _is_waiting(state) else state
     if _is_fresh(state):
@@ -158,7 +158,7 @@ def _number(place: Envelope) -> int | None:
 
 
 def _place_of(early: Early, snapshot: Envelope) -> Envelope:
-    """The place of an update that waited, as far as the evidence looks at it."""
+    """The envelope of a buffered update, as far as the evidence reads it."""
     _, number, first, previous = early
     if snapshot.link is None:
         return Envelope(snapshot.session, sequence=number)

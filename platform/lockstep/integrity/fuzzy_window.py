@@ -1,16 +1,16 @@
 """FuzzyWindow, with and without reordering.
 
-By number, where the producer numbers its messages: the next number passes, a later one waits until what is
-missing has come, or until the watermark is `lateness` beyond its own time; then it is released, and the gap is
-counted. By event time otherwise: each message waits until the watermark is `lateness` beyond it.
+By number, where the producer numbers its messages: the next number passes; a later one is buffered until the missing
+ones arrive, or until the watermark is `lateness` beyond its own time; then it is released and the gap is counted.
+By event time otherwise: each message is buffered until the watermark is `lateness` beyond it.
 
-Promises: every message of a session that is not later than the bound is applied, none twice as far back as
-the bound; with `reorder` in the producer's order, without it as they come. Time is the message's own, else
-Kafka's timestamp, and lateness is measured against the watermark of the message's partition.
-Refuses: updates of unknown sessions, one number with two contents; times that no clock shows go to quarantine
-and move no watermark.
+Promises: every message of a session within the bound is applied, and no duplicate within the bound; with `reorder` in
+the producer's order, without it in arrival order. Time is the message's own, else Kafka's timestamp; lateness is
+measured against the watermark of the message's partition.
+Refuses: updates of unknown sessions, one number with two contents. Implausible event times are quarantined and do not
+move the watermark.
 Costs: number and digest of each message within the bound, in the state of its session; with `reorder` also
-the messages that wait, and rows that come up to `lateness` later.
+the buffered messages, and rows that appear up to `lateness` later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RecentMessages = dict[int, list[bytes | int]]
 
 
 def check_duplicate(recent: RecentMessages, number: int | None, record: Record) -> Verdict | None:
-    """The verdict on a number that came before; None for a new one, or where there is no number."""
+    """The verdict on a number seen before; None for a new one, or without a number."""
     known = recent.get(number) if number is not None else None
     if known is None:
         return None
@@ -64,7 +64,7 @@ def check_duplicate(recent: RecentMessages, number: int | None, record: Record) 
 def remember(
     recent: RecentMessages, number: int | None, record: Record, happened_us: int, floor_us: int
 ) -> RecentMessages:
-    """Remember one message more, and forget what is older than the bound."""
+    """Remember one more message, and forget those beyond the bound."""
     if number is not None:
         recent[number] = [make_digest(record), happened_us]
     while recent:
@@ -76,15 +76,15 @@ def remember(
 
 
 HELD_MAX = 10_000
-"""Messages of one session that wait at once; more are taken for a bound that never passes. Each costs some 30
-bytes in the state of its session, which is written again with every batch that touches it."""
+"""Buffered messages of one session; with more, the bound is considered never to pass. Each costs some 30
+bytes in the state of its session, which is rewritten with every batch that touches it."""
 
 Waiting = list[int]
-"""[number or event time, offset, watermark from which it is not held any longer]."""
+"""[number or event time, offset, watermark at which it is released]."""
 
 
 class Order(TypedDict):
-    """What is remembered of a session: the last number ("n") or time ("t") released, what waits, what was met."""
+    """Memory of a session: last released number ("n") or time ("t"), buffered messages, recent messages."""
 
     h: list[Waiting]
     w: RecentMessages
@@ -129,7 +129,7 @@ class Reordering(Gate):
         return None if state is None else min((each[2] for each in cast("Order", state)["h"]), default=None)
 
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
-        """See `Gate.due`: all up to the last one that is due, whatever is missing between them."""
+        """See `Gate.due`: all up to the last one that is due, despite gaps between them."""
         order = cast("Order", state)
         last_due = max((at for at, each in enumerate(order["h"]) if each[2] <= self._time.watermark_us), default=-1)
         if last_due < 0:
@@ -161,7 +161,7 @@ class Reordering(Gate):
         recent = self._remember(order["w"], number, record, happened_us)
         if number > last + 1:
             return self._waiting(Order(h=held, w=recent, n=last), number, record, happened_us)
-        ready = 0 if place.kind is Kind.END else _in_a_row(held, number)  # what waits behind an end ends with it
+        ready = 0 if place.kind is Kind.END else _in_a_row(held, number)  # messages buffered behind an end are freed
         after = Order(h=held[ready:], w=recent, n=number + ready)
         return _state(after), Verdict(Judgement.ACCEPT, after=_offsets(held[:ready])) if ready else ACCEPT
 
@@ -174,19 +174,19 @@ class Reordering(Gate):
     def _waiting(self, order: Order, rank: int, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         if len(order["h"]) >= HELD_MAX:
             return _state(order), report_violation(
-                "too many held back", f"at most {HELD_MAX} of a session", HELD_MAX + 1
+                "buffer limit exceeded", f"at most {HELD_MAX} of a session", HELD_MAX + 1
             )
         held = list(order["h"])
         insort(held, [rank, record.offset, happened_us + self._lateness_us])
         after = cast("Order", {**order, "h": held})
-        return _state(after), Verdict(Judgement.BUFFER, "held back", str(order.get("n", rank - 1) + 1), str(rank))
+        return _state(after), Verdict(Judgement.BUFFER, "buffered", str(order.get("n", rank - 1) + 1), str(rank))
 
     def _remember(self, recent: RecentMessages, number: int | None, record: Record, happened_us: int) -> RecentMessages:
         return remember(recent, number, record, happened_us, self._time.watermark_us - self._lateness_us)
 
 
 def _released(order: Order, ready: int) -> tuple[GateState, Verdict]:
-    """The first so many of what waits; a gap in their numbers is noticed."""
+    """Release the first `ready` buffered messages; a gap in their numbers is noticed."""
     released, rest = order["h"][:ready], order["h"][ready:]
     last, offsets = released[-1][0], _offsets(released)
     if "n" not in order:
@@ -198,7 +198,7 @@ def _released(order: Order, ready: int) -> tuple[GateState, Verdict]:
 
 
 def _in_a_row(held: list[Waiting], number: int) -> int:
-    """How many of what waits follow a number without a gap."""
+    """How many buffered messages follow a number without a gap."""
     return next((at for at, each in enumerate(held) if each[0] != number + at + 1), len(held))
 
 
@@ -211,7 +211,7 @@ def _state(order: Order) -> GateState:
 
 
 class _Window(TypedDict):
-    """What is remembered of a session: the messages within the bound, by number."""
+    """Memory of a session: the messages within the bound, by number."""
 
     w: RecentMessages
 
@@ -231,10 +231,10 @@ class _AnyOrder(Gate):
             return state, refused
         if state is None and place.kind is not Kind.SNAPSHOT:
             return None, report_unknown_session(place, Judgement.SUSPEND)
-        anew = state is None or (
+        restarted = state is None or (
             place.restarts_sequence and place.kind is Kind.SNAPSHOT
-        )  # the numbers before say nothing of it
-        recent = {} if anew else cast("_Window", state)["w"]
+        )  # a restarted numbering: earlier numbers do not count
+        recent = {} if restarted else cast("_Window", state)["w"]
         met = check_duplicate(recent, place.sequence, record)
         if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
             return state, met  # real feeds send a snapshot with the number of the last update
@@ -243,19 +243,19 @@ class _AnyOrder(Gate):
         return cast("GateState", _Window(w=remember(recent, place.sequence, record, happened_us, floor_us))), ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: any session that another class knew is known."""
+        """See `Gate.adapt`: a session known to another class stays known."""
         return state if isinstance(state, dict) and "w" in state else cast("GateState", _Window(w={}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FuzzyWindow(IntegrityClass):
-    """Any order within the bound; what is later goes to the late table.
+    """Any order within the bound; later messages go to the late table.
 
     Attributes:
         lateness: The bound, in event time.
-        reorder: Hold messages back and release them in order: by number where the producer numbers them, else
+        reorder: Buffer messages and release them in order: by number where the producer numbers them, else
             by event time.
-        on_violation: What happens on what this class cannot bear.
+        on_violation: What happens on a violation, for example a deleted topic.
         on_growth: What the growth of a topic by partitions does.
     """
 
@@ -268,7 +268,7 @@ class FuzzyWindow(IntegrityClass):
     keeps_late: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a bound that bounds nothing."""
+        """Refuse a bound that is not positive."""
         bound = cast("object", self.lateness)  # users need no checker
         if not isinstance(bound, timedelta) or bound <= timedelta(0):
             problem = "is not a duration above zero"

@@ -1,10 +1,10 @@
-"""Snapshots that lie over several messages: nothing of them is seen before they are complete. Pure.
+"""Snapshots spread over several messages: invisible before they are complete. Pure.
 
 A gate around the gate of a class. Every message of a session between the first part of its snapshot and
-the message that completes it is held back; the completing one releases them, in order.
+the message that completes it is buffered; the completing one releases them, in order.
 
-While a snapshot is on its way the state is {"p": offsets held back, "g": what the gate inside remembers};
-before and after it is the state of the gate inside.
+While a snapshot is open the state is {"p": buffered offsets, "g": state of the inner gate};
+before and after it is the state of the inner gate.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict, repo
 from lockstep.model.record import Envelope, Kind, Record
 
 PARTS_MAX = 10_000
-"""A snapshot of more messages is taken for one that never ends."""
+"""A snapshot of more messages is considered endless."""
 
 
 class OpenMultipart(TypedDict):
-    """A snapshot on its way."""
+    """An open snapshot."""
 
     p: list[int]
     g: GateState
@@ -31,11 +31,11 @@ class MultipartGate(Gate):
     """See the module."""
 
     def __init__(self, inner: Gate, *, tolerates_all: bool = False) -> None:
-        """Go around a gate.
+        """Wrap a gate.
 
         Args:
             inner: The gate of the class.
-            tolerates_all: A snapshot that does not come to its end is given up, and no violation.
+            tolerates_all: An incomplete snapshot is given up, without a violation.
         """
         self._inner, self._bears_all = inner, tolerates_all
 
@@ -48,7 +48,7 @@ class MultipartGate(Gate):
         return self._inner.check(state, place, record)
 
     def _goes_on(self, parts: OpenMultipart, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """A message of a session whose snapshot is on its way, or begins with it."""
+        """A message of a session whose snapshot is open, or is opened by it."""
         before = cast("GateState", parts) if parts["p"] else parts["g"]
         inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
         freed: tuple[int, ...] = ()
@@ -73,14 +73,14 @@ class MultipartGate(Gate):
         return None if inner is None else cast("GateState", OpenMultipart(p=parts["p"], g=inner))
 
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`: what the gate inside held back before the snapshot began waits, too."""
+        """See `Gate.held`: messages buffered by the inner gate before the snapshot began are included."""
         if not is_spread(state):
             return self._inner.held(state)
         parts = cast("OpenMultipart", state)
         return (*parts["p"], *self._inner.held(parts["g"]))
 
     def due_us(self, state: GateState) -> int | None:
-        """See `Gate.due_us`: a snapshot is waited for as long as it takes."""
+        """See `Gate.due_us`: an open snapshot has no deadline."""
         return None if is_spread(state) else self._inner.due_us(state)
 
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
@@ -89,13 +89,13 @@ class MultipartGate(Gate):
 
 
 def is_spread(state: GateState) -> bool:
-    """Whether a snapshot is on its way."""
+    """Whether a snapshot is open."""
     return isinstance(state, dict) and "p" in state
 
 
 def _refused(parts: OpenMultipart, place: Envelope, verdict: Verdict) -> Verdict | None:
-    """Why a message cannot be part of the snapshot on its way; None when it can."""
-    if parts["p"] and place.restarts_sequence:  # the producer begins again: the state before it is what counts
+    """Why a message cannot be part of the open snapshot; None when it can."""
+    if parts["p"] and place.restarts_sequence:  # the producer restarts: compare with the state before it
         return report_violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
     if parts["p"] and place.kind is Kind.END:
         return report_violation("snapshot not complete", "the rest of the snapshot", "the end of the session")

@@ -1,10 +1,10 @@
 """Once: every message exactly once, in any order.
 
-Promises: no message of the log is missing, and none that the producer sent twice is applied twice, as far
+Promises: no message of the log is missing, and no duplicate of the producer is applied twice, as far
 back as its id is remembered.
-Refuses: holes and losses of the log, one id with two contents, a session that ends with messages missing.
-Costs: 28 bytes for each remembered id, written again with each batch that touches the session: ids are kept
-for the newest `keep_ids` messages of a session, and an older repeat is not seen.
+Refuses: gaps and losses of the log, one id with two contents, a session that ends with messages missing.
+Costs: 28 bytes for each remembered id, rewritten with each batch that touches the session: ids are kept
+for the newest `keep_ids` messages of a session; an older duplicate is not detected.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ IDS_MAX = 100_000
 
 
 class SeenIds(TypedDict):
-    """What is remembered of a session: the messages it had, and the content of the newest by id."""
+    """Memory of a session: its message count, and the content of the newest messages by id."""
 
     n: int
     ids: dict[bytes, bytes]
 
 
 class _Once(Gate):
-    """Messages by id; by number where they have no id; all pass that have neither."""
+    """Messages by id; by number where they have no id; messages with neither pass."""
 
     def __init__(self, keep_ids: int) -> None:
         self._keep = keep_ids
@@ -41,7 +41,7 @@ class _Once(Gate):
         """See `Gate.check`."""
         met = cast("SeenIds", state) if state is not None else SeenIds(n=0, ids={})
         if place.restarts_sequence and place.kind is Kind.SNAPSHOT and place.id is None:
-            met = SeenIds(n=met["n"], ids={})  # the numbers begin anew: those that came before say nothing of these
+            met = SeenIds(n=met["n"], ids={})  # the numbering restarts: earlier numbers do not count
         identity = _identity(place)
         if identity is not None and (known := met["ids"].get(identity)) is not None:
             return state, _met_again(place, same=known == make_digest(record))
@@ -53,7 +53,7 @@ class _Once(Gate):
         return cast("GateState", SeenIds(n=met["n"] + 1, ids=met["ids"])), ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: of a session that another class knew nothing is remembered."""
+        """See `Gate.adapt`: nothing is remembered of a session known to another class."""
         if isinstance(state, dict) and "ids" in state:
             return state
         return cast("GateState", SeenIds(n=0, ids={}))
@@ -70,7 +70,7 @@ def _identity(place: Envelope) -> bytes | None:
 
 
 def _met_again(place: Envelope, *, same: bool) -> Verdict:
-    """A message known by its id is dropped; a number alone does not say that it is the same message."""
+    """A message with a known id is dropped; a number alone does not prove that it is the same message."""
     shown = str(place.sequence if place.id is None else place.id)
     if not same:
         return report_violation("same id, other content", "the content it had before", shown)
@@ -84,7 +84,7 @@ class Once(IntegrityClass):
     """Every message exactly once, in any order.
 
     Attributes:
-        keep_ids: How many message ids of a session are remembered; older repeats are not seen.
+        keep_ids: How many message ids of a session are remembered; older duplicates are not detected.
     """
 
     keep_ids: int
@@ -99,7 +99,7 @@ class Once(IntegrityClass):
     passes_unknown_sessions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a memory that holds nothing, or more than a session's state can carry."""
+        """Refuse an empty memory, or one too large for a session's state."""
         kept = cast("object", self.keep_ids)  # users need no checker
         if isinstance(kept, bool) or not isinstance(kept, int) or not 0 < kept <= IDS_MAX:
             problem = f"is not a number of ids between 1 and {IDS_MAX}"

@@ -1,8 +1,7 @@
 """Sessions that need no snapshot: a gate around the gate of a class. Pure.
 
-Where a session is unknown, an update is judged as the snapshot that begins it. An END of a session that is unknown
-ends nothing: it is accepted and leaves nothing behind, unless it says how many messages there were and they are
-missing.
+In an unknown session, an update is judged as the snapshot that begins it. An END of an unknown session ends nothing: it
+is accepted and leaves no state, unless it carries a message count and messages are missing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Ordered: in order; may skip; repeats dropped.
+"""Ordered: in order; may skip; duplicates dropped.
 
 Promises: no message of a session is applied after one that follows it, and none twice.
-Refuses: updates of unknown sessions, and sessions around undecodable or failing messages: they wait in
-quarantine for their next snapshot. What is missing is counted, not waited for.
-Costs: one comparison a message; state that may have missed updates, as counted.
+Refuses: updates of unknown sessions, and sessions around undecodable or failing messages: they are
+quarantined until their next snapshot. Missing messages are counted, not awaited.
+Costs: one comparison a message; the state may lack missed updates, which are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lockstep.model.record import Envelope, Kind, Record
 
 
 class MonotonicGate(Gate):
-    """Numbers that rise; offsets where the producer gives none. The state is the last number."""
+    """Rising numbers; offsets where the producer sends none. The state is the last number."""
 
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
@@ -57,14 +57,13 @@ class MonotonicGate(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class Ordered(IntegrityClass):
-    """In order; may skip; repeats and late messages are dropped and counted.
+    """In order; may skip; duplicates and late messages are dropped and counted.
 
     Attributes:
-        on_violation: What happens on what even this class cannot bear: a topic that is gone.
+        on_violation: What happens on a violation, for example a deleted topic.
         on_growth: What the growth of a topic by partitions does.
-        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits; None for numbers
-            that do not wrap. A number beyond them is refused. A loss of half of them or more in a row looks like
-            numbers that go back.
+        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. A
+            larger number is refused. A loss of half the modulus or more in a row looks like falling numbers.
     """
 
     on_violation: Policy = field(default_factory=Suspend)
@@ -74,7 +73,7 @@ class Ordered(IntegrityClass):
     answers: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
 
     def __post_init__(self) -> None:
-        """Refuse a wrap-around that is none."""
+        """Refuse an invalid modulus."""
         check_wrap("Ordered.wraps_at", self.wraps_at)
 
     @property

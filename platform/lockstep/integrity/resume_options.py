@@ -1,8 +1,8 @@
 """What an operator may accept after a halt, and which option a finding suggests.
 
-Nothing is accepted in passing: each finding of a halt needs a kind that covers it, and each kind is kept in the ledger.
-The option that is proposed for a finding does what the policy `Suspend` would have done: it gives up no more than what
-may be wrong, and goes on at the next snapshot. What the producer only repeated is passed over.
+Nothing is accepted implicitly: each finding of a halt needs an option that covers it, and each option is recorded in
+the ledger. The suggested option does what the policy `Suspend` would have done: it gives up no more than what may be
+wrong, and resumes at the next snapshot. Duplicates are passed over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockstep.model.finding import Finding
 
 
 class StreamHalted(LockstepError):
-    """A halted stream was asked to run.
+    """The stream is halted and cannot run.
 
     Attributes:
         stream: The stream's name.
@@ -34,7 +34,7 @@ class StreamHalted(LockstepError):
 
 
 class IntegrityLost(StreamHalted):
-    """Integrity was lost outside of lockstep; what came before is committed, and so is the halt."""
+    """Integrity was lost outside of lockstep; everything before the loss and the halt itself are committed."""
 
 
 def _indented(traceback: str) -> str:
@@ -42,26 +42,26 @@ def _indented(traceback: str) -> str:
 
 
 def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
-    """The command that resumes a stream after its cause was understood."""
+    """The command that resumes a stream after an operator found the cause."""
     given_up = list_options(suggest_option(finding) for finding in findings)
-    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --fixed, where it was mended)"
+    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --fixed, if the cause is fixed)"
 
 
 BURST, EXPIRED, GONE, GREW = "quarantine burst", "expired unread", "topic gone", "partitions grew"
 HOLE, RECREATED, TRUNCATED, UNDECODABLE = "hole", "topic re-created", "log truncated", "undecodable"
 REPEATS = ("repeat", "sequence goes back", "same number, other content", "same id, other content", "ids missing")
-"""The session is whole without the message that shows it: passing over that one is enough."""
+"""The session is complete without the message: passing over that one is enough."""
 NOTHING_THERE = (EXPIRED, HOLE)
-"""Offsets without a message: there is nothing to read again, nor to keep in quarantine."""
+"""Offsets without a message: nothing to read again or to quarantine."""
 OF_A_TOPIC = (BURST, GONE, GREW, RECREATED, TRUNCATED)
-"""Not about messages at an offset: each has a kind of its own."""
+"""Not about messages at an offset: each has an option of its own."""
 SESSION_LENGTH_MAX = 200
 
 TOPIC, PLACE = r"(?P<topic>[A-Za-z0-9._-]+)", r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)"
 
 
 class Acceptance(Protocol):
-    """One thing that is accepted.
+    """One accepted option.
 
     Attributes:
         OPTION: Its option of `lockstep resume`, without dashes.
@@ -71,15 +71,15 @@ class Acceptance(Protocol):
 
     @property
     def argument(self) -> str:
-        """What stands behind the option; empty for nothing."""
+        """The argument of the option; empty without one."""
         ...
 
     def covers(self, finding: Finding) -> bool:
-        """Whether the stream may go on after this finding."""
+        """Whether the stream may resume after this finding."""
         ...
 
     def concerns(self, topic: str, partition: int) -> bool:
-        """Whether it is about this partition."""
+        """Whether the option concerns this partition."""
         ...
 
 
@@ -127,7 +127,7 @@ class _OfTopic(msgspec.Struct, frozen=True):
 
 
 class AcceptLoss(_OfPartition, frozen=True):
-    """Offsets [start, until) of a partition are passed over; all sessions go on."""
+    """Offsets [start, until) of a partition are passed over; all sessions continue."""
 
     start: int
     until: int
@@ -141,7 +141,7 @@ class AcceptLoss(_OfPartition, frozen=True):
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
         here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
-        until = finding.offset + 1 if finding.cause == UNDECODABLE else finding.until  # of a run, as much as is wished
+        until = finding.offset + 1 if finding.cause == UNDECODABLE else finding.until  # of a run of them, any part
         return here and self.start <= finding.offset and until <= self.until
 
     @classmethod
@@ -151,7 +151,7 @@ class AcceptLoss(_OfPartition, frozen=True):
 
 
 class SkipSession(_OfPartition, frozen=True):
-    """A session's messages go to quarantine until its next snapshot; the rest of the partition goes on."""
+    """A session's messages are quarantined until its next snapshot; the rest of the partition continues."""
 
     session: str
     OPTION: ClassVar[str] = "skip-session"
@@ -162,7 +162,7 @@ class SkipSession(_OfPartition, frozen=True):
         return f"{self.topic}/{self.partition}/{self.session}"
 
     def covers(self, finding: Finding) -> bool:
-        """See `Acceptance`. Whose message it was is not known of one that cannot be decoded."""
+        """See `Acceptance`. An undecodable message has no known session."""
         here = self.concerns(finding.topic, finding.partition) and finding.session == self.session
         return here and finding.cause not in {UNDECODABLE, *NOTHING_THERE, *OF_A_TOPIC}
 
@@ -177,9 +177,9 @@ class FromSnapshot(_OfPartition, frozen=True):
     """All sessions of a partition wait for their next snapshot.
 
     Attributes:
-        start: First offset of what is given up; None for where the stream stands.
-        until: First offset after it; None for the end of what the finding names. What lies before it goes to
-            quarantine, and only snapshots from there on count.
+        start: First offset given up; None for the position of the stream.
+        until: First offset after it; None for the end of the finding. Messages before it are quarantined, and only
+            snapshots from there on count.
     """
 
     start: int | None = None
@@ -208,7 +208,7 @@ class FromSnapshot(_OfPartition, frozen=True):
 
 
 class Truncated(_OfPartition, frozen=True):
-    """A log ends before the position: what is appended below it is passed over, and all sessions wait."""
+    """A log ends before the position: records appended below it are passed over, and all sessions are suspended."""
 
     OPTION: ClassVar[str] = "accept-truncated"
 
@@ -218,14 +218,14 @@ class Truncated(_OfPartition, frozen=True):
 
 
 class Recreated(_OfTopic, frozen=True):
-    """A topic was made anew: its new life is read from its start, where all sessions begin anew."""
+    """A topic was re-created: the new topic is read from its start, where all sessions start over."""
 
     OPTION: ClassVar[str] = "accept-recreated"
     ANSWERS: ClassVar[str] = RECREATED
 
 
 class AcceptDeleted(_OfTopic, frozen=True):
-    """A topic is gone: it is dropped from the subscription."""
+    """A topic was deleted: it is dropped from the subscription."""
 
     OPTION: ClassVar[str] = "accept-gone"
     ANSWERS: ClassVar[str] = GONE
@@ -239,7 +239,7 @@ class AcceptGrowth(_OfTopic, frozen=True):
 
 
 class Quarantined(msgspec.Struct, frozen=True):
-    """One burst goes to quarantine: the stream goes on until it is over."""
+    """One burst is quarantined: the stream continues until the burst is over."""
 
     OPTION: ClassVar[str] = "accept-quarantine"
 
@@ -258,9 +258,9 @@ class Quarantined(msgspec.Struct, frozen=True):
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """What caused the halt was mended: the stream goes on at the very place, and halts again if it was not."""
+    """Resume at the same offset: the cause has been fixed; the stream halts again if it has not."""
 
-    OPTION: ClassVar[str] = "mended"
+    OPTION: ClassVar[str] = "fixed"
 
     @property
     def argument(self) -> str:
@@ -290,12 +290,12 @@ KINDS: tuple[type[Acceptance], ...] = (
 
 
 def find_unanswered(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Finding, ...]:
-    """The findings that nothing of what is accepted covers."""
+    """The findings that no accepted option covers."""
     return tuple(finding for finding in findings if not any(each.covers(finding) for each in accepted))
 
 
 def suggest_option(finding: Finding) -> Acceptance:
-    """What gives up the least after a finding that cannot be mended."""
+    """The least lossy option after a finding whose cause cannot be fixed."""
     topic, partition = finding.topic, finding.partition
     of_cause: dict[str, Acceptance] = {
         BURST: Quarantined(),
@@ -311,14 +311,14 @@ def suggest_option(finding: Finding) -> Acceptance:
 
 
 def _from_snapshot(finding: Finding) -> FromSnapshot:
-    """With the range where a run of messages is given up, so that it is seen how much that is."""
+    """With the range where a run of messages is given up, so that its extent is visible."""
     if finding.cause == UNDECODABLE and finding.until > finding.offset + 1:
         return FromSnapshot(finding.topic, finding.partition, finding.offset, finding.until)
     return FromSnapshot(finding.topic, finding.partition)
 
 
 def list_options(accepted: Iterable[Acceptance]) -> str:
-    """The options of `lockstep resume` as a shell takes them; each once."""
+    """The options of `lockstep resume`, quoted for a shell, without duplicates."""
     return " ".join(
         dict.fromkeys(f"--{each.OPTION} {shlex.quote(each.argument)}".removesuffix(" ''") for each in accepted)
     )

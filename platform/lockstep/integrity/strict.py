@@ -1,13 +1,13 @@
 """Strict and its evidences Sequence, Linked, Checksum, LogOnly; duplicate dropping.
 
-The state of a session is {"r": content of the newest messages by number, "g": what the evidence remembers}.
+The state of a session is {"r": content of the newest messages by number, "g": state of the evidence}.
 
-Each evidence is a gate of its own. All share one rule: an update of an unknown session is a
-violation, because its state cannot be known. Each opens with what it proves.
+Each evidence is a gate of its own; its docstring begins with what it proves. All share one rule: an update of an
+unknown session is a violation, because its state cannot be known.
 
 Promises: every message of a session is applied, in order, exactly once, as its evidence proves.
-Refuses: gaps, repeats, broken links, unknown sessions, undecodable messages, unproven holes.
-Costs: one comparison a message; a producer that numbers, links or sums what it sends. With `repeats=DROP` a
+Refuses: gaps, duplicates, broken links, unknown sessions, undecodable messages, unexplained offset gaps.
+Costs: one comparison a message; a producer that numbers, links or checksums its messages. With `repeats=DROP` a
 digest of each message, and the newest ones in the state of the session.
 """
 
@@ -34,22 +34,22 @@ from lockstep.integrity.verdict import (
 from lockstep.model.record import Envelope, Kind, Link, Record
 
 REMEMBERED = 64
-"""What a producer sends again at once: its requests in flight (5) of a few messages of one session each. Costs
-some 20 bytes each in the state of a session."""
+"""Messages that a producer may resend at once: its requests in flight (5) of a few messages of one session each.
+Costs some 20 bytes each in the state of a session."""
 
 
 _KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
 
 
 class Repeats(Enum):
-    """What the strict class makes of a message that came before, with the same content."""
+    """How `Strict` treats a duplicate: same number, same content."""
 
     VIOLATION = "violation"
     DROP = "drop"
 
 
 class _Seen(TypedDict):
-    """What is remembered of a session."""
+    """Memory of a session."""
 
     r: dict[int, bytes]
     g: GateState
@@ -92,12 +92,12 @@ class DeduplicationGate(Gate):
 
 
 def is_seen(state: GateState) -> bool:
-    """Whether a state is of this gate."""
+    """Whether a state belongs to this gate."""
     return isinstance(state, dict) and state.keys() == {"r", "g"}
 
 
 def drop_duplicates(state: GateState) -> GateState:
-    """What the evidence remembered."""
+    """The state of the evidence, without the duplicates' memory."""
     return cast("_Seen", state)["g"] if is_seen(state) else state
 
 
@@ -110,22 +110,22 @@ class Evidence(Gate):
 
 @dataclass(frozen=True)
 class Sequence(Evidence):
-    """Numbers that rise by one within a session, from any start.
+    """Numbers that increase by one within a session, from any start.
 
-    Proves order, completeness and no repeats. The state is the last number seen. A snapshot in
-    the middle of a session may carry the next number, or repeat the last one, as real feeds do; one
-    that `restarts_sequence` may carry any.
+    Proves order, completeness and no duplicates. The state is the last number seen. A snapshot in
+    the middle of a session may carry the next number, or repeat the last one, as real feeds do; with
+    `restarts_sequence` it may carry any.
 
     Attributes:
-        wraps_at: How many numbers there are before they begin at 0 again: 256 for 8 bits. A number beyond them
-            is refused. Half a round is the bound of what can be told: a loss of half as many messages in a row or
-            more is told as numbers that go back, and one of a whole round cannot be seen.
+        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits. A larger number is refused. Detection is
+            limited to half the modulus: a loss of half as many messages in a row or more is reported as falling
+            numbers, and a loss of a whole modulus is invisible.
     """
 
     wraps_at: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wrap-around that is none."""
+        """Refuse an invalid modulus."""
         check_wrap("Sequence.wraps_at", self.wraps_at)
 
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -156,12 +156,12 @@ class Sequence(Evidence):
 class Linked(Evidence):
     """Each message names its predecessor, or the first and last id that it covers.
 
-    Proves order, completeness and no repeats. The state is [last id, 1 until the first update].
-    Feeds whose snapshot is taken beside the stream cannot cut exactly, so the first update after
-    the snapshot that opens the session may overlap it. Where messages name only their ids, the
+    Proves order, completeness and no duplicates. The state is [last id, 1 until the first update].
+    A snapshot fetched separately from the stream cannot cut exactly, so the first update after
+    the snapshot that opens the session may overlap it. Where messages carry only their ids, the
     first id after the snapshot must be among them; where they name their predecessor (ids may
-    then be left out), the snapshot's own id must be. A message whose ids all came before is a
-    repeat, or goes back: the session is whole without it.
+    then be omitted), the snapshot's own id must be. A message whose ids were all seen before is a
+    duplicate, or goes back: the session is complete without it.
     """
 
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -188,10 +188,10 @@ class Linked(Evidence):
 
 @dataclass(frozen=True)
 class Checksum(Evidence):
-    """The fold verifies each result and raises `Violation` where it does not hold.
+    """The fold verifies each result and raises `Violation` on a mismatch.
 
-    Proves the state after each message that carries a checksum, and the number of messages where
-    an END gives it. The state is that number; True for a session of which it is not known.
+    Proves the state after each message with a checksum, and the number of messages where an END
+    carries it. The state is that number; True for a session whose number is unknown.
     """
 
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -207,22 +207,22 @@ class Checksum(Evidence):
         return seen, ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: any session that another evidence knew is known."""
+        """See `Gate.adapt`: a session known to another evidence stays known."""
         known = drop_duplicates(state)
         return known if isinstance(known, int) else True
 
 
 @dataclass(frozen=True)
 class LogOnly(Checksum):
-    """Nothing from the producer but, where it sends them, the counts of its sessions.
+    """No evidence from the producer except message counts of sessions, where it sends them.
 
-    Proves that the log was read whole and in order, no more. Always shown as such: a message that the producer
-    lost or swapped before Kafka is not seen.
+    Proves that the log was read completely and in order, no more. It is always reported as such: a message that the
+    producer lost or reordered before Kafka is not detected.
     """
 
 
 def _opened(place: Envelope, number: int, state: GateState, wraps_at: int | None = None) -> tuple[GateState, Verdict]:
-    """The first message of a session: a snapshot, whose number can be kept."""
+    """The first message of a session: a snapshot with a number in range."""
     if place.kind is not SNAPSHOT:
         return None, report_unknown_session(place, Judgement.VIOLATION)
     refused = is_out_of_range(number, wraps_at)
@@ -230,14 +230,14 @@ def _opened(place: Envelope, number: int, state: GateState, wraps_at: int | None
 
 
 def _continues(link: Link, last: int) -> bool:
-    """Whether the message names `last` as what came directly before it."""
+    """Whether the message names `last` as its predecessor."""
     if link.previous is not None:
         return link.previous == last
     return link.first == last + 1
 
 
 def _covers(link: Link, last: int) -> bool:
-    """Whether the ids of the message reach over the end of the snapshot without a gap."""
+    """Whether the ids of the message span the end of the snapshot without a gap."""
     if link.first is None:
         return False
     first_needed = last + 1 if link.previous is None else last
@@ -245,20 +245,20 @@ def _covers(link: Link, last: int) -> bool:
 
 
 def _id_before(link: Link) -> int | None:
-    """The newest id that the message says came before it."""
+    """The newest id before the message, according to it."""
     if link.previous is not None:
         return link.previous
     return None if link.first is None else link.first - 1
 
 
 def _forward(link: Link) -> bool:
-    """Whether the message ends after it begins: one that does not could be accepted again and again."""
+    """Whether the message ends after it begins: otherwise it could be accepted again and again."""
     after_first = link.first is None or link.last >= link.first
     return after_first and (link.previous is None or link.last > link.previous) and link.last <= LARGEST
 
 
 def _link_broken(last: int, place: Envelope, link: Link) -> Verdict:
-    """What is wrong with a message that does not follow: nothing is lost by one whose ids all came before."""
+    """The verdict on a message that does not follow; one whose ids were all seen before loses nothing."""
     expected, shown = f"predecessor {last}", _shown(link)
     is_snapshot = place.kind is SNAPSHOT
     if not is_snapshot and not _forward(link):
@@ -285,8 +285,8 @@ def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
         return report_violation("gap", shown[0], f"{shown[2]}, missing {missing}")
     if number == last:
         return report_violation("repeat", shown[0], shown[2])
-    told = f" ({last - number} back; wraps_at={wraps_at} tells up to {(wraps_at - 1) // 2} ahead)" if wraps_at else ""
-    return report_violation("sequence goes back", shown[0], f"{shown[2]}{told}")
+    hint = f" ({last - number} back; wraps_at={wraps_at} tells up to {(wraps_at - 1) // 2} ahead)" if wraps_at else ""
+    return report_violation("sequence goes back", shown[0], f"{shown[2]}{hint}")
 
 
 def _no_evidence(name: str, place: Envelope) -> Verdict:
@@ -295,16 +295,16 @@ def _no_evidence(name: str, place: Envelope) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Strict(IntegrityClass):
-    """In order, none missing, none repeated.
+    """In order, none missing, no duplicates.
 
     Attributes:
         evidence: `Sequence()`, `Linked()`, `Checksum()` or `LogOnly()`.
         on_growth: What the growth of a topic by partitions does.
-        repeats: What a message does that came before, with the same number and content.
-        buffer_until_snapshot: For feeds whose snapshot is fetched beside the stream (over REST): the updates of a
-            session before its snapshot wait for it (10,000 at most). Those that it covers, whose numbers are not
-            above its own, are dropped and counted, before it and directly after it; the others are applied after
-            it, if none is missing.
+        repeats: How a duplicate (same number and content) is treated.
+        buffer_until_snapshot: For feeds whose snapshot is fetched separately from the stream (over REST): the updates
+            of a session are buffered until its snapshot (10,000 at most). Those that it covers (their numbers are not
+            above its own) are dropped and counted, before it and directly after it; the others are applied after it,
+            if none is missing.
     """
 
     evidence: Evidence
@@ -315,31 +315,31 @@ class Strict(IntegrityClass):
     answers: ClassVar[Mapping[Fault, Judgement]] = dict.fromkeys(Fault, Judgement.VIOLATION)
 
     def __post_init__(self) -> None:
-        """Refuse what is not evidence, such as the class instead of a value, and what it cannot support."""
+        """Refuse evidence that is no value of an evidence class, and options that it cannot support."""
         if not isinstance(self.evidence, Evidence):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
             raise DeclarationError(
                 "Strict.evidence", self.evidence, "is not evidence", "for example Strict(evidence=Sequence())"
             )
         if self.repeats is Repeats.DROP and isinstance(self.evidence, Checksum):
-            problem = f"needs numbers, and {type(self.evidence).__name__} has none: a repeat cannot be told"
+            problem = f"needs numbers, and {type(self.evidence).__name__} has none: duplicates cannot be detected"
             raise DeclarationError("Strict.repeats", self.repeats, problem, "evidence=Sequence() or Linked()")
         self._check_round()
         if self.buffer_until_snapshot:
             self._check_buffer()
 
     def _check_round(self) -> None:
-        """Refuse to take a message of the next round for a repeat of one in this."""
+        """Refuse a modulus so small that a message of the next cycle could pass for a duplicate of this one."""
         wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
         if wraps_at is not None and self.repeats is Repeats.DROP and wraps_at < 2 * REMEMBERED:
-            problem = f"is less than twice the {REMEMBERED} messages among which repeats are told by their numbers"
+            problem = f"is less than twice the {REMEMBERED} messages among which duplicates are detected by number"
             raise DeclarationError("Sequence.wraps_at", wraps_at, problem, "repeats=Repeats.VIOLATION")
 
     def _check_buffer(self) -> None:
-        """Refuse to wait for a snapshot that cannot be compared, or that never comes."""
+        """Refuse to buffer for a snapshot that cannot be compared, or that never arrives."""
         field = "Strict.buffer_until_snapshot"
         if isinstance(self.evidence, Checksum):
             problem = (
-                f"needs numbers, and {type(self.evidence).__name__} has none: what a snapshot covers cannot be told"
+                f"needs numbers, and {type(self.evidence).__name__} has none: the updates a snapshot covers are unknown"
             )
             raise DeclarationError(field, value=True, problem=problem, next_step="evidence=Sequence() or Linked()")
         if self.session_start is SessionStart.FIRST_MESSAGE:

@@ -1,17 +1,15 @@
 """Suspends sessions instead of stopping the stream: a gate around the gate of a class. Pure.
 
-A suspended session's messages go to quarantine until its next snapshot, which begins it anew. A whole
-partition is suspended where it cannot be told which sessions suffer: then each session comes back at
+A suspended session's messages are quarantined until its next snapshot, which restarts it. A whole
+partition is suspended where the affected sessions are unknown: then each session resumes at
 its own snapshot. Where sessions begin at their first message, the next message is that snapshot.
 
 A suspension is an offset: sessions that began before it are suspended. There is one for the partition, and one for
-each session that an operator skips. An operator may set it past messages that are not read yet: those go to
-quarantine, whatever they are.
+each session that an operator skips. An operator may set it beyond unread messages: those are all quarantined.
 
-The state of a session is {"o": offset of the snapshot that began it, "g": what the gate inside
-remembers}; "g" False means suspended, since the offset "s". Where a snapshot was on its way over several messages
-("b"), what is left of it is no snapshot: the one that completes it goes to quarantine, too, and the next one begins
-the session anew.
+The state of a session is {"o": offset of the snapshot that began it, "g": state of the inner gate}; "g" False means
+suspended, since the offset "s". Where a multipart snapshot was open ("b"), its remaining parts are no snapshot: the
+message that completes it is quarantined, too, and the next snapshot restarts the session.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.model.record import Envelope, Kind, Record
 
 LOSS_ACCEPTED = "loss accepted"
-"""The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected was the first offset
-that was lost."""
+"""The cause of a snapshot that ends a suspension whose loss the declaration accepts; expected is the first lost
+offset."""
 
 _BEGINS = (Kind.SNAPSHOT, Kind.SNAPSHOT_PART)
 _KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
@@ -47,7 +45,7 @@ class SuspendedSession(msgspec.Struct, frozen=True):
 
 
 class Opened(TypedDict):
-    """What is remembered of a session."""
+    """Memory of a session."""
 
     o: int
     g: GateState
@@ -78,7 +76,7 @@ class SuspensionGate(Gate):
         self._opens_at_first = opens_at_first
 
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`. With the verdicts suspend and quarantine too, the state is to be kept."""
+        """See `Gate.check`. The state is also kept with the verdicts suspend and quarantine."""
         known = cast("Opened | None", state)  # adapted when it was loaded
         before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
         suspended = known is not None and (known["g"] is False or known["o"] < before)
@@ -91,7 +89,7 @@ class SuspensionGate(Gate):
         if verdict.judgement in _KEPT:
             return _opened(record.offset if known is None else known["o"], inner), verdict
         if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
-            # It may have begun before: it waits like the others.
+            # It may have begun before: suspended like the others.
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         return self._refused(known, verdict, place, record)
 
@@ -105,7 +103,7 @@ class SuspensionGate(Gate):
         return () if known is None or known["g"] is False else self._inner.held(known["g"])
 
     def due_us(self, state: GateState) -> int | None:
-        """See `Gate.due_us`; asked of sessions that are not suspended."""
+        """See `Gate.due_us`; called only for sessions that are not suspended."""
         known = cast("Opened | None", state)
         return None if known is None or known["g"] is False else self._inner.due_us(known["g"])
 
@@ -118,21 +116,21 @@ class SuspensionGate(Gate):
     def _waiting(
         self, known: Opened | None, place: Envelope, before: int, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
-        """A message of a suspended session; what the session held back is freed with the first."""
+        """A message of a suspended session; the first one frees the session's buffered messages."""
         gate = cast("GateState", known)
-        told = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+        outcome = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
         if known is None or not suspended:
-            return gate, told
+            return gate, outcome
         broken = _is_broken(known)
         if known["g"] is False and broken is _stays_broken(place, broken=broken):
-            return gate, told
-        told = msgspec.structs.replace(told, judgement=Judgement.SUSPEND, freed=self.held(gate))
-        return mark_suspended(gate, before, broken=_stays_broken(place, broken=broken)), told
+            return gate, outcome
+        outcome = msgspec.structs.replace(outcome, judgement=Judgement.SUSPEND, freed=self.held(gate))
+        return mark_suspended(gate, before, broken=_stays_broken(place, broken=broken)), outcome
 
     def _snapshot(
         self, known: Opened | None, place: Envelope, record: Record, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
-        """A snapshot begins its session anew, unless the class forbids even that and the stream halts."""
+        """A snapshot restarts its session, unless the class forbids even that and the stream halts."""
         if known is not None and suspended and not place.restarts_sequence and _is_broken(known):
             return self._waiting(known, place, known.get("s", record.offset), suspended=True)
         before = None if known is None or suspended else known["g"]
@@ -143,11 +141,11 @@ class SuspensionGate(Gate):
             return self._refused(known, verdict, place, record)
         if is_spread(before) and not place.restarts_sequence:
             return self._refused(known, verdict, place, record)
-        inner, anew = self._inner.check(None, place, record)
-        if anew.judgement not in _KEPT:
-            return self._refused(known, anew, place, record)
-        told = msgspec.structs.replace(verdict, judgement=anew.judgement, freed=self._inner.held(before))
-        return _opened(record.offset, inner), told
+        inner, fresh = self._inner.check(None, place, record)
+        if fresh.judgement not in _KEPT:
+            return self._refused(known, fresh, place, record)
+        outcome = msgspec.structs.replace(verdict, judgement=fresh.judgement, freed=self._inner.held(before))
+        return _opened(record.offset, inner), outcome
 
     def _ending(
         self, known: Opened | None, verdict: Verdict, place: Envelope, record: Record, *, suspended: bool
@@ -165,7 +163,7 @@ class SuspensionGate(Gate):
     def _refused(
         self, known: Opened | None, verdict: Verdict, place: Envelope, record: Record
     ) -> tuple[GateState, Verdict]:
-        """A message that is not applied: dropped, or the end of its session until the next snapshot."""
+        """A message that is not applied: dropped, or suspending its session until the next snapshot."""
         if verdict.judgement in _DROPPED:
             return cast("GateState", known), verdict
         if verdict.judgement is Judgement.VIOLATION and not self._bears_violations:
@@ -173,13 +171,13 @@ class SuspensionGate(Gate):
         if known is None:
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         freed = self.held(cast("GateState", known))
-        told = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
+        outcome = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
         broken = _stays_broken(place, broken=_is_broken(known))
-        return mark_suspended(cast("GateState", known), record.offset, broken=broken), told
+        return mark_suspended(cast("GateState", known), record.offset, broken=broken), outcome
 
 
 class SkipGate(Gate):
-    """For classes whose sessions need no snapshots: what an operator has given up goes to quarantine, no more."""
+    """For classes whose sessions need no snapshots: only what an operator has given up is quarantined."""
 
     def __init__(self, inner: Gate, before: int, skipped: Iterable[SuspendedSession]) -> None:
         self._inner, self._before = inner, before
@@ -196,9 +194,9 @@ class SkipGate(Gate):
 def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
     """See `IntegrityClass.adapter`.
 
-    A session of a stream that used to halt began, for all that is known, at the start of its partition. A session
-    that is suspended when the policy becomes to halt is unknown until its next snapshot; so is one of which the
-    class of then left nothing that today's can use.
+    A session of a stream that used to halt is assumed to have begun at the start of its partition. A session
+    that is suspended when the policy changes to halt is unknown until its next snapshot; so is one whose
+    stored state the current class cannot use.
     """
     if state is None:
         return None
@@ -212,12 +210,12 @@ def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool,
 
 
 def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> GateState:
-    """The state of a session from now on until its next snapshot; an unknown session stays unknown.
+    """The state of a session until its next snapshot; an unknown session stays unknown.
 
     Args:
         state: The state before.
-        since: The first offset that is lost to it; it stays where the session was suspended already.
-        broken: The rest of a snapshot that was on its way is still to come.
+        since: Its first lost offset; unchanged where the session was suspended already.
+        broken: The remaining parts of an open snapshot are still to come.
     """
     if state is None:
         return None
@@ -227,19 +225,19 @@ def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> Gat
 
 
 def _is_broken(known: Opened) -> bool:
-    """Whether the next snapshot may only be the rest of one that was on its way."""
+    """Whether the next snapshot may only be the rest of an open one."""
     return known.get("b", False) if known["g"] is False else is_spread(known["g"])
 
 
 def _stays_broken(place: Envelope, *, broken: bool) -> bool:
-    """Whether more of it may come after a message: a snapshot completes it, and an end ends it."""
+    """Whether more parts may follow a message: a snapshot completes it, and an end ends it."""
     return broken and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
 
 
 def is_still_skipped(
     skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
 ) -> tuple[SuspendedSession, ...]:
-    """The skipped sessions that no snapshot has begun anew yet, by what the gate remembers of each."""
+    """The skipped sessions that no snapshot has restarted yet, by their gate state."""
     return tuple(each for each in skipped if not _begun(gate_of(each.session), each.before))
 
 

@@ -1,4 +1,4 @@
-"""What a gate says of one message."""
+"""Verdict, Judgement and Gate: the decision on one message."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Verdict(msgspec.Struct, frozen=True):
     Attributes:
         judgement: What happens to the message.
         cause: Why, in a few words; also the name under which it is counted.
-        expected: What would have been accepted without remark.
-        found: What came.
-        before: Offsets of messages held back, to be applied before this one, in order.
-        after: Offsets of messages held back, to be applied after this one, in order.
-        freed: Offsets of messages held back that will not be applied: they go to quarantine.
-        stale: Offsets of messages held back that a snapshot covers: they are dropped, and counted.
-        begins: It is an update, and begins its suspended session anew, as a snapshot would.
+        expected: What would have been accepted without a remark.
+        found: What was found.
+        before: Offsets of buffered messages to be applied before this one, in order.
+        after: Offsets of buffered messages to be applied after this one, in order.
+        freed: Offsets of buffered messages that will not be applied: they are quarantined.
+        stale: Offsets of buffered messages that a snapshot covers: they are dropped and counted.
+        begins: It is an update that restarts its suspended session, as a snapshot would.
     """
 
     judgement: Judgement
@@ -56,14 +56,14 @@ ACCEPT = Verdict(judgement=Judgement.ACCEPT)
 """The usual verdict. Compared by identity on the hot path."""
 
 GateState = int | bool | Sequence[int] | Mapping[str, object] | None
-"""What a gate remembers of a session, saved with its state. None: the session is unknown."""
+"""The memory of a gate for one session, saved with its state. None: the session is unknown."""
 
 
 class Gate(ABC):
     """Judges the messages of a session in order. Pure: no clock, no Kafka, no Spark.
 
     A gate that compares times is made for one partition (`IntegrityClass.gate`) and reads its watermark.
-    The state given to `check` is used up: it may be part of the one that comes back.
+    The state given to `check` is consumed: it may be part of the returned one.
     """
 
     @abstractmethod
@@ -71,38 +71,38 @@ class Gate(ABC):
         """Judge one message.
 
         Args:
-            state: What the gate remembered of the session; None when it is unknown.
-            place: What the transform said of the message.
+            state: The gate's memory of the session; None when it is unknown.
+            place: The envelope of the message.
             record: The Kafka record.
 
         Returns:
-            What to remember if the message is accepted, held back, or suspends its session, and the verdict.
+            The memory if the message is accepted, buffered, or suspends its session, and the verdict.
         """
 
     def adapt(self, state: GateState) -> GateState:
-        """A stored state as this gate keeps it; None when another class or evidence left nothing that it can use."""
+        """A stored state in this gate's form; None when the state of another class or evidence is of no use to it."""
         return state
 
     def held(self, state: GateState) -> tuple[int, ...]:
-        """Offsets of the session's messages that are held back."""
+        """Offsets of the session's buffered messages."""
         return ()
 
     def due_us(self, state: GateState) -> int | None:
-        """The watermark at which messages held back are not waited for any longer; None without any."""
+        """The watermark at which buffered messages are released regardless; None without any."""
         return None
 
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
-        """What is released now that the watermark has passed `due_us`: the verdict's `after`."""
+        """The messages released now that the watermark has passed `due_us`: the verdict's `after`."""
         return state, ACCEPT
 
 
 def report_violation(cause: str, expected: object, found: object) -> Verdict:
-    """A verdict that breaks the promise."""
+    """The verdict of a broken promise."""
     return Verdict(judgement=Judgement.VIOLATION, cause=cause, expected=str(expected), found=str(found))
 
 
 def accept_with_remark(cause: str, expected: object, found: object) -> Verdict:
-    """Accepted, but counted under a cause: nobody gets silence."""
+    """Accepted, but counted under a cause: nothing is silent."""
     return Verdict(judgement=Judgement.ACCEPT, cause=cause, expected=str(expected), found=str(found))
 
 

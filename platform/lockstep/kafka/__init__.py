@@ -1,1 +1,1 @@
-"""Kafka as lockstep sees it: clients, discovery, audit, and the reader of offset ranges."""
+"""Kafka clients, cluster metadata, audit, and the reader of offset ranges."""

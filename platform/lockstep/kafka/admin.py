@@ -1,6 +1,6 @@
 """Cluster metadata: topics, ids, offsets, configs, timestamps.
 
-"Could not read Kafka" is an error here, never an empty answer: an empty answer would retire topics.
+A failure to read Kafka is an error here, never an empty answer: an empty answer would retire topics.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lockstep.kafka.leader_epochs import LastRead, TruncationCheck, check_trunca
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the cluster keeps a topic.
+    """Replication and settings of a topic.
 
     Attributes:
         topic: Its name.
-        replicas: Copies of the partition that has the fewest.
-        in_sync: Copies that are up to date now, of the partition that has the fewest.
-        settings: The topic's settings by Kafka's names, defaults of the cluster included.
+        replicas: Replicas of the partition with the fewest.
+        in_sync: In-sync replicas of the partition with the fewest.
+        settings: The topic's settings by Kafka's names, cluster defaults included.
     """
 
     topic: str
@@ -44,20 +44,20 @@ T = TypeVar("T")
 TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
 _PROBE = "lockstep-may-see"
-"""No topic: asked for by name to learn whether this user may see topics at all."""
+"""No topic: requested by name to learn whether this user may see topics at all."""
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """One life of a topic.
+    """One topic, identified by its id.
 
     Attributes:
         name: Its name.
-        topic_id: Kafka's id of this life.
+        topic_id: Kafka's topic id.
         partitions: Number of partitions.
-        deletes_only: cleanup.policy is `delete` alone: nothing is compacted, as far as this look goes.
-        retention_ms: How long messages are kept by their age; None for ever. By size is not looked at.
+        deletes_only: cleanup.policy is `delete` alone: nothing is compacted, according to this request.
+        retention_ms: Retention by age; None for unlimited. Retention by size is not considered.
     """
 
     name: str
@@ -71,10 +71,10 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
     """Offsets of one partition.
 
     Attributes:
-        start: First offset still there.
-        stable_end: End that a plan may use: open transactions lie behind it.
-        high_watermark: End of what is replicated.
-        leader_epoch: Epoch of the partition's leader; None where it does not say.
+        start: First retained offset.
+        stable_end: Last stable offset: the end that a plan may use.
+        high_watermark: End of the replicated log.
+        leader_epoch: Epoch of the partition's leader; None where the broker does not send it.
     """
 
     start: int
@@ -84,13 +84,13 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """The cluster at one moment.
+    """A snapshot of the cluster.
 
     Attributes:
         cluster_id: Kafka's id of the cluster.
         topics: The stream's topics by name.
         ends: Offsets by (topic id, partition).
-        cut: Partitions whose log does not hold any more what was read of it, although it is as long.
+        cut: Partitions whose log no longer contains the records that were read, although it is as long.
     """
 
     cluster_id: str
@@ -100,7 +100,7 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class ClusterAdmin:
-    """Asks one cluster. Keeps the cleanup policy of each life of a topic, the slowest question."""
+    """Queries one cluster. Caches the cleanup policy of each topic id, the slowest request."""
 
     def __init__(self, admin: ClusterClient, timeout_seconds: float) -> None:
         self._admin, self._timeout = admin, timeout_seconds
@@ -112,7 +112,7 @@ class ClusterAdmin:
         """All topics of the cluster.
 
         Raises:
-            KafkaError: The cluster did not answer, or shows this user no topic at all.
+            KafkaError: The cluster did not answer, or hides all topics from this user.
         """
         names = frozenset(self._metadata().topics)
         if not names:
@@ -120,7 +120,7 @@ class ClusterAdmin:
         return names
 
     def cluster_id(self) -> str:
-        """Kafka's id of the cluster; asked once.
+        """Kafka's id of the cluster; requested once.
 
         Raises:
             KafkaError: The cluster did not answer.
@@ -130,10 +130,10 @@ class ClusterAdmin:
         return self._cluster_id
 
     def view(self, names: Iterable[str]) -> ClusterView:
-        """Ids and offsets of the topics that are there, in three questions for all of them.
+        """Ids and offsets of the existing topics, in three requests for all of them.
 
         Raises:
-            KafkaError: A question was not answered.
+            KafkaError: A request was not answered.
         """
         topics = self.topics(names)
         spec = [(t.name, t.topic_id, p) for t in topics.values() for p in range(t.partitions)]
@@ -149,11 +149,11 @@ class ClusterAdmin:
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
 
     def compared(self, read: Mapping[tuple[str, int], LastRead]) -> TruncationCheck:
-        """Whether the logs of these partitions, by (topic id, partition), still hold what was read of them."""
+        """Whether the logs of these partitions, by (topic id, partition), still contain the records that were read."""
         return check_truncation(make_reader_configuration(self._admin.settings), read)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Id and partitions of each topic that is there; names that are not there are left out."""
+        """Id and partitions of each existing topic; other names are left out."""
         wanted = sorted(names)
         if not wanted:
             return {}
@@ -201,7 +201,7 @@ class ClusterAdmin:
             self._retentions[unknown[resource.name]] = kept_ms if "delete" in policy and kept_ms >= 0 else None
 
     def _refuse_unreadable(self, names: Iterable[str]) -> None:
-        """A topic may be shown to a user who may not read it: better said now than by a task that waits.
+        """Refuse topics that this user may see but not read: better here than in a task that waits.
 
         Raises:
             KafkaError: Names the topic.
@@ -226,7 +226,7 @@ class ClusterAdmin:
     def _offsets(
         self, spec: list[tuple[str, str, int]], which: OffsetSpec, isolation: IsolationLevel
     ) -> dict[tuple[str, int], tuple[int, int | None]]:
-        """Offset and leader epoch; of the end it is the leader's own epoch, of the start its record's."""
+        """Offset and leader epoch; of the end it is the leader's current epoch, of the start its record's."""
         if not spec:
             return {}
         ids = {name: topic_id for name, topic_id, _ in spec}
@@ -245,14 +245,14 @@ class ClusterAdmin:
                 code = error.args[0].code()
                 if code == _NO_RIGHT:
                     raise self._unread(f"the offsets of topic {place.topic}", error) from error
-                # A partition without a leader: left out, so that the others go on.
+                # A partition without a leader: left out, so that the others continue.
                 silent = error if code < 0 else silent
         if not found and silent is not None:
             raise self._unread("offsets", silent) from silent
         return found
 
     def _metadata(self) -> ClusterMetadata:
-        """Asked in short turns: a refused password is known at once, and need not be waited out."""
+        """Polled with short timeouts: a refused password is known immediately, without waiting for the full timeout."""
         deadline = time.monotonic() + self._timeout
         while True:
             left = deadline - time.monotonic()
@@ -266,10 +266,10 @@ class ClusterAdmin:
             return metadata
 
     def _check_topics_visible(self) -> None:
-        """A cluster without topics and one that hides them all look the same, until one is asked for by name.
+        """A cluster without topics and one that hides them all look the same, until a topic is requested by name.
 
         Raises:
-            KafkaError: This user may see none.
+            KafkaError: This user may see no topic.
         """
         probe = self._ask(
             "topics", lambda: self._admin.describe_topics(TopicCollection([_PROBE]), request_timeout=self._timeout)
@@ -291,10 +291,10 @@ class ClusterAdmin:
 def read_topic_settings(
     admin: ClusterClient, names: Iterable[str], timeout_seconds: float
 ) -> tuple[TopicSettings, ...]:
-    """How each of these topics is kept, in the order of their names.
+    """Replication and settings of these topics, in the order of their names.
 
     Raises:
-        KafkaError: The cluster did not answer, or may not be asked about one of them.
+        KafkaError: The cluster did not answer, or this user may not describe one of them.
     """
     wanted = sorted(names)
     if not wanted:
@@ -323,7 +323,7 @@ def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:
 
 POLL_SECONDS = 0.2
 LITTLE = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 4_096}
-"""One message a partition is wanted; what is fetched beyond it is thrown away."""
+"""One message per partition is wanted; further fetched messages are discarded."""
 
 Place = tuple[str, int]
 """(topic, partition)."""
@@ -334,15 +334,15 @@ def find_oldest_unread(
 ) -> dict[Place, int]:
     """The timestamp, in milliseconds, of the first message at or after each position.
 
-    Partitions without such a message, without timestamps, or that did not answer in time are left out.
+    Partitions without such a message, without timestamps, or without an answer in time are left out.
 
     Args:
-        configuration: Of a reader.
+        configuration: Configuration of a reader.
         positions: Offset by (topic, partition).
-        seconds: How long to wait at most.
+        seconds: Timeout.
 
     Raises:
-        KafkaError: The client could not be made.
+        KafkaError: The client could not be created.
     """
     if not positions:
         return {}
@@ -384,7 +384,7 @@ def read_newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_
 
 
 def read_oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
-    """Milliseconds since 1970 of the first message that each partition still holds; empty ones are left out.
+    """Milliseconds since 1970 of the oldest retained message of each partition; empty ones are left out.
 
     Raises:
         KafkaError: The cluster did not answer.

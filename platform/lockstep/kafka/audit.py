@@ -1,4 +1,4 @@
-"""Compares what the ledger knows with what the cluster shows now. Pure."""
+"""Compares the ledger's positions with the current cluster. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ EXPIRED = "expired unread"
 """Retention removed offsets before they were read."""
 
 GONE = "topic gone"
-"""There is no topic of this name any more."""
+"""The topic was deleted."""
 
 GREW = "partitions grew"
 """A topic has more partitions than when it was subscribed."""
 
 RECREATED = "topic re-created"
-"""A topic of this name has another id: it is another topic."""
+"""The topic was re-created: same name, other topic id."""
 
 TRUNCATED = "log truncated"
-"""The log ends before the position, or was cut there and has grown since: what was read is not there any more."""
+"""The log ends before the position, or was truncated there and has grown since: records that were read are gone."""
 
 REGROWN = "other records: the log was cut and has grown again"
-"""What is found of a truncated log that is as long as it was."""
+"""The finding's text for a truncated log that is as long as before."""
 
 
 class KnownPosition(msgspec.Struct, frozen=True):
-    """What the ledger says of a partition.
+    """The ledger's position of a partition.
 
     Attributes:
         topic: Its topic.
         next_offset: The next offset to read.
-        catching_up: That the log ends before it is known, and was accepted.
-        leader_epoch: Epoch of the leader that wrote what was read last; None where that does not count any more.
+        catching_up: The log is known to end before it, and an operator accepted that.
+        leader_epoch: Epoch of the leader that wrote the last record read; None where it no longer applies.
     """
 
     topic: str
@@ -67,12 +67,12 @@ def audit_positions(known: Mapping[Key, KnownPosition], view: ClusterView) -> tu
 def need_epoch_check(
     known: Mapping[Key, KnownPosition], view: ClusterView, held: Mapping[Key, int]
 ) -> dict[Key, LastRead]:
-    """What was read last of partitions whose leader has changed: their log may have been cut and have grown again.
+    """The last record read of partitions whose leader has changed: their log may have been truncated and have regrown.
 
     Args:
         known: Partitions of the subscribed topics.
         view: The cluster now.
-        held: Leader epochs under which a log was seen to hold what was read of it.
+        held: Leader epochs under which a log was found to contain the records that were read.
     """
     return {
         key: LastRead(position.topic, key[1], position.next_offset, position.leader_epoch)
@@ -90,7 +90,7 @@ def find_compacted(view: ClusterView) -> tuple[str, ...]:
 
 
 def find_recreated_topics(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]:
-    """Topics that are not the same life any more as when the batch was planned."""
+    """Topics re-created since the batch was planned."""
     return tuple(
         sorted(
             name for name, topic in before.topics.items() if name not in after or after[name].topic_id != topic.topic_id
@@ -120,7 +120,7 @@ def _offsets_moved(topic_id: str, partition: int, position: KnownPosition, view:
 
 
 def _grown(known: Mapping[Key, KnownPosition], view: ClusterView) -> list[Finding]:
-    """One finding a new partition, so that each can be answered for by itself."""
+    """One finding per new partition, so that each can be accepted separately."""
     held: dict[str, set[int]] = {}
     for topic_id, partition in known:
         held.setdefault(topic_id, set()).add(partition)

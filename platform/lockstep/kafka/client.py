@@ -15,27 +15,27 @@ from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
 
 Configuration = dict[str, Plain]
-"""What a client is made of. May travel and be shown: in the place of a secret is a reference to it."""
+"""Configuration of a client. May be pickled and shown: it contains references instead of secrets."""
 
 _NO_RIGHT = (ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.CLUSTER_AUTHORIZATION_FAILED)
 INFORMATION = 6
-"""librdkafka's log level: some causes are said to be no more than information."""
+"""librdkafka's log level: some causes are logged only at the level of information."""
 _BY_ITSELF = "check kafka.bootstrap_servers and that the brokers are up; lockstep tries again by itself"
 
 
 class ClusterClient(AdminClient):
-    """A client for questions to the cluster, which keeps what was said of its connections.
+    """An admin client that records the log lines of its connections.
 
     Attributes:
-        settings: How the cluster is reached.
+        settings: Kafka settings.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
-        """Make it; nothing is sent yet.
+        """Create the client; nothing is sent yet.
 
         Raises:
             KafkaError: The options do not fit together, or a file that they name cannot be used.
-            SettingsError: A secret is not where the settings say.
+            SettingsError: A secret is not where the settings refer to.
         """
         self.settings = settings
         self._heard = ConnectionLog()
@@ -46,21 +46,21 @@ class ClusterClient(AdminClient):
             raise _unusable(error) from error
 
     def answered(self) -> None:
-        """The cluster has answered: what was said before is past."""
+        """The cluster has answered: discard earlier log lines."""
         self.poll(0)
         self._heard.forget()
 
     def hopeless(self) -> bool:
-        """Whether what was said since the last answer makes waiting useless, such as a refused password."""
+        """Whether the log lines since the last answer make waiting useless, such as a refused password."""
         self.poll(0)
         cause = self._heard.cause()
         return cause is not None and cause.certain
 
     def unanswered(self, what: str, error: ClientError) -> KafkaError:
-        """Why a question went unanswered, from the answer or from what was said beside it.
+        """Why a request went unanswered, from the answer or from the log lines around it.
 
         Args:
-            what: What was asked, in part of a sentence.
+            what: The subject of the request, in part of a sentence.
             error: The client's error.
         """
         if error.code() in _NO_RIGHT:
@@ -80,17 +80,17 @@ class ClusterClient(AdminClient):
 
 
 class RangeConsumer(Consumer):
-    """A consumer that keeps what was said of its connections."""
+    """A consumer that records the log lines of its connections."""
 
     def __init__(
         self, configuration: Configuration, heard: ConnectionLog | None = None, *, log_level: int = INFORMATION
     ) -> None:
-        """Make it; nothing is sent yet. Raises as `ClusterClient` does.
+        """Create the consumer; nothing is sent yet. Raises as `ClusterClient` does.
 
         Args:
-            configuration: Its settings.
-            heard: Takes what it says; one of its own unless given.
-            log_level: How much it says.
+            configuration: Its configuration.
+            heard: Receives its events and log lines; a new one unless given.
+            log_level: Its log level.
         """
         self._heard = heard or ConnectionLog()
         try:
@@ -99,25 +99,25 @@ class RangeConsumer(Consumer):
             raise _unusable(error) from error
 
     def answered(self) -> None:
-        """The cluster has sent messages: what was said before is past."""
+        """The cluster has sent messages: discard earlier log lines."""
         self._heard.forget()
 
     def silence(self) -> str:
-        """Why no message comes, in part of a sentence; empty when nothing was said."""
+        """Why no message arrives, in part of a sentence; empty without a log line."""
         cause = self._heard.cause()
         return cause.problem if cause is not None else ""
 
 
 def make_admin_client(settings: KafkaSettings) -> ClusterClient:
-    """The driver's client for questions to the cluster. Raises as `ClusterClient` does."""
+    """The driver's admin client. Raises as `ClusterClient` does."""
     return ClusterClient(settings)
 
 
 def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536) -> Configuration:
-    """Settings of the consumer that reads ranges in a task."""
+    """Configuration of the consumer that reads ranges in a task."""
     return {
         **_reach(settings),
-        # No consumer group is ever joined; librdkafka wants a name all the same.
+        # No consumer group is ever joined; librdkafka requires a name nevertheless.
         "group.id": "lockstep-reader",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -127,26 +127,26 @@ def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 6
         "enable.partition.eof": True,
         "check.crcs": True,
         "allow.auto.create.topics": False,
-        # The broker answers at once: a range is known to be there already.
+        # The broker answers immediately: a range is known to exist already.
         "fetch.wait.max.ms": 10,
         "fetch.error.backoff.ms": 50,
         "queued.max.messages.kbytes": queued_kbytes,
-        # What is fetched beyond a range is thrown away, and taking it apart costs 0.4 us a message: with 100,000
+        # Messages fetched beyond a range are discarded, and parsing them costs 0.4 us a message: with 100,000
         # queued and fetches of 4 MiB that was 1.1 to 3 us for each message of a 25,000-message range (measured).
         "queued.min.messages": 5_000,
         "fetch.queue.backoff.ms": 20,
-        # The broker's own largest batch: of larger ones it would give one partition's a fetch, and stall the others.
+        # The broker's own largest batch: of larger ones it would send one partition's per fetch, and stall the others.
         "fetch.message.max.bytes": 1_048_588,
     }
 
 
 def make_producer_configuration(settings: KafkaSettings) -> Configuration:
-    """How a producer reaches the cluster; secrets are still references (`with_secrets`)."""
+    """Configuration of a producer; secrets are still references (`with_secrets`)."""
     return _reach(settings)
 
 
 def make_consumer(configuration: Configuration) -> RangeConsumer:
-    """A consumer with exactly this configuration; secrets are fetched here, on the machine that reads."""
+    """A consumer with exactly this configuration; secrets are read here, on the machine that reads."""
     return RangeConsumer(configuration)
 
 
@@ -161,7 +161,7 @@ def _reach(settings: KafkaSettings) -> Configuration:
 
 
 def _heard_by(heard: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[str, Any]:
-    # What fails is raised, with the cause that was heard; a broker that bounces would otherwise be logged
+    # Errors are raised, with the logged cause; otherwise a restarting broker would be logged
     # 20 times a second.
     return {**with_secrets(configuration), "error_cb": heard, "logger": heard, "log_level": INFORMATION}
 

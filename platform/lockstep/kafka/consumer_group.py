@@ -1,10 +1,10 @@
 """The consumer group of a stream: positions published as its offsets, so that ordinary lag tools work.
 
-Nobody joins the group, and nothing is read by it. Its offsets are read back in one place only: a
-start that finds no table asks whether there was one (`engine/driver/committer.py`).
+No consumer joins the group, and nothing is read through it. Its offsets are read back in one place only: a
+start without a table checks whether there was one (`engine/driver/committer.py`).
 
-A consumer asks, not the client for questions to the cluster: librdkafka 2.16 ends the process when
-that one asks for a group's offsets while the group's coordinator starts (seen: a null pointer in
+A consumer sends the requests, not the admin client: librdkafka 2.16 crashes the process when an admin
+client requests a group's offsets while the group's coordinator starts (seen: a null pointer in
 rd_kafka_cgrp_op, from the handler of OffsetFetch).
 """
 
@@ -31,7 +31,7 @@ _COORDINATOR_STARTS = (
     ClientError.NOT_COORDINATOR,
     ClientError._WAIT_COORD,  # noqa: SLF001  # the client's name
 )
-"""What is answered in the first seconds of a group's life, or of the broker's own."""
+"""Errors in the first seconds of a group's existence, or after a broker's start."""
 _RETRY_SECONDS = 0.2
 
 
@@ -71,7 +71,7 @@ class ConsumerGroup:
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def forget(self) -> None:
-        """Delete the group; one that is not there is no error.
+        """Delete the group; a missing group is no error.
 
         Raises:
             KafkaError: The cluster refused it or did not answer.

@@ -1,7 +1,7 @@
 """Why a connection fails: client log lines and broker certificate.
 
-librdkafka answers a question that it cannot ask with "timed out" or "transport failure". The cause
-(a wrong password, an unknown certificate) is said beside it, in events and log lines.
+librdkafka reports a request that it cannot send as "timed out" or "transport failure". The cause
+(a wrong password, an unknown certificate) is reported separately, in events and log lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LogLine(msgspec.Struct, frozen=True):
     """One line.
 
     Attributes:
-        text: The words, cut and without control characters: a broker may have chosen them.
+        text: The text, truncated and without control characters: a broker may have chosen it.
         code: librdkafka's code of an event; 0 for a log line.
     """
 
@@ -36,13 +36,13 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why a question went unanswered.
+    """Why a request went unanswered.
 
     Attributes:
         problem: In part of a sentence.
         next_step: What to do.
-        unverified: host:port whose certificate could not be verified; a look at it can tell why.
-        certain: Waiting does not help: someone must change something.
+        unverified: host:port whose certificate could not be verified; an inspection of it can show why.
+        certain: Waiting does not help: an operator must change something.
     """
 
     problem: str
@@ -67,22 +67,22 @@ class ConnectionLog:
         self._lines.append(LogLine(_plain(form % arguments)))
 
     def forget(self) -> None:
-        """The cluster has answered: what was said before is past."""
+        """The cluster has answered: discard earlier lines."""
         self._lines.clear()
 
     def cause(self) -> Cause | None:
-        """The most telling of what was said; None when nothing was."""
+        """The most informative line's cause; None without lines."""
         return find_connection_cause(self._lines)
 
 
 def find_connection_cause(lines: Iterable[LogLine]) -> Cause | None:
-    """The most telling of these lines; of equally telling ones the last."""
+    """The cause of the most informative line; of equally informative ones the last."""
     found = [(rank, cause) for said in lines for rank, cause in [_read(said)] if cause is not None]
     return min(reversed(found), key=lambda pair: pair[0])[1] if found else None
 
 
 def _read(said: LogLine) -> tuple[int, Cause | None]:
-    """How telling a line is (0 is best), and its cause."""
+    """How informative a line is (0 is best), and its cause."""
     match = _ADDRESS.search(said.text)
     if match is None:
         return len(_MEANINGS), None
@@ -121,7 +121,7 @@ def _stranger(where: str, rest: str, _: str) -> Cause:
 
 
 def _no_tls(where: str, _: str, __: str) -> Cause:
-    return Cause(f"{where} speaks no TLS, and this client was told to", _PROTOCOL, certain=True)
+    return Cause(f"{where} speaks no TLS, and this client is configured for it", _PROTOCOL, certain=True)
 
 
 def _unresolved(where: str, _: str, __: str) -> Cause:
@@ -154,7 +154,7 @@ _MEANINGS: tuple[tuple[Callable[[int, str], bool], Callable[[str, str, str], Cau
     (_holds("Connect to .* failed"), _not_there),
     (_holds("Disconnected|closed by peer"), _closed),
 )
-"""From the most telling to the least: a broker that restarts says some of the last beside its cause."""
+"""From the most to the least informative: a restarting broker logs some of the last in addition to its cause."""
 
 
 def _plain(text: str) -> str:
@@ -166,11 +166,11 @@ LOOK_SECONDS_MAX = 5.0
 
 
 def explain_unverified_certificate(address: str, options: Mapping[str, str]) -> str:
-    """Why the certificate at host:port is not trusted; empty when it cannot be told. Sends nothing but the greeting.
+    """Why the certificate at host:port is not trusted; empty if unknown. Sends only the TLS greeting.
 
     Args:
         address: host:port.
-        options: The Kafka options, for the authority that is trusted.
+        options: The Kafka options, for the trusted authority.
     """
     host, _, port = address.rpartition(":")
     name = host.strip("[]")

@@ -1,9 +1,9 @@
-"""Asks the brokers whether a log still holds what was read of it, although its leader has changed since.
+"""Asks the brokers whether a log was truncated and has regrown after a change of its leader.
 
-A log that was cut and has grown past the position again looks whole by its offsets. Its records tell: each carries
-the epoch of the leader that wrote it, and a broker knows where each epoch ends in the log that it has now. The
-client asks for that when it learns of a leader that is newer than a position, so only one that knows no leader yet
-is sure to ask: each comparison is a consumer's whole life, half a second to a second on an idle broker.
+A log that was truncated and has grown past the position again looks complete by its offsets. Its records differ: each
+carries the epoch of the leader that wrote it, and a broker knows the end of each epoch in its current log. The
+client requests that when it learns of a leader that is newer than a position; only a client without a known leader
+is sure to request it: each comparison needs a new consumer, half a second to a second on an idle broker.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
 Key = tuple[str, int]
 ANSWER_SECONDS_MAX, POLL_SECONDS = 10.0, 0.05
 _TRUNCATED = ClientError(ClientError._LOG_TRUNCATION).str()  # noqa: SLF001  # the client's name
-"""The client says it in the text of an error that has another code: that no offset is there to go on from."""
+"""The client reports it in the text of an error with another code: no offset to continue from."""
 
 
 class LastRead(msgspec.Struct, frozen=True):
-    """How far a partition was read.
+    """The last position read of a partition.
 
     Attributes:
         topic: Its topic.
         partition: Its number.
         next_offset: First offset not read.
-        leader_epoch: Epoch of the leader that wrote the one before.
+        leader_epoch: Epoch of the leader that wrote the previous one.
     """
 
     topic: str
@@ -40,11 +40,11 @@ class LastRead(msgspec.Struct, frozen=True):
 
 
 class TruncationCheck(msgspec.Struct, frozen=True):
-    """What the brokers said; of the partitions in neither nothing.
+    """The brokers' answers; partitions in neither set are unknown.
 
     Attributes:
-        holding: Their logs hold what was read.
-        cut: Their logs were cut before the position.
+        holding: Their logs contain the records that were read.
+        cut: Their logs were truncated before the position.
     """
 
     holding: frozenset[Key]
@@ -55,7 +55,7 @@ def check_truncation(configuration: Configuration, read: Mapping[Key, LastRead])
     """Ask about all partitions at once, each by its key."""
     left = {(each.topic, each.partition): key for key, each in read.items()}
     said: dict[Key, bool] = {}
-    # A message or the log's end is the answer: as little as may be is fetched, and open transactions do not matter.
+    # A message or the log's end is the answer: fetches are minimal, and open transactions do not matter.
     asking = make_consumer({**configuration, "isolation.level": "read_uncommitted", "fetch.message.max.bytes": 1_024})
     try:
         asking.assign([_assigned(each) for each in read.values()])
@@ -83,7 +83,7 @@ def _place(message: Message) -> tuple[str, int]:
 
 
 def _held(message: Message) -> bool | None:
-    """Whether a log holds what was read of it; None when this says nothing of it."""
+    """Whether a log contains the records that were read; None when the message is no evidence."""
     error = message.error()
     if error is None or error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name
         return True

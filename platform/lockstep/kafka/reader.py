@@ -2,18 +2,18 @@
 
 All ranges are assigned together: one after another, each assignment would wait for a fetch of its
 own (a second each, measured). Offsets of a partition only ever rise, so a run of messages has no
-hole exactly when its length says so: no look at each message is needed.
+gap exactly when its length equals its span: no check of each message is needed.
 
 Three things leave offsets without a message: an aborted transaction, the control record that ends a transaction (its
-marker), and a record that is gone, for example by compaction. An uncommitted read gives the messages of aborted
-transactions. Control records are given to no application, but the client counts them, and says in a log line of each
-fetch how many records there were up to which offset. Where a fetch had a record for each of its offsets, none is gone:
-what gave no message is a control record. Where it had fewer, the offsets in question are fetched batch by batch: a
-batch of one record that is a control record is the marker itself. The topic's settings prove nothing: a topic that is
-only deleted today may have been compacted yesterday.
+marker), and a removed record, for example by compaction. A `read_uncommitted` consumer returns the messages of
+aborted transactions. Control records are returned to no application, but the client counts them, and logs for each
+fetch the number of records and the last offset. Where a fetch had a record for each of its offsets, none is gone:
+offsets without a message are control records. Where it had fewer, the offsets in question are fetched batch by batch:
+a batch of one record that is a control record is the marker itself. The topic's settings prove nothing: a topic with
+cleanup.policy=delete today may have been compacted yesterday.
 
-What was only hurt on its way reads well the next time; what lies corrupt on the broker never does. One fetch gives one
-record batch here: where a fetch gives several, librdkafka 2.16 ends its process at some corrupt ones (an assertion).
+A batch corrupted in transit reads well the next time; one corrupt on the broker never does. One fetch returns one
+record batch here: where one returns several, librdkafka 2.16 aborts its process at some corrupt ones (an assertion).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.model.finding import Hole
 
 MESSAGES_A_CALL = 1_000
-"""What is decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
+"""Decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
 POLL_SECONDS = 0.5
 SILENCE_SECONDS_MAX = 30.0
-"""Without a message for so long the partitions that are left count as unavailable in this batch."""
+"""Without a message for this long, the unfinished partitions count as unavailable in this batch."""
 
 
 _CORRUPT = frozenset(
     {
-        ClientError.INVALID_MSG,  # the broker's words: it takes headers apart to find an offset
+        ClientError.INVALID_MSG,  # the broker's error: it parses headers to find an offset
         ClientError.INVALID_RECORD,
         ClientError._BAD_MSG,  # noqa: SLF001  # the client's names: a checksum, a codec, a version, a length
         ClientError._BAD_COMPRESSION,  # noqa: SLF001
@@ -59,9 +59,9 @@ class Range(msgspec.Struct, frozen=True):
         partition: Partition number.
         start: First offset to read.
         until: First offset not to read.
-        leader_epoch: Epoch of the last record read before `start`, so that a log that was cut and
-            grew again is seen.
-        single_batches: Each fetch is to give one record batch.
+        leader_epoch: Epoch of the last record read before `start`, to detect a log that was truncated and
+            has regrown.
+        single_batches: Each fetch returns one record batch.
     """
 
     topic: str
@@ -73,13 +73,13 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class MessageRun(msgspec.Struct):
-    """Messages of one range, in offset order, next to those given before.
+    """Messages of one range, in offset order, following the previous ones.
 
     Attributes:
-        index: Which of the ranges.
+        index: Index of the range.
         messages: The messages; empty when only offsets without messages were passed.
-        gaps: (start, until) of offsets in front of, between or behind these messages that held none.
-        reached: First offset not covered any more.
+        gaps: (start, until) of offsets without a message, before, between or after these messages.
+        reached: First offset not covered.
     """
 
     index: int
@@ -89,12 +89,12 @@ class MessageRun(msgspec.Struct):
 
 
 class UnreadableRange(msgspec.Struct, frozen=True):
-    """A range that could not be read on.
+    """A range that cannot be read further.
 
     Attributes:
-        index: Which of the ranges.
-        reason: The client's words.
-        is_corrupt: What the broker has there cannot be taken apart.
+        index: Index of the range.
+        reason: The client's error text.
+        is_corrupt: The broker's record batch cannot be parsed.
     """
 
     index: int
@@ -103,9 +103,9 @@ class UnreadableRange(msgspec.Struct, frozen=True):
 
 
 def read_ranges(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
-    """Read all ranges to their ends; the runs of a range come in order.
+    """Read all ranges to their ends; the runs of a range are yielded in order.
 
-    The caller may send nothing back, but may stop iterating: the assignment is dropped either way.
+    The caller sends nothing back, but may stop iterating: the assignment is dropped either way.
     """
     reading = _Reading(consumer, ranges)
     try:
@@ -145,13 +145,13 @@ class _Reading:
             yield from self._sorted(messages)
 
     def _left(self) -> int:
-        """Asking for more than is left would wait for messages that nobody wants."""
+        """Number of offsets left: a poll for more would wait for messages beyond the ranges."""
         return max(1, sum(self._ranges[index].until - self._next[index] for index in self._alive))
 
     def _sorted(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         """Messages by range, then the ends of partitions that came with them.
 
-        The client hands out what it fetched partition by partition, so nearly always all are of one.
+        The client returns fetched messages partition by partition, so nearly always all are of one.
         """
         place = _same_place(messages)
         if place is None:
@@ -186,7 +186,7 @@ class _Reading:
             return
         if error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
             yield from self._end(index, int(event.offset() or 0))
-        elif error.code() in _CORRUPT or not error.retriable():  # the client would try a corrupt batch for ever
+        elif error.code() in _CORRUPT or not error.retriable():  # the client would retry a corrupt batch endlessly
             self._finish(index)
             yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
 
@@ -202,7 +202,7 @@ class _Reading:
         return MessageRun(index=index, messages=messages, gaps=gaps, reached=self._next[index])
 
     def _end(self, index: int, position: int) -> Iterator[MessageRun]:
-        """The partition ends at `position`: what lies before it and held no message is a gap."""
+        """The partition ends at `position`: offsets before it without a message are a gap."""
         if position <= self._next[index]:
             return
         reached = min(position, self._ranges[index].until)
@@ -220,7 +220,7 @@ class _Reading:
             try:
                 self._consumer.incremental_unassign([TopicPartition(done.topic, done.partition)])
             except KafkaException:
-                return  # only saves fetching: what still comes is dropped
+                return  # only saves fetching: later messages are dropped
 
     def _reject_buffered(self, reason: str) -> Iterator[UnreadableRange]:
         for index in sorted(self._alive):
@@ -251,7 +251,7 @@ def _offset(message: Message) -> int:
 
 
 def _before(messages: list[Message], until: int) -> list[Message]:
-    """Drop what was fetched past the end of the range."""
+    """Drop messages fetched past the end of the range."""
     keep = len(messages)
     while keep and _offset(messages[keep - 1]) >= until:
         keep -= 1
@@ -275,27 +275,27 @@ def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[
 
 
 ATTEMPTS = 2
-"""A read gives up after 30 seconds of silence; a broker that bounces is back in the second one."""
+"""A read gives up after 30 seconds of silence; a restarting broker is back in the second one."""
 RUNS_MAX = 1_000
-"""Runs of offsets fetched batch by batch: some milliseconds each. Where more are in question most are gone anyway."""
+"""Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are gone anyway."""
 UNPROVEN = "unproven"
 DEBUG, DEBUG_LEVEL = 7, 10
-"""The level of debugging, as librdkafka counts and as its Python client gives it to a logger."""
+"""The debug level, as librdkafka counts and as its Python client passes it to a logger."""
 _ENQUEUED = re.compile(
     r"Enqueue (?P<records>\d+) message\(s\) .*last_offset (?P<last>-?\d+), (?P<control>\d+) ctrl msgs"
 )
 
 Gaps = Sequence[tuple[int, int]]
-"""[start, until) of offsets that gave no message, in offset order."""
+"""[start, until) of offsets without a message, in offset order."""
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """One fetch of a partition, as the client tells of it.
+    """One fetch of a partition, according to the client's log.
 
     Attributes:
-        records: Records in it, control records included, from the offset on that was asked for.
+        records: Records in it, control records included, from the requested offset on.
         last: The last offset that it covers.
-        control: How many of the records are control records.
+        control: Number of control records among them.
     """
 
     records: int
@@ -311,7 +311,7 @@ class FetchLog(ConnectionLog):
         self.fetches: list[Fetch] = []
 
     def log(self, level: int, form: str, *arguments: object) -> None:
-        """A log line; those of the level of debugging are about fetches."""
+        """A log line; those at the debug level describe fetches."""
         if level > DEBUG_LEVEL:
             super().log(level, form, *arguments)
         elif (found := _ENQUEUED.search(form % arguments)) is not None:
@@ -319,7 +319,7 @@ class FetchLog(ConnectionLog):
 
 
 class _Prober:
-    """A client that shows all of one partition: its messages, committed or not, and how many records each fetch had."""
+    """A client that shows all of one partition: its messages, committed or not, and the record count of each fetch."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._log = FetchLog()
@@ -327,7 +327,7 @@ class _Prober:
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
     def look(self, whole: Range) -> tuple[set[int], list[Fetch]] | UnreadableRange:
-        """Offsets that gave a message, and the fetches that showed that; what was seen earlier is forgotten."""
+        """Offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
         seen: set[int] = set()
         for run in read_ranges(self._client, [whole]):
@@ -337,19 +337,19 @@ class _Prober:
         return seen, self._log.fetches
 
     def close(self) -> None:
-        """End the client."""
+        """Close the client."""
         self._client.close()
 
 
 def explain_missing_offsets(
     configuration: Configuration, topic: str, partition: int, gaps: Gaps
 ) -> list[Hole] | UnreadableRange:
-    """The gaps with their causes, cut where the cause changes, in offset order.
+    """The gaps with their causes, split where the cause changes, in offset order.
 
     "aborted" and "marker" are proven; "unproven" means that nothing explains the offset although the log was read.
 
     Returns:
-        The holes; or why the log could not be read: that is no evidence of anything.
+        The gaps; or why the log could not be read: that is no evidence of anything.
     """
     explained: list[Hole] | UnreadableRange = []
     for _ in range(ATTEMPTS if gaps else 0):
@@ -360,7 +360,7 @@ def explain_missing_offsets(
 
 
 def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int, int]]:
-    """[start, until) of the offsets of which each holds a record, by fetches that follow each other from `start` on."""
+    """[start, until) of the offsets that all contain a record, by consecutive fetches from `start` on."""
     for fetch in fetches:
         if fetch.last >= start:
             if fetch.records == fetch.last + 1 - start:
@@ -369,7 +369,7 @@ def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int
 
 
 def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[Hole] | UnreadableRange:
-    """1. Read all of it once.  2. What is still in question batch by batch.  3. Cut where the cause changes."""
+    """1. Read the whole range once.  2. Read undecided offsets batch by batch.  3. Split where the cause changes."""
     causes = dict.fromkeys((at for start, until in gaps for at in range(start, until)), UNPROVEN)
     prober = _Prober(configuration)
     try:
@@ -387,8 +387,8 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[H
 
 
 def _by_batches(configuration: Configuration, whole: Range, causes: dict[int, str]) -> UnreadableRange | None:
-    """Mark what is proven by fetches of one batch each; why they could not be read, where they could not."""
-    prober = _Prober({**configuration, "fetch.message.max.bytes": 1})  # the broker gives one batch all the same
+    """Mark offsets proven by fetches of one batch each; returns the reason if they could not be read."""
+    prober = _Prober({**configuration, "fetch.message.max.bytes": 1})  # the broker returns one batch nevertheless
     try:
         for start, until in _runs(causes)[:RUNS_MAX]:
             looked = prober.look(msgspec.structs.replace(whole, start=start, until=until))
@@ -403,7 +403,7 @@ def _by_batches(configuration: Configuration, whole: Range, causes: dict[int, st
 
 
 def _mark(causes: dict[int, str], start: int, until: int) -> None:
-    """What gave no message and holds a record all the same is a marker."""
+    """Mark offsets with a record but without a message: they are markers."""
     offsets = list(causes)
     for at in offsets[bisect_left(offsets, start) : bisect_left(offsets, until)]:
         if causes[at] == UNPROVEN:
@@ -411,7 +411,7 @@ def _mark(causes: dict[int, str], start: int, until: int) -> None:
 
 
 def _runs(causes: Mapping[int, str]) -> list[tuple[int, int]]:
-    """[start, until) of offsets in a row that are still unproven."""
+    """[start, until) of consecutive offsets that are still unproven."""
     runs: list[tuple[int, int]] = []
     for at in (at for at, cause in causes.items() if cause == UNPROVEN):
         runs[-1:] = [(runs[-1][0], at + 1)] if runs and runs[-1][1] == at else [*runs[-1:], (at, at + 1)]
@@ -426,20 +426,20 @@ def _holes(causes: Mapping[int, str], gaps: Gaps) -> Iterator[Hole]:
 
 
 LOOKS = 2
-"""So often the first offset must fail again before anything is called corrupt."""
+"""Failures of the first offset, before anything is called corrupt."""
 STEPS_MAX = 64
-"""Offsets that are tried one by one, so that nothing readable is passed over; then larger and larger steps."""
+"""Offsets tried one by one, so that nothing readable is passed over; then with increasing steps."""
 ONE_BATCH: Configuration = {"fetch.message.max.bytes": 1}
-"""The broker gives one whole record batch all the same."""
+"""The broker returns one whole record batch nevertheless."""
 
 Readable = Callable[[int], bool | None]
-"""Whether an offset can be read; None where Kafka does not say."""
+"""Whether an offset can be read; None without an answer from Kafka."""
 
 
 def find_next_readable(configuration: Configuration, corrupt: Range) -> int | None:
-    """The first offset from `corrupt.start` on that can be read; `corrupt.until` where none before it can.
+    """The first readable offset from `corrupt.start` on; `corrupt.until` where none before it is readable.
 
-    None when Kafka does not say.
+    None without an answer from Kafka.
     """
     client = make_consumer({**configuration, **ONE_BATCH})
     try:
@@ -449,7 +449,7 @@ def find_next_readable(configuration: Configuration, corrupt: Range) -> int | No
 
 
 def find_first_readable(readable: Readable, start: int, until: int) -> int | None:
-    """See `find_next_readable`. Pure but for what it asks."""
+    """See `find_next_readable`. Pure except for `readable`."""
     failing = start
     for offset in (*[start] * LOOKS, *range(start + 1, min(until, start + STEPS_MAX))):
         if (found := readable(offset)) is not False:
@@ -466,7 +466,7 @@ def find_first_readable(readable: Readable, start: int, until: int) -> int | Non
 
 
 def _boundary(readable: Readable, failing: int, fine: int) -> int | None:
-    """Where reading begins to work between an offset that fails and one that does not."""
+    """The first readable offset between one that fails and one that does not."""
     while fine - failing > 1:
         middle = (failing + fine) // 2
         if (found := readable(middle)) is None:

@@ -1,6 +1,6 @@
-"""Fetches secrets from where the settings say that they are, on the machine that needs them, when it needs them.
+"""Reads secrets from the references in the settings, on the machine that needs them, when it needs them.
 
-What travels (settings, pickles, Spark's closures) holds only the reference: `file:/run/secrets/kafka`.
+Pickled or sent objects (settings, Spark's closures) contain only the reference: `file:/run/secrets/kafka`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SECRET_BYTES_MAX = 65_536
 
 
 def with_secrets(configuration: Mapping[str, Plain]) -> dict[str, Plain]:
-    """The configuration with secrets in the place of references.
+    """The configuration with secrets instead of references.
 
     Raises:
-        SettingsError: A file or variable is not there, or holds no secret; never shows its content.
+        SettingsError: A file or variable is missing, or contains no secret; never shows its content.
     """
     return {
         name: _fetched(name, str(value)) if name in SECRET_OPTIONS else value for name, value in configuration.items()
@@ -37,7 +37,7 @@ def _fetched(option: str, reference: str) -> str:
             next_step=f"put the secret there, on every machine that runs tasks ({place})",
         )
     if not option.endswith(".pem") and not secret.isprintable():
-        # librdkafka ends a text at the first NUL without a word, and logs in with what is left.
+        # librdkafka truncates a text at the first NUL silently, and logs in with the rest.
         raise SettingsError(
             f"kafka.secrets {option} refers to {reference}, which holds control characters or more than one line",
             next_step="store the secret alone, as one line of text",

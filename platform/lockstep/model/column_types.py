@@ -1,4 +1,4 @@
-"""Column types that Python's own types do not say: the precision of a Decimal, the width of an int.
+"""Column types that Python's own types lack: the precision of a Decimal, the width of an int.
 
 They are written as annotations, so that type checkers and decoders see the plain Python type:
 
@@ -17,7 +17,7 @@ MAX_PRECISION: Final = 38
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """Marks a Decimal column as decimal(precision, scale); what does not fit is refused, never rounded.
+    """Marks a Decimal column as decimal(precision, scale); values that do not fit are refused, never rounded.
 
     Attributes:
         precision: Digits in all, 1 to 38.
@@ -30,7 +30,7 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class IntegerType:
-    """Marks an int column as 32 bits wide, not 64; what does not fit is refused.
+    """Marks an int column as 32 bits wide, not 64; values that do not fit are refused.
 
     Attributes:
         bits: 32 or 64.

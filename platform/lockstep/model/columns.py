@@ -1,7 +1,7 @@
-"""Which column type a Python type becomes; what has none is refused by name when a row type is declared.
+"""Maps Python types to column types; a type without a mapping is refused by name when a row type is declared.
 
-Only types whose values come back equal from Delta have a mapping. What would need a guess (a
-Decimal's scale, a set's order, which of two types of a union) is refused with what to write instead.
+Only types whose values round-trip through Delta unchanged have a mapping. Ambiguous types (a
+Decimal without a scale, a set without an order, a union of types) are refused with the alternative.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class Column:
         return pa.field(self.name, self.type.arrow, nullable=self.type.nullable)
 
     def inner_field(self) -> pa.Field[Any]:
-        """The Arrow field inside a struct or list. It may be null, whatever the type says.
+        """The Arrow field inside a struct or list. It is always nullable.
 
-        Where a whole struct is null its fields are too, and Spark's conversion to Arrow refuses
-        that for fields that may not be. None in a field that is not optional is refused when
+        Where a whole struct is null its fields are null too, and Spark's conversion to Arrow refuses
+        that for fields that are not nullable. None in a field that is not optional is refused when
         rows are built.
         """
         return pa.field(self.name, self.type.arrow)
@@ -119,7 +119,7 @@ _INTEGERS: Final[Mapping[int, pa.DataType]] = {32: pa.int32(), 64: pa.int64()}
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the row type we are: dotted path, structs around it, markers seen on the way."""
+    """A place in the row type: dotted path, enclosing structs, markers."""
 
     path: str
     parents: tuple[type, ...]
@@ -175,13 +175,13 @@ _MARKED: Final[Mapping[type, tuple[type, str]]] = {
 
 
 def _check_markers(annotation: object, place: _Place) -> None:
-    """Refuse what is written beside a type and would say nothing of its column."""
+    """Refuse annotations of a type that do not describe its column."""
     for one in place.markers:
         kind = one if isinstance(one, type) else type(one)
         of, example = _MARKED.get(kind, (None, ""))
         if of is not None and (isinstance(one, type) or annotation is not of):
             problem = "is a class and no value of it" if isinstance(one, type) else f"is for {of.__name__} alone"
-            raise place.error(one, f"{problem}, beside {annotation}", f"for example {example}")
+            raise place.error(one, f"{problem}, next to {annotation}", f"for example {example}")
 
 
 def _mapping(annotation: object) -> _Mapping:
@@ -198,7 +198,7 @@ def _unmapped(annotation: object, place: _Place) -> NoReturn:
 
 
 def _unwrapped(annotation: object, place: _Place) -> tuple[object, _Place]:
-    """Take off NewType, type aliases and Annotated, keeping the markers of the latter."""
+    """Unwrap NewType, type aliases and Annotated, keeping the markers of the latter."""
     while True:
         if isinstance(annotation, NewType):
             annotation = annotation.__supertype__

@@ -1,9 +1,9 @@
-"""Which changes of a state type old state survives. Pure.
+"""State type changes that old state survives. Pure.
 
 Allowed are additions with a default (by position: at the end only), int -> float and
-X -> Optional[X]. All else is refused, also what msgpack would decode without a word. The rules are
-transitive (a default may neither go nor change), so that comparing the newest section with the
-type of today also covers the older sections of its chain.
+X -> Optional[X]. All else is refused, including changes that msgpack would decode silently. The rules
+are transitive (a default may be neither removed nor changed), so that comparing the newest segment with the
+current type also covers the older segments of its chain.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Incompatibility(msgspec.Struct, frozen=True):
     """One reason why stored state cannot be read as the declared type.
 
     Attributes:
-        path: Where, for example `rows{}.price`; empty for the state itself.
-        stored: What the stored state has there.
-        declared: What the type of today has there.
+        path: Place of the difference, for example `rows{}.price`; empty for the state itself.
+        stored: The stored state's type there.
+        declared: The current type there.
     """
 
     path: str
@@ -37,7 +37,7 @@ class Incompatibility(msgspec.Struct, frozen=True):
 
 
 def find_incompatibilities(stored: StateTypeSchema, declared: StateTypeSchema) -> tuple[Incompatibility, ...]:
-    """Every reason why state stored as one shape cannot be read as the other; empty when it can."""
+    """Every reason why state of the stored schema cannot be read as the declared one; empty when it can."""
     return tuple(_compare(stored, declared, ""))
 
 
@@ -76,7 +76,7 @@ def _compare_unions(
     if len(old) != len(new) or not may_add_none:
         yield Incompatibility(path, str(stored), str(declared))
         return
-    # Members are sorted by their encoding, kind and tag first: those that belong together meet.
+        # Members are sorted by their encoding, kind and tag first, so that corresponding ones are paired.
     for was, now in zip(old, new, strict=True):
         yield from _compare(was, now, path)
 

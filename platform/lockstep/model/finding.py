@@ -6,20 +6,20 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One violation, as it is committed with the halt and shown to people.
+    """One violation, as committed with the halt and shown to operators.
 
     Attributes:
         cause: A short, stable name: "gap", "broken link", "unknown session", "undecodable",
             "transform raised", "checksum", "hole", "expired", "truncated", "re-created", ...
         topic: Name of the topic.
-        topic_id: Kafka's id of this life of the topic.
+        topic_id: Kafka's topic id; a re-created topic has another.
         partition: Partition number.
         offset: First offset concerned.
         until: First offset after those concerned.
-        session: The session, where there is one.
+        session: The session, if any.
         expected: What would have kept the promise.
-        found: What came instead.
-        detail: More for people, for example the error text of a fold.
+        found: What was found instead.
+        detail: Further text for people, for example the error text of a fold.
         traceback: Where the stream's own code raised, as Python prints it; empty for anything else.
     """
 
@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def last_good_offset(self) -> int | None:
-        """The offset before it: all up to there is in the table or accounted for. None where nothing precedes."""
+        """The offset before it: everything up to it is in the table or accounted for. None at the start of the log."""
         return self.offset - 1 if self.offset else None
 
     def __str__(self) -> str:
@@ -56,8 +56,8 @@ class Hole(msgspec.Struct, frozen=True):
     Attributes:
         start: First missing offset.
         until: First offset after them.
-        cause: "marker" (a transaction's control record), "aborted", "expired", "corrupt" (the broker has something
-            there that nobody can read), or "unproven".
+        cause: "marker" (a transaction's control record), "aborted", "expired", "corrupt" (a record on the broker that
+            cannot be read), or "unproven".
     """
 
     start: int

@@ -1,4 +1,4 @@
-"""Rows: a table inside a session's state, of which a message touches a few rows. Decoded and saved row by row."""
+"""MapState: a table inside a session's state of which a message touches a few rows; decoded and saved row by row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row_co = TypeVar("Row_co", covariant=True)
 
 
 class Absent:
-    """Stands for a row that is known not to be there."""
+    """Stands for a row that is known to be absent."""
 
 
 ABSENT: Final = Absent()
@@ -24,7 +24,7 @@ _HELD, _CHANGED, _STORED = "_held", "_changed", "_stored"
 
 
 class StoredRows(Protocol[K, Row_co]):
-    """The rows of a table as they were stored before this range; lockstep's side."""
+    """The rows of a table as stored before this range; implemented by lockstep."""
 
     def get(self, key: K) -> Row_co | Absent:
         """One row, decoded."""
@@ -45,7 +45,7 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
       for example a frozen Struct; other types are refused when the stream is declared.
     - Iteration is in the order of the encoded keys (whole numbers from 0 on: ascending; texts: by length, then by
       bytes), not of insertion; it and `len` read the keys of the whole table.
-    - A table belongs to the state that it lies in. Assigned to another one, all of it is copied.
+    - A table belongs to the state that contains it. Assigned to another one, it is copied whole.
     """
 
     __slots__ = ("_changed", "_held", "_stored")
@@ -126,12 +126,12 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 
 
 def bind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
-    """Let an empty table stand for stored rows: lockstep's side of the class."""
+    """Bind an empty table to stored rows: lockstep's side of the class."""
     setattr(rows, _STORED, stored)
 
 
 def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:
-    """The stored rows that a table stands for; None for one made by a fold."""
+    """The stored rows that a table is bound to; None for one made by a fold."""
     return cast("StoredRows[K, V] | None", getattr(rows, _STORED))
 
 

@@ -1,4 +1,4 @@
-"""Record and Envelope: what a message is to everybody."""
+"""Record and Envelope: a message for all packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KafkaMessage(Protocol):
         ...
 
     def leader_epoch(self) -> int | None:
-        """Leader epoch, where the broker tells it."""
+        """Leader epoch, where the broker sends it."""
         ...
 
 
@@ -45,10 +45,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         topic: Name of the topic.
-        topic_id: Kafka's id of this life of the topic; a re-created topic has another.
+        topic_id: Kafka's topic id; a re-created topic has another.
         partition: Partition number.
         offset: Offset in the partition.
-        source: The client's own message; the properties below read it when asked.
+        source: The client's own message; the properties below read it on access.
     """
 
     topic: str
@@ -74,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp_ms(self) -> int:
-        """Kafka's timestamp in milliseconds since 1970 (UTC); `timestamp_type` says whose clock."""
+        """Kafka's timestamp in milliseconds since 1970 (UTC); `timestamp_type` names its clock."""
         return self.source.timestamp()[1]
 
     @property
@@ -84,7 +84,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def leader_epoch(self) -> int | None:
-        """Leader epoch under which the record was written, where the broker tells it."""
+        """Leader epoch under which the record was written, where the broker sends it."""
         return self.source.leader_epoch()
 
 
@@ -98,10 +98,10 @@ class Kind(Enum):
     END = "end"
     """Closes the session: its state is removed."""
     SKIP = "skip"
-    """Known and not wanted: counted, no row, no evidence read."""
+    """Known and not wanted: counted, no row, evidence not read."""
     SNAPSHOT_PART = "part"
-    """Part of a snapshot that goes on in the next messages; the one of kind SNAPSHOT completes it. Nothing of it
-    is seen before: then the first goes to `Transform.on_snapshot`, the others to `Transform.on_update`, in order."""
+    """Part of a snapshot that continues in the next messages; the one of kind SNAPSHOT completes it. No part is
+    applied before: then the first goes to `Transform.on_snapshot`, the others to `Transform.on_update`, in order."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +110,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         last: The newest id that this message covers.
         first: The oldest id that this message covers; lets the first update after a snapshot
-            overlap it, as feeds do whose snapshot is taken beside the stream.
+            overlap it, for feeds whose snapshot is fetched separately from the stream.
         previous: `last` of the message before this one.
     """
 
@@ -120,18 +120,18 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """What `Transform.envelope` says of one message.
+    """What `Transform.envelope` extracts from one message.
 
     Attributes:
         session: The unit of order inside a partition; by default the message key.
         kind: What the message does to the session.
         sequence: The producer's number of the message in its session (evidence `Sequence`).
         link: The producer's ids of the message (evidence `Linked`).
-        event_time_us: When it happened, in microseconds since 1970 (UTC).
-        id: What makes the message unique in its session, whatever its order (class `Once`).
-        count: Of an END: how many messages the session had, the snapshot and this one included. Compared by
+        event_time_us: Event time, in microseconds since 1970 (UTC).
+        id: Identifies the message in its session, independent of its order (class `Once`).
+        count: Of an END: number of messages of the session, the snapshot and this one included. Compared by
             `Once`, `Checksum` and `LogOnly`; where messages are numbered, the numbers prove more.
-        restarts_sequence: The snapshot begins the numbering anew, and the producer says so: what it was before is void.
+        restarts_sequence: The producer restarts the numbering with this snapshot: earlier numbers are void.
     """
 
     session: str

@@ -1,10 +1,10 @@
 """Schema of a state type, untyped view of old state.
 
-msgpack decodes without a word what was written for another type: swapped fields of one type,
-renamed fields with defaults. The shape makes such a change visible before anything is decoded.
+msgpack silently decodes values written for another type: swapped fields of one type, renamed fields
+with defaults. The schema makes such a change visible before anything is decoded.
 
-What msgpack carries as text stays text (Decimal, date, UUID); enums are their values. A field that its type had a
-default for may be missing, where a value was stored before the field existed.
+Types that msgpack carries as text stay text (Decimal, date, UUID); enums are their values. A field with a default
+may be missing in values stored before the field existed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
     if not _is_key(inspect.type_info(key)):
         raise _refused(annotation, f"its key {key} has no single encoding", "use str, int, bytes, an enum, or a tuple")
     if not _is_frozen(inspect.type_info(value), ()):
-        problem = f"its row {value} can be changed in place, which nobody would see"
+        problem = f"its row {value} can be changed in place, and such a change would be lost"
         raise _refused(annotation, problem, "make it a Struct with frozen=True, lists in it tuple[X, ...]")
     return RowsType(attribute, name, key, value)
 
@@ -122,7 +122,7 @@ class FieldSchema(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         name: Its name in the encoding.
         shape: Shape of its type.
-        default: What stands for it where it is missing, written as text; None when it is required.
+        default: Its value where it is missing, as text; None when it is required.
     """
 
     name: str
@@ -152,7 +152,7 @@ class StateTypeSchema(msgspec.Struct, frozen=True, array_like=True):
 
 
 def make_type_schema(state_type: object) -> StateTypeSchema:
-    """The shape of a state type.
+    """The schema of a state type.
 
     Raises:
         DeclarationError: The type, or a type inside of it, cannot be saved and recovered.
@@ -175,7 +175,7 @@ def make_type_schema(state_type: object) -> StateTypeSchema:
 
 
 def hash_of_type_schema(shape: StateTypeSchema) -> str:
-    """A short name of a shape: equal for equal shapes, different for any others."""
+    """A short name of a schema: equal for equal schemas only."""
     return hashlib.blake2b(msgspec.msgpack.encode(shape), digest_size=16).hexdigest()
 
 
@@ -262,7 +262,7 @@ _NAMED, _LISTED = ("record", "typeddict", "dict"), ("array", "tuple", "vartuple"
 
 
 def to_untyped(value: object, shape: StateTypeSchema) -> object:
-    """A decoded value with field names: of one shape, as msgpack holds it."""
+    """A decoded value with field names: of one schema, as msgpack holds it."""
     return _plain(value, shape, ())
 
 
@@ -302,7 +302,7 @@ def _of_list(value: list[object], shape: StateTypeSchema, outer: tuple[StateType
 
 
 def _of_array(value: list[object], shape: StateTypeSchema, inside: tuple[StateTypeSchema, ...]) -> dict[str, object]:
-    """Fields by position get their names; later ones may be missing, as they are at the end of older values."""
+    """Name the fields by position; later ones may be missing at the end of older values."""
     tag, _, tagged = shape.detail.partition("=")
     named: dict[str, object] = {tag: value[0]} if tagged else {}
     fields = zip(shape.fields, value[1:] if tagged else value, strict=False)
@@ -310,7 +310,7 @@ def _of_array(value: list[object], shape: StateTypeSchema, inside: tuple[StateTy
 
 
 def _member(value: object, members: tuple[StateTypeSchema, ...]) -> StateTypeSchema:
-    """The member of a union that a value belongs to: by its tag, else by what it is made of."""
+    """The member of a union that a value belongs to: by its tag, else by its structure."""
     there = [shape for shape in members if shape.kind != "none"]
     kinds = _NAMED if isinstance(value, dict) else _LISTED if isinstance(value, list) else ()
     fitting = [shape for shape in there if shape.kind in (*kinds, "outer")] or there

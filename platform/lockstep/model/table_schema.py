@@ -1,7 +1,7 @@
-"""The schemas of an output table: the user's columns, the proof columns, and the hour of the commit.
+"""The schemas of an output table: the user's columns, the provenance columns, and the commit hour.
 
-A column of a type without `| None` is declared NOT NULL in Parquet and in Delta. What is nested in
-it may be null for readers (see Column.inner_field), though not in the rows that are written.
+A column of a type without `| None` is declared NOT NULL in Parquet and in Delta. Nested fields
+are nullable for readers (see Column.inner_field), though not in the rows that are written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 COMMIT_HOUR: Final = "commit_hour"
-"""The partition column, "YYYY-MM-DDTHH" in UTC. It stands in the path of a file, not in the file."""
+"""The partition column, "YYYY-MM-DDTHH" in UTC. It is part of a file's path, not of the file."""
 
 ABSENT_UP_TO: Final = "lockstep.absent_up_to_batch"
 """In the metadata of a column that was added: the last batch before it. Files of that batch and of earlier ones do not
@@ -66,7 +66,7 @@ def make_row_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
 
 
 def make_provenance_schema() -> pa.Schema:
-    """The columns that prove where a row came from; they stand after the user's.
+    """The provenance columns, after the user's: the source of a row.
 
     `_offset` is the source message's offset, `_emit_offset` the one processed when the row was
     emitted, `_row` the number of the row inside its emit offset.
@@ -75,12 +75,12 @@ def make_provenance_schema() -> pa.Schema:
 
 
 def make_file_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
-    """What a data file holds: the user's and the proof columns."""
+    """The schema of a data file: the user's and the provenance columns."""
     return pa.unify_schemas([make_row_schema(row_type), make_provenance_schema()])
 
 
 def make_table_schema(row_type: type[msgspec.Struct]) -> pa.Schema:
-    """What the table shows: the file's columns and the commit hour."""
+    """The schema of the table: the file's columns and the commit hour."""
     return make_file_schema(row_type).append(pa.field(COMMIT_HOUR, pa.string(), nullable=False))
 
 

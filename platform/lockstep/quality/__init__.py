@@ -1,5 +1,5 @@
-"""Proof that a table is whole: one Spark aggregate, one Great Expectations suite, a result a rule.
+"""Data-quality checks: one Spark aggregate, one Great Expectations suite, one result per rule.
 
-`check.check_stream` is the way in; `rules` says what is promised, `summary` measures it, `suite`
-judges it. Nothing here imports dagster, and Great Expectations and Spark are imported when used.
+The entry point is `check.check_stream`; `rules` defines the rules, `aggregate` measures, `suite`
+judges. Nothing here imports dagster, and Great Expectations and Spark are imported on use.
 """

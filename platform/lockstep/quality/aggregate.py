@@ -1,8 +1,8 @@
 """One two-level Spark aggregate of matching versions.
 
-Rows and ledger ranges go through one shuffle, by topic id and partition, and are put in order of
-offset: each row then knows the range that covers it, whether the row before has its coordinates,
-and how many messages lie behind it. A second sort, by session, compares the sequences. The first
+Rows and ledger ranges go through one shuffle, by topic id and partition, and are sorted by
+offset: each row then has the range that covers it, whether the previous row has its coordinates,
+and the number of messages before it. A second sort, by session, compares the sequences. The first
 level counts by batch, so that errors of two batches cannot cancel out; the second by partition.
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _OPTIONS: Final = {
     # With it every shuffle is a job of its own, and there is nothing to adapt: the keys are partitions.
     "spark.sql.adaptive.enabled": "false",
-    # The aggregate reads every file: looking for files to skip only costs a job over the log.
+    # The aggregate reads every file: data skipping only costs a job over the log.
     "spark.databricks.delta.stats.skipping": "false",
-    # The default of 50 tasks for each look at the log costs more than the log of a stream.
+    # The default of 50 tasks for each scan of the log costs more than the log of a stream.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 
@@ -68,7 +68,7 @@ select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
               greatest(least(until, reached) - start, 0) as overlap_offsets) as ledger
 from ranges
 """
-"""A range begins where it is the first to cover an offset, so each offset belongs to one batch."""
+"""A range covers the offsets that no earlier range covers, so each offset belongs to one batch."""
 
 _SUMMARY: Final = """
 with placed as (
@@ -124,11 +124,11 @@ select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
        min(first_event_time_us) as first_event_time_us, max(last_event_time_us) as last_event_time_us
 from by_batch group by topic_id, partition
 """
-"""Rows that timers emitted while a partition was silent belong to an empty range; a later range covers their
+"""Rows that timers emitted while a partition was idle belong to an empty range; a later range covers their
 offset. So where there are any, rows are compared by partition, not by batch.
 
-A sequence may fall where a session ends and begins anew, but its END emits no row: only where
-every offset between the two rows has rows of its own it cannot have begun anew."""
+A sequence may fall where a session ends and restarts, but its END emits no row: a restart is excluded
+only where every offset between the two rows has rows of its own."""
 
 _LEDGER_SUMS: Final = (
     "offsets_read",
@@ -166,13 +166,13 @@ _ROW_SUMS: Final = (
 def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersions) -> tuple[PartitionSummary, ...]:
     """Measure all partitions that have rows or ledger ranges, in order of topic and partition.
 
-    Takes three Spark jobs (the files of each table, the aggregate), besides what Delta takes to
+    Takes three Spark jobs (the files of each table, the aggregate), besides Delta's jobs to
     read a log for the first time; leaves nothing cached.
 
     Args:
-        spark: A session made by `start_session`; its options stay as they are.
+        spark: A session made by `start_session`; its options remain unchanged.
         folders: The stream.
-        versions: The moment to look at.
+        versions: The versions to measure.
     """
     with _own_session(spark, folders) as session:
         rows = _load(session, folders.table, versions.table)
@@ -185,10 +185,10 @@ def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersio
 
 
 def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
-    """Count the nulls of the proof columns that may hold none, file by file, from the log.
+    """Count the nulls of the NOT NULL provenance columns, file by file, from the log.
 
-    Spark cannot: the columns are declared NOT NULL, so it takes `is null` for false without
-    looking, and reads a null as zero or fails. The log's counts come from the Parquet footers.
+    Spark cannot: the columns are declared NOT NULL, so it evaluates `is null` to false without
+    reading, and reads a null as zero or fails. The log's counts come from the Parquet footers.
     """
     actions = pa.table(DeltaTable(table, version=version).get_add_actions(flatten=True))
     required = [f"null_count.{field.name}" for field in make_provenance_schema() if not field.nullable]
@@ -198,7 +198,7 @@ def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
 def _file_summary(action: dict[str, object], required: list[str]) -> FileSummary:
     rows = action.get("num_records")
     counts = [action.get(name) for name in required]
-    held = rows if isinstance(rows, int) else 1  # a file of an unknown number of rows is not proved
+    held = rows if isinstance(rows, int) else 1  # a file with an unknown number of rows is not proved
     return FileSummary(
         path=str(action["path"]),
         rows=held,
@@ -218,7 +218,7 @@ def _load(session: SparkSession, table: Path, version: int) -> DataFrame:
 
 
 def _load_ledger(session: SparkSession, ledger: Path, version: int) -> DataFrame:
-    """The ledger with all columns of today; an older release wrote fewer."""
+    """The ledger with all current columns; an older release wrote fewer."""
     from pyspark.sql.functions import lit
 
     frame = _load(session, ledger, version)
@@ -228,7 +228,7 @@ def _load_ledger(session: SparkSession, ledger: Path, version: int) -> DataFrame
 
 @contextmanager
 def _own_session(spark: SparkSession, folders: StreamFolders) -> Iterator[SparkSession]:
-    """A session with options of its own; afterwards Delta forgets the states of both logs that it cached."""
+    """A session with options of its own; afterwards Delta's cached states of both logs are discarded."""
     session = spark.newSession()
     for name, value in _OPTIONS.items():
         session.conf.set(name, value)
@@ -249,7 +249,7 @@ def _forget(session: SparkSession, table: Path) -> None:
 
 
 class TableVersions(msgspec.Struct, frozen=True):
-    """One moment of a stream: what both tables held after one batch.
+    """Matching versions of a stream: both tables after the same batch.
 
     Attributes:
         table: Version of the output table.
@@ -263,13 +263,13 @@ class TableVersions(msgspec.Struct, frozen=True):
 
 
 def find_matching_versions(folders: StreamFolders) -> TableVersions:
-    """The newest moment that both tables hold.
+    """The newest versions that match.
 
-    The ledger follows the table, by one batch at most. Where that one is missing, the moment is
-    the table's version before it; so nothing has to be waited for.
+    The ledger follows the table, by one batch at most. Where that one is missing, the result is
+    the table's version before it; so there is nothing to wait for.
 
     Raises:
-        TableError: The tables are further apart, or somebody else wrote the table.
+        TableError: The tables are further apart, or the table has a foreign writer.
     """
     base = OutputLog(folders.table).base()
     ledger = DeltaTable(folders.ledger)

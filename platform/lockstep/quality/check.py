@@ -1,4 +1,4 @@
-"""Checks a whole stream and keeps the result beside it."""
+"""Checks a whole stream and stores the result with its tables."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        versions: The moment that was looked at.
-        partitions: What was measured, in order of topic and partition.
+        versions: The checked versions.
+        partitions: The measurements, in order of topic and partition.
         results: One a rule, in the order of `RULES`.
     """
 
@@ -43,12 +43,12 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """Rows looked at."""
+        """Number of checked rows."""
         return sum(place.rows for place in self.partitions)
 
     @property
     def completeness_percent(self) -> float | None:
-        """The part of the offsets ever read that is accounted for; None when none was read."""
+        """The percentage of the offsets ever read that is accounted for; None when none was read."""
         offsets = sum(place.offsets_read + place.gap_offsets for place in self.partitions)
         lost = sum(
             place.gap_offsets + place.unexplained_offsets + place.unexplained_messages for place in self.partitions
@@ -65,13 +65,13 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 def check_stream(
     spark: SparkSession, folders: StreamFolders, *, snapshots_emit: bool = True, in_order: bool = True
 ) -> Checked:
-    """Check all that a stream has committed, beside a running writer too, and keep the result.
+    """Check everything that a stream has committed, also while a writer runs, and store the result.
 
-    1. Find a moment that table and ledger both hold.
-    2. Count the nulls of the proof columns, from the log.
-    3. Measure the partitions; not where proof is null, because Spark would misread it.
+    1. Find matching versions of table and ledger.
+    2. Count the nulls of the provenance columns, from the log.
+    3. Measure the partitions; not where provenance is null, because Spark would misread it.
     4. Judge each rule.
-    5. Keep the result under `<table root>/<stream>/quality`.
+    5. Store the result under `<table root>/<stream>/quality`.
 
     Args:
         spark: A session made by `start_session`.
@@ -81,7 +81,7 @@ def check_stream(
         in_order: Whether the class promises that the numbers of a session only rise.
 
     Raises:
-        TableError: The tables do not belong together, or somebody else wrote them.
+        TableError: The tables do not belong together, or have a foreign writer.
     """
     versions = find_matching_versions(folders)  # 1
     files = summarize_files(folders.table, versions.table)  # 2
@@ -105,7 +105,7 @@ def check_stream(
 
 
 def make_result_path(folders: StreamFolders) -> Path:
-    """The file that holds the last result and what Great Expectations said, as JSON."""
+    """The file with the last result and Great Expectations' output, as JSON."""
     return folders.root / folders.stream / "quality" / RESULT_FILE
 
 
@@ -115,7 +115,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def _keep(folders: StreamFolders, checked: Checked, judged: tuple[Judged, ...]) -> None:
-    """Replace the last result as a whole: a reader never sees half of one."""
+    """Replace the last result atomically."""
     path = make_result_path(folders)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = _Kept(checked, tuple(part.raw for part in judged if part.raw is not None))

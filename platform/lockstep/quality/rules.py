@@ -1,8 +1,8 @@
-"""What a table must hold to be whole, and what was found. Pure.
+"""The rules of a complete table, and their results. Pure.
 
-A rule turns what was measured at one place (a partition, a data file) into a number of breaks; the
-threshold is none. It also says how much there was to look at: where that is nothing, the outcome
-is "nothing to check yet", never "passed".
+A rule turns the measurements of one place (a partition, a data file) into a number of breaks; the
+threshold is none. It also counts its evidence: without any, the outcome is "nothing to check yet",
+never "passed".
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Cell = int | str | None
 
 
 class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What table and ledger say of one topic-partition. Counts, unless said otherwise.
+    """The measurements of table and ledger of one topic-partition. Counts, unless stated otherwise.
 
     Attributes:
-        topic_id: Kafka's id of the topic's life.
+        topic_id: Kafka's topic id.
         topic: Its name.
         partition: Partition number.
         batches: Batches that have a ledger row of it.
@@ -32,21 +32,21 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         rows: Rows in the table.
         distinct_rows: Distinct (topic id, partition, emit offset, row).
         rows_outside: Rows whose emit offset no ledger range covers.
-        ledger_rows: Rows that the ledger says were written.
+        ledger_rows: Rows written, according to the ledger.
         row_differences: Rows by which table and ledger differ, summed batch by batch.
         offsets_read: Offsets in all ledger ranges.
-        messages: Messages that the ledger says were read.
+        messages: Messages read, according to the ledger.
         messages_with_rows: Messages that have rows in the table.
         accepted_without_row: Accepted messages that emitted none.
         skipped: Messages of kind SKIP.
-        dropped: Messages neither applied nor kept.
-        quarantined: Messages kept in quarantine, not applied.
-        released: Messages held back by an earlier batch, and applied or put aside by this one.
-        buffered: Messages held back for a later batch.
+        dropped: Messages neither applied nor stored.
+        quarantined: Messages in quarantine, not applied.
+        released: Messages buffered by an earlier batch, and applied or quarantined by this one.
+        buffered: Messages buffered for a later batch.
         late: Messages in the late table.
-        timer_rows: Times that a timer, or the end of a silent session, emitted rows.
-        silent_rows: Rows that timers emitted while the partition was silent.
-        repeats: Messages that the gate let pass although they repeated or went back.
+        timer_rows: Times that a timer, or the end of an idle session, emitted rows.
+        silent_rows: Rows that timers emitted while the partition was idle.
+        repeats: Messages that the gate accepted although they were duplicates or went back.
         holes: Offsets that held no message.
         unproven_holes: Those of them without a proven cause.
         accepted_losses: Offsets that an operator accepted as lost.
@@ -57,11 +57,11 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         unexplained_messages: Messages read that are neither in the table nor counted under a
             cause (or the other way round), summed batch by batch.
         numbered_rows: Rows that carry the producer's sequence.
-        sequence_falls: Times a session's sequence fell where no session can have begun anew.
+        sequence_falls: Times a session's sequence fell where no session can have restarted.
         sequence_restarts: Times it fell or was repeated after a message without rows, where the
-            session may have ended and begun anew.
-        sequence_repeats: Times two messages in a row of a session carried the same number where
-            no session can have begun anew.
+            session may have ended and restarted.
+        sequence_repeats: Times two consecutive messages of a session carried the same number where
+            no session can have restarted.
         first_event_time_us: Smallest event time, microseconds since 1970 (UTC).
         last_event_time_us: Largest event time, microseconds since 1970 (UTC).
     """
@@ -110,13 +110,13 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the log says of the proof columns of one data file.
+    """The log's measurements of the provenance columns of one data file.
 
     Attributes:
         path: Relative to the table.
         rows: Rows in the file.
-        nulls: Nulls in proof columns that may hold none.
-        uncounted: Rows of proof columns whose nulls the file's statistics do not count.
+        nulls: Nulls in NOT NULL provenance columns.
+        uncounted: Rows of provenance columns whose nulls the file's statistics do not count.
     """
 
     path: str
@@ -131,11 +131,11 @@ class Rule(Generic[P]):
 
     Attributes:
         id: Stable name, in results, asset checks and metadata.
-        sentence: What it promises, for people.
-        breaks: How often it is broken at one place; none is allowed.
-        evidence: How much there is at that place to judge it by.
-        missing: What it means that there is none anywhere.
-        shown: Fields of the place that explain a break, in the order people read them.
+        sentence: The promise, for people.
+        breaks: Number of breaks at one place; none is allowed.
+        evidence: Amount of evidence at that place.
+        missing: Meaning of no evidence anywhere.
+        shown: Fields of the place that explain a break, in reading order.
     """
 
     id: str
@@ -147,7 +147,7 @@ class Rule(Generic[P]):
 
 
 class RuleOutcome(Enum):
-    """What became of a rule."""
+    """The outcome of a rule."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -160,12 +160,12 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rule: The rule's id.
-        sentence: What it promises.
-        outcome: What became of it.
+        sentence: The promise.
+        outcome: Its outcome.
         observed: Breaks found in all; None when the check crashed.
         threshold: Breaks allowed.
         unexpected: Places (partitions or files) with breaks.
-        checked: Places looked at.
+        checked: Places checked.
         worst: The worst places, worst first; each with the same columns.
         reason: Why it crashed, or why there was nothing to check.
     """
@@ -187,13 +187,13 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def crashed(self) -> bool:
-        """Whether the check itself failed, so that nobody knows."""
+        """Whether the check itself failed, without a result."""
         return self.outcome is RuleOutcome.CRASHED
 
 
 def _incomplete(place: PartitionSummary) -> int:
     ranges = place.gap_offsets + place.overlap_offsets
-    outside = max(0, place.rows_outside - place.silent_rows)  # the range that covers them may still come
+    outside = max(0, place.rows_outside - place.silent_rows)  # their range may still be committed
     return ranges + place.unexplained_offsets + place.unexplained_messages + outside
 
 
@@ -264,7 +264,7 @@ PROOF_NOT_NULL: Final = Rule[FileSummary](
 
 
 def _out_of_sequence(place: PartitionSummary) -> int:
-    """Falls, but those that the gate itself noticed and was told to let pass."""
+    """Falls, except those that the gate itself noticed and accepted."""
     return max(0, place.sequence_falls - place.repeats)
 
 

@@ -1,10 +1,9 @@
-"""Judges measured places with Great Expectations: one expectation a rule, a value object out.
+"""Judges measured places with Great Expectations: one expectation per rule, a value object as result.
 
-What its version 1.24 does otherwise than one would think, and is dealt with here: results come in
-another order than the suite (rules are found by their id in `meta`); a crashed expectation looks
-like a failed one with other fields; nulls are left out of column checks, so a column of nulls
-passes (counts are built as integers, which cannot be null); importing it takes seconds and 300 MB
-(so it is imported in here).
+Surprises of its version 1.24 that are handled here: results come in another order than the suite (rules
+are found by their id in `meta`); a crashed expectation looks like a failed one with other fields; nulls
+are excluded from column checks, so a column of nulls passes (counts are built as integers, which cannot
+be null); importing it takes seconds and 300 MB (so it is imported on use).
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ WORST_MAX: Final = 20
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What became of some rules.
+    """The outcome of some rules.
 
     Attributes:
-        results: One a rule, in the order of the rules.
+        results: One per rule, in the order of the rules.
         raw: Great Expectations' own result as JSON; None when there was nothing to check.
     """
 
@@ -36,8 +35,8 @@ def judge_summary(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
     """Judge the rules at all places.
 
     Args:
-        rules: What to judge; their ids differ.
-        places: What was measured, one a place.
+        rules: The rules; their ids differ.
+        places: The measurements, one per place.
     """
     breaks = {rule.id: [rule.breaks(place) for place in places] for rule in rules}
     with_evidence = [rule for rule in rules if any(breaks[rule.id]) or any(map(rule.evidence, places))]
@@ -50,21 +49,21 @@ def judge_summary(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
 
 
 def list_not_judged(rules: Sequence[Rule[P]], reason: str) -> Judged:
-    """All rules as crashed: what they would be judged by cannot be measured."""
+    """All rules as crashed: their measurements are not available."""
     return Judged(tuple(_crashed(rule, reason) for rule in rules))
 
 
 def validate(
     columns: Mapping[str, str], breaks: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, Mapping[str, Any]], msgspec.Raw]:
-    """Let Great Expectations expect no breaks, in one column a rule.
+    """Validate with Great Expectations that there are no breaks, in one column per rule.
 
     Args:
         columns: The column of each rule, by rule id.
-        breaks: Columns by name, one count a place.
+        breaks: Columns by name, one count per place.
 
     Returns:
-        Its result of each rule by rule id, and all of it as JSON.
+        Its result of each rule by rule id, and the whole result as JSON.
     """
     import great_expectations as gx
     import pandas as pd
@@ -92,7 +91,7 @@ def validate(
 def read_result(
     rule: Rule[P], breaks: Sequence[int], places: Sequence[P], found: Mapping[str, Any] | None
 ) -> RuleResult:
-    """What Great Expectations found of one rule, as ours; a crash is never a verdict."""
+    """Great Expectations' result of one rule, as ours; a crash is never a verdict."""
     if found is None:
         return _crashed(rule, "Great Expectations gave no result of this rule")
     crash = _crash(found)
@@ -110,9 +109,9 @@ def read_result(
 
 
 def _crash(found: Mapping[str, Any]) -> str | None:
-    """Why an expectation crashed; None when it came to a verdict."""
+    """Why an expectation crashed; None when it has a verdict."""
     said = found.get("exception_info") or {}
-    # Its own exceptions stand there directly, those of its metrics one level below.
+    # Its own exceptions are here, those of its metrics one level below.
     for part in (said, *(inner for inner in said.values() if isinstance(inner, Mapping))):
         if part.get("raised_exception"):
             return str(part.get("exception_message") or "an exception without a message")

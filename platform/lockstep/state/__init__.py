@@ -1,1 +1,1 @@
-"""Session state: folded lazily, saved as durable changed-entry files, with a hot copy on local disk."""
+"""Session state: loaded lazily, saved as durable changelog files, with a cache on local disk."""

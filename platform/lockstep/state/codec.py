@@ -31,14 +31,14 @@ S = TypeVar("S")
 SHOWN = 500
 """Characters of a state that an error shows."""
 Migrate = Callable[[Mapping[str, object]], S]
-"""`Transform.migrate`: today's state of one that an older release of the stream wrote."""
+"""`Transform.migrate`: the current state from one that an older release of the stream wrote."""
 
 
 class StateTypeChanged(StateError):
-    """State was stored by another state type, and the change is not one that old state survives.
+    """State was stored with another state type, and the change is incompatible.
 
     Attributes:
-        where: The section that holds the state.
+        where: The segment of the state.
         differences: What differs, field by field.
     """
 
@@ -60,7 +60,7 @@ class StateNotOfItsType(StateError):
     """A fold left a state that its declared type cannot hold.
 
     Attributes:
-        session: The session.
+        reason: msgspec's error text.
         reason: What msgspec says.
     """
 
@@ -72,18 +72,18 @@ class StateNotOfItsType(StateError):
 
 
 class MigrationFailed(StateError):
-    """The transform's `migrate` did not make today's state of a stored one.
+    """The transform's `migrate` failed on a stored state.
 
     Attributes:
         session: The session.
-        reason: What it raised, or what is wrong with what it gave.
-        old: What it was given.
+        reason: Its exception, or the problem of its result.
+        old: Its argument.
     """
 
     def __init__(self, session: str, reason: str, old: object) -> None:
         super().__init__(
             f"migrate() failed on the stored state of session {session!r}: {reason}; it was given {str(old)[:SHOWN]}",
-            next_step="mend migrate(); nothing of this batch was committed, the next start goes on from there",
+            next_step="fix migrate(); nothing of this batch was committed, the next start continues from there",
         )
         self.session = session
         self.reason = reason
@@ -94,10 +94,10 @@ class StateSchema(Generic[S]):
     """The state type of a stream, ready to encode and decode. Make one per process and stream.
 
     Attributes:
-        shape: Its shape; kept with every section.
-        hash: Short name of the shape.
+        shape: Its schema; stored with every segment.
+        hash: Short name of the schema.
         tables: The tables in it that are stored row by row.
-        migrate: Makes today's state of one of a type that today's cannot read; None where there is no such thing.
+        migrate: Converts a state of an incompatible older type; None without such a hook.
     """
 
     def __init__(self, state_type: object, migrate: Migrate[S] | None = None) -> None:
@@ -111,9 +111,9 @@ class StateSchema(Generic[S]):
         self.migrate = migrate
         self._differences: dict[str, tuple[Incompatibility, ...]] = {self.hash: ()}
         self.tables: tuple[MapField[Any, Any], ...] = tuple(map(MapField, find_map_types(state_type)))
-        # Without tables nothing is asked of a hook: what a fold left of a foreign type is an error of its own.
+        # Without tables no hook is needed: a foreign object left by a fold is an error of its own.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
-        # None: the snapshot that opens the session is on its way, in several messages.
+        # None: the multipart snapshot that opens the session is not complete.
         stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
         self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=_as_table if self.tables else None)
 
@@ -121,12 +121,12 @@ class StateSchema(Generic[S]):
         """The stored value of a session: msgpack of [gate, state].
 
         Raises:
-            StateNotOfItsType: The state holds something msgpack cannot carry.
+            StateNotOfItsType: The state contains a value that msgpack cannot encode.
         """
         try:
             return self._encoder.encode((gate, state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            step = "mend the fold; nothing of this batch was committed, the next start folds it again"
+            step = "fix the fold; nothing of this batch was committed, the next start folds it again"
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
     def decode(self, session: str, stored: bytes) -> tuple[object, S]:
@@ -138,11 +138,11 @@ class StateSchema(Generic[S]):
         try:
             return cast("tuple[object, S]", self._decoder.decode(stored))
         except msgspec.ValidationError as error:
-            step = "declare the field as what the fold left there, and mend the fold"
+            step = "declare the field with the type that the fold left there, and fix the fold"
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
     def encode_migrated(self, session: str, state: S, old: object) -> bytes:
-        """What `migrate` gave, encoded without a gate.
+        """The result of `migrate`, encoded without a gate.
 
         Raises:
             MigrationFailed: It is not of the declared type.
@@ -155,12 +155,12 @@ class StateSchema(Generic[S]):
         return encoded
 
     def put_tables(self, state: S, made: object) -> None:
-        """Put the tables of a state that `migrate` made into the same state, encoded and decoded."""
+        """Put the tables of a migrated state into the same state, encoded and decoded."""
         for table in self.tables:
             table.fill(state, made)
 
     def recovered(self, session: str, gate: object, state: S) -> S:
-        """A state as it would be loaded after it was saved: a new object.
+        """A state as loaded after it was saved: a new object.
 
         Raises:
             StateNotOfItsType: It cannot be saved, or is not of the declared type.
@@ -170,15 +170,15 @@ class StateSchema(Generic[S]):
         return again
 
     def reads(self, stored_hash: str, stored: StateTypeSchema) -> bool:
-        """Whether state that was stored as another shape is read as this type, without a migration."""
+        """Whether state of another schema is read as this type, without a migration."""
         return not self.differing(stored_hash, stored)
 
     def accept(self, shapes: Mapping[str, StateTypeSchema], where: str) -> None:
-        """Accept state that was stored as other shapes, if this type can read it or has a `migrate`.
+        """Accept state of other schemas, if this type can read it or has a `migrate`.
 
         Args:
-            shapes: The shapes, by hash.
-            where: Where they are, for the error.
+            shapes: The schemas, by hash.
+            where: Their location, for the error.
 
         Raises:
             StateTypeChanged: It cannot.
@@ -188,14 +188,14 @@ class StateSchema(Generic[S]):
                 raise StateTypeChanged(where, found)
 
     def differing(self, stored_hash: str, stored: StateTypeSchema) -> tuple[Incompatibility, ...]:
-        """Why state that was stored as another shape cannot be read as this type; empty when it can."""
+        """Why state of another schema cannot be read as this type; empty when it can."""
         if stored_hash not in self._differences:
             self._differences[stored_hash] = find_incompatibilities(stored, self.shape)
         return self._differences[stored_hash]
 
 
 def _as_nothing(value: object) -> bool:
-    """A table has its own entries: in the state's it is only said to be there, which nil would not do."""
+    """Encode a table as a placeholder, which must not be nil: its rows are entries of their own."""
     if not isinstance(value, MapState):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
     return True
@@ -212,17 +212,17 @@ _NIL = b"\xc0"
 
 
 OldRows = Callable[[str, StateTypeSchema], dict[object, object]]
-"""The stored rows of a table of some session, without types: by the table's name and shape."""
+"""The stored rows of a table of some session, without types: by the table's name and schema."""
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """What `migrate` gave: its tables are not in the encoded state."""
+    """The result of `migrate`: its tables are not in the encoded state."""
 
     state: object
 
 
 class CurrentValue(msgspec.Struct, frozen=True):
-    """A stored value as today's type decodes it.
+    """A stored value as decoded with the current type.
 
     Attributes:
         value: The encoded value.
@@ -234,18 +234,18 @@ class CurrentValue(msgspec.Struct, frozen=True):
 
 
 class StateMigrator(Generic[S]):
-    """The values of one partition, seen with today's type of state.
+    """Reads the stored values of one partition with the current state type.
 
     Attributes:
-        mark: What stands before a value that is written now; empty where today's type reads what has no mark.
+        mark: Type tag of newly written values; empty where the current type reads untagged values.
     """
 
     def __init__(self, schema: StateSchema[S], header: SegmentHeader | None) -> None:
-        """Look at what is stored.
+        """Read the stored schemas.
 
         Args:
-            schema: Today's type.
-            header: Of the newest section; None while there is none.
+            schema: The current type.
+            header: Header of the newest segment; None while there is none.
         """
         self._schema = schema
         self._stored = read_versions(header) if header else StateTypeVersions(schema.hash, {schema.hash: schema.shape})
@@ -256,15 +256,15 @@ class StateMigrator(Generic[S]):
         self._is_plain = not self._foreign and not self._stored.is_mixed
 
     def today(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
-        """A stored value as today's type decodes it: without a mark, migrated where that is needed.
+        """A stored value for the current type: without a tag, migrated if necessary.
 
         Args:
             session: The session.
             stored: Its stored value.
-            rows: Reads the rows of a table of the session: by the table's name and shape.
+            rows: Reads the rows of a table of the session: by the table's name and schema.
 
         Raises:
-            MigrationFailed: The transform's `migrate` raised, or gave what the type cannot hold.
+            MigrationFailed: The transform's `migrate` raised, or its result is not of the type.
         """
         if self._is_plain:
             return CurrentValue(stored)
@@ -277,22 +277,22 @@ class StateMigrator(Generic[S]):
         )
 
     def rebased(self) -> BaseRewriter:
-        """What carries stored values into a state base."""
+        """The rewriter of stored values for a base."""
         return BaseRewriter(self._stored, self._plain, self._schema.hash)
 
     @property
     def has_tables(self) -> bool:
-        """Whether sessions may have rows of tables beside their own entries."""
+        """Whether sessions may have map entries in addition to their own entries."""
         return bool(self._schema.tables) or any(map(_has_tables, self._stored.shapes.values()))
 
     @property
     def plain(self) -> StateTypeSchema | None:
-        """Shape of values without a mark, for the header of a delta; None where it is today's."""
+        """Schema of values without a tag, for the header of a delta; None where it is the current one."""
         return self._stored.shapes[self._plain] if self.mark else None
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
-        """Shapes of marked values, other than today's, for the header of a delta."""
+        """Schemas of tagged values, other than the current one, for the header of a delta."""
         known = {self._schema.hash, self._stored.plain}
         return tuple(shape for hashed, shape in self._stored.shapes.items() if hashed not in known)
 
@@ -304,7 +304,7 @@ class StateMigrator(Generic[S]):
     def _migrated(self, session: str, shape: StateTypeSchema, value: bytes, rows: OldRows) -> CurrentValue:
         gate, state, *others = _PARTS.decode(value)
         if state == _NIL:
-            return CurrentValue(value, Migrated(None))  # its snapshot is on its way
+            return CurrentValue(value, Migrated(None))  # its snapshot is not complete
         old = _with_rows(to_untyped(msgspec.msgpack.decode(state), shape), shape, rows)
         migrate = self._schema.migrate
         if migrate is None:
@@ -318,7 +318,7 @@ class StateMigrator(Generic[S]):
 
 
 def _with_rows(old: object, shape: StateTypeSchema, rows: OldRows) -> object:
-    """Builtins of a state with the rows of its tables, which lie in entries of their own."""
+    """Builtins of a state with the rows of its tables, which are entries of their own."""
     if shape.kind == "rows":
         return rows("", shape)
     tables = {field.name: rows(field.name, field.shape) for field in shape.fields if field.shape.kind == "rows"}

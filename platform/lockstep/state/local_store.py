@@ -1,11 +1,11 @@
 """LMDB cache of one partition: file format and lock.
 
-lmdb's own lock file is not used: an overlapping reader without it silently misses entries, so
-nobody may overlap. The lock also counts uses that died: lmdb survives a killed writer, but a file
-with a damaged tree can kill its reader, and must not do so for ever.
+lmdb's own lock file is not used: an overlapping reader without it silently misses entries, so uses
+must not overlap. The lock also counts uses that died: lmdb survives a killed writer, but a file
+with a damaged tree can kill its reader, and must not do so repeatedly.
 
 Nothing is ever synced: after a kill the kernel still has every page, and after a power loss the
-copy's folder, named after the boot, is not used again.
+store's folder, named after the boot, is not used again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ list's record, (the rest of the two trees' records), last page, transaction."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
-    """The part of lmdb's meta page that says how long the file must be."""
+    """The part of lmdb's meta page that gives the file's length."""
 
     page_size: int
     last_page: int
@@ -50,11 +50,11 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class LocalStoreCorrupt(Exception):
-    """The hot copy cannot be used; it is thrown away and rebuilt. Never leaves this package."""
+    """The local store cannot be used; it is discarded and rebuilt. Never leaves this package."""
 
 
 class KeyCollision(LocalStoreCorrupt):
-    """Two sessions with one hash. Rebuilding would not help: reported as it is."""
+    """Two sessions with the same hash. A rebuild would not help: reported unchanged."""
 
 
 def make_store_key(session: bytes) -> bytes:
@@ -65,12 +65,12 @@ def make_store_key(session: bytes) -> bytes:
 
 
 def is_hashed(key: bytes) -> bool:
-    """Whether an lmdb key stands for a session too long for lmdb."""
+    """Whether an lmdb key is the hash of a session too long for lmdb."""
     return key.startswith(HASHED)
 
 
 def encode_entry(key: bytes, session: bytes, value: bytes) -> bytes:
-    """The lmdb value: a checksum over all of the entry, the session where its key is a hash, the value."""
+    """The lmdb value: a checksum over the whole entry, the session where its key is a hash, the value."""
     named = _LENGTH.pack(len(session)) + session if is_hashed(key) else b""
     return _CRC.pack(zlib.crc32(value, zlib.crc32(named, zlib.crc32(key)))) + named + value
 
@@ -79,7 +79,7 @@ def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     """The session and the value of an lmdb entry.
 
     Raises:
-        HotDamaged: The entry is not as it was written.
+        HotDamaged: The entry has been changed since it was written.
     """
     rest = sealed[_CRC.size :]
     if sealed[: _CRC.size] != _CRC.pack(zlib.crc32(rest, zlib.crc32(key))):
@@ -92,10 +92,10 @@ def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
 
 
 def is_key_short_enough(path: Path) -> bool:
-    """Whether a hot copy's file is there with its pages.
+    """Whether the file of a local store contains all of its pages.
 
-    lmdb maps the file and would die of SIGBUS on a page behind its end, which no handler can
-    mend; so the newest meta page's last page is compared with the file's size first.
+    lmdb maps the file, and a page beyond its end raises SIGBUS, which no handler can recover
+    from; so the newest meta page's last page is compared with the file's size first.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -115,7 +115,7 @@ def _last_page_fits(handle: int, size: int) -> bool:
 
 
 def _meta(page: bytes) -> _Meta | None:
-    """What a meta page says; None when it is none."""
+    """The contents of a meta page; None when it is none."""
     if len(page) < _META_BYTES:
         return None
     magic, page_size, last_page, transaction = _META.unpack_from(page)
@@ -123,13 +123,13 @@ def _meta(page: bytes) -> _Meta | None:
 
 
 DEATHS_MAX = 1
-"""Uses in a row that may die before the copy is thrown away. One death is nearly always a plain
-kill, after which the copy is good; at the second the copy itself is suspect. Spark's three attempts
-of a task thus reach a rebuilt copy."""
+"""Uses in a row that may die before the store is discarded. One death is nearly always a plain
+kill, after which the store is good; at the second the store itself is suspect. Spark's three attempts
+of a task thus reach a rebuilt store."""
 
 
 class StoreLock:
-    """An exclusive lock on one hot copy, released when closed or when the process dies."""
+    """An exclusive lock on one local store, released when closed or when the process dies."""
 
     def __init__(self, handle: int, deaths: int) -> None:
         self._handle = handle
@@ -137,7 +137,7 @@ class StoreLock:
 
     @classmethod
     def take(cls, path: Path) -> StoreLock | None:
-        """Take the lock without waiting; None when somebody else holds it."""
+        """Take the lock without waiting; None when another process has it."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,28 +150,28 @@ class StoreLock:
 
     @property
     def copy_is_suspect(self) -> bool:
-        """Whether so many uses in a row died that the copy itself may be the reason."""
+        """Whether so many uses in a row died that the store itself may be the reason."""
         return self.deaths > DEATHS_MAX
 
     def release(self) -> None:
-        """Note that this use ended well and let the next one in."""
+        """Record that this use ended normally, and release the lock."""
         os.pwrite(self._handle, b"\0", 0)
         fcntl.flock(self._handle, fcntl.LOCK_UN)  # closing alone would leave it with a forked child
         os.close(self._handle)
 
 
 MAP_BYTES = 64 << 30
-"""Address space per open copy, not memory or disk. Far above any partition's state, so that a map
-never has to grow under a reader; a process has 128 TiB, which bounds open copies to about 2,000."""
+"""Address space per open store, not memory or disk. Far above any partition's state, so that a map
+never has to grow under a reader; a process has 128 TiB, which bounds open stores to about 2,000."""
 
 
 class LocalStore:
-    """The state of one partition as of its stamp. Closed by whoever opened it.
+    """The state of one partition as of its stamp. Closed by its opener.
 
     All methods raise `LocalStoreCorrupt` when lmdb or a checksum finds the file wrong, or the disk full.
 
     Attributes:
-        is_private: Whether the copy is this use's own, and gone when it is closed.
+        is_private: Whether the store belongs to this use alone, and is removed when it is closed.
         is_open: Whether it may be used.
     """
 
@@ -182,7 +182,7 @@ class LocalStore:
         on_close: Callable[[LocalStore], None],
         scratch: Path | None = None,
     ) -> None:
-        """Open the copy at `path` under its lock, or a private one without either, on the disk of `scratch`."""
+        """Open the store at `path` under its lock, or a private one without either, on the disk of `scratch`."""
         self._path, self._scratch = path, scratch
         self._lock = lock
         self._on_close = on_close
@@ -192,7 +192,7 @@ class LocalStore:
         self._environment = self._opened()
 
     def stamp(self) -> bytes | None:
-        """What `on_update` stamped last; None for a copy that has none or a damaged one."""
+        """The last stamp; None for a store without one, or with a damaged one."""
         sealed = self._get(STAMP_KEY)
         try:
             return None if sealed is None else decode_entry(STAMP_KEY, sealed)[1]
@@ -200,7 +200,7 @@ class LocalStore:
             return None
 
     def is_empty(self) -> bool:
-        """Whether the copy holds nothing, not even a stamp."""
+        """Whether the store is empty, without even a stamp."""
         with _damage():
             return int(self._environment.stat()["entries"]) == 0
 
@@ -217,7 +217,7 @@ class LocalStore:
         return value
 
     def items(self, without: Iterable[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
-        """All sessions and values but those of some sessions, in the order of their lmdb keys."""
+        """All sessions and values except those of some sessions, in the order of their lmdb keys."""
         skipped = {STAMP_KEY, *map(make_store_key, without)}
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
             for key in cursor.iternext(keys=True, values=False):
@@ -225,7 +225,7 @@ class LocalStore:
                     yield decode_entry(bytes(key), bytes(cursor.value()))
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Entries of short names that begin with some bytes and come after others, in order, at most so many."""
+        """Entries with short names by prefix, after a given name, in order, at most so many."""
         found: list[tuple[bytes, bytes]] = []
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
             more = cursor.set_range(make_store_key(after))
@@ -237,7 +237,7 @@ class LocalStore:
         return found
 
     def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """All entries whose names begin with these bytes, those with long names last."""
+        """All entries by name prefix, those with long names last."""
         with _damage():
             if self._reader is None:
                 self._reader = self._environment.begin()
@@ -245,7 +245,7 @@ class LocalStore:
                 return [*_with_prefix(cursor, prefix), *_hashed_with_prefix(cursor, prefix)]
 
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
-        """Put and remove entries and set the stamp (None: take it away), in one transaction."""
+        """Put and remove entries and set the stamp (None: remove it), in one transaction."""
         self._end_reading()
         with _damage(), self._environment.begin(write=True) as transaction:
             _put_all(transaction, [(session, value) for session, value in changes if value is not None])
@@ -258,7 +258,7 @@ class LocalStore:
                 transaction.put(STAMP_KEY, encode_entry(STAMP_KEY, b"", stamp))
 
     def reset(self) -> None:
-        """Throw everything away and begin with an empty file."""
+        """Discard everything and begin with an empty file."""
         self._end_reading()
         self._environment.close()
         with _damage():
@@ -267,7 +267,7 @@ class LocalStore:
         self._environment = self._opened()
 
     def close(self) -> None:
-        """End the use and let the next one in. May be called again."""
+        """End the use and release the lock. May be called again."""
         if not self.is_open:
             return
         self.is_open = False
@@ -294,10 +294,10 @@ class LocalStore:
             return None if found is None else bytes(found)
 
     def _check_missing(self, key: bytes) -> None:
-        """Look at the entries around the place where a key would be.
+        """Check the entries around the position of a missing key.
 
-        A damaged key is not found, and a session must not be taken for unknown. But the search
-        for it ends beside it, and the search led astray by a damaged branch ends out of order.
+        A damaged key is not found, and its session must not be treated as unknown. But the search
+        for it ends next to it, and a search misled by a damaged branch ends out of order.
         """
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
             behind = cursor.set_range(key)
@@ -307,7 +307,7 @@ class LocalStore:
                 _check_neighbour(cursor, is_right=bytes(cursor.key()) < key)
 
     def _end_reading(self) -> None:
-        # Without lmdb's reader table a writer may reuse the pages that an open reader still sees.
+        # Without lmdb's reader table a writer may reuse the pages of an open reader.
         if self._reader is not None:
             self._reader.abort()
             self._reader = None
@@ -328,13 +328,13 @@ def _environment(path: Path) -> lmdb.Environment:
 
 
 def _private_environment(scratch: Path | None) -> lmdb.Environment:
-    """An environment whose file has no name any more: it is gone with the process, however that ends."""
+    """An environment with an unlinked file: it is gone with the process, however that ends."""
     with _damage(), tempfile.TemporaryDirectory(prefix="lockstep-state-", dir=scratch) as folder:
         return _environment(Path(folder) / "copy")
 
 
 def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Entries of short names. What ends the scan is looked at too: a damaged key must not hide those behind it."""
+    """Entries with short names. The entry that ends the scan is checked too: a damaged key must not hide later ones."""
     wanted = make_store_key(prefix)
     if is_hashed(wanted) or not cursor.set_range(wanted):
         return
@@ -346,7 +346,7 @@ def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, by
 
 
 def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Entries of long names lie in the order of their hashes: all of them are looked at."""
+    """Entries with long names are sorted by their hashes: all of them are read."""
     if not cursor.set_range(HASHED):
         return
     for key, sealed in cursor.iternext():
@@ -386,7 +386,7 @@ def _collision(session: bytes, found: bytes) -> KeyCollision:
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """Whatever lmdb reports means the same here: this copy is of no use."""
+    """Every error of lmdb means the same here: this store is unusable."""
     try:
         yield
     except (lmdb.Error, OSError) as error:

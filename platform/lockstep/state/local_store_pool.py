@@ -2,8 +2,8 @@
 
 <root>/boot-<boot id>/v<store version>/<stream>/<topic id>-<partition>.lmdb and .lock
 
-After a power loss a copy's stamp was seen over wrong values, so copies of another boot are never
-read; they are removed when this boot makes its folder.
+After a power loss a store's stamp was seen with wrong values, so stores of another boot are never
+read; they are removed when this boot creates its folder.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from urllib.parse import quote
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreLock, is_key_short_enough
 
 BYTES_MAX = 96_000_000
-"""Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as much: about
+"""Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as large: about
 the memory that Spark's own documentation gives a Python worker (spark.executor.pyspark.memory is often 512 MB to
-1 GB). Far lower bounds make ranges that touch many sessions twice spill again and again; higher ones end on a small
-executor in a kill."""
+1 GB). With far lower bounds, ranges that touch many sessions twice spill again and again; higher ones end with a kill
+on a small executor."""
 ENTRY_BYTES = 250
-"""Objects, keys and dict slots around an entry, whatever it holds: 1 million empty sessions take a quarter of a GB."""
+"""Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
 
 
 class Spillable(Protocol):
-    """A partition's state that can let go of what it has decoded."""
+    """A partition's state that can release its decoded entries."""
 
     def spill(self) -> None:
-        """Move what changed to the local disk and forget the rest."""
+        """Move changes to the local disk and discard the rest."""
         ...
 
 
 class MemoryBudget:
-    """Counts what the states of a task have decoded."""
+    """Counts the decoded entries of a task's states."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max, self._held = bytes_max, 0
         self._by: dict[Spillable, int] = {}
 
     def note(self, state: Spillable, size: int) -> None:
-        """Note that a state has decoded an entry of so many bytes, or begun one."""
+        """Record that a state has decoded or created an entry of so many bytes."""
         self._held += size + ENTRY_BYTES
         self._by[state] = self._by.get(state, 0) + size + ENTRY_BYTES
 
     def keep(self) -> None:
-        """Let the largest states spill while too much is held. Only between messages: states in use are let go of."""
+        """Spill the largest states while the budget is exceeded. Only between messages: entries must not be in use."""
         while self._held > self._bytes_max:
             largest = max(self._by, key=lambda state: self._by[state])
             largest.spill()
             self.release(largest)
 
     def release(self, state: Spillable) -> None:
-        """Note that a state holds nothing any more."""
+        """Record that a state has released everything."""
         self._held -= self._by.pop(state, 0)
 
 
 STORE_VERSION = 1
-"""Raised with every change of what a hot copy holds: older copies are then left alone."""
+"""Incremented with every change of a local store's format: older stores are then ignored."""
 COPIES_MAX = 1_000
-"""Copies open at once at most: 1,000 maps of 64 GiB are half of a process's address space."""
+"""Stores open at once at most: 1,000 maps of 64 GiB are half of a process's address space."""
 HANDLES_EACH = 3
-"""File handles of an open copy: lock, data, and lmdb's second handle for its meta pages."""
+"""File handles of an open store: lock, data, and lmdb's second handle for its meta pages."""
 HANDLES_SPARE = 256
 """File handles left to the rest of the process: Kafka sockets, Parquet files, Python."""
 
@@ -74,10 +74,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LocalStorePool:
-    """Opens hot copies of one stream on this machine, a bounded number at a time.
+    """Opens local stores of one stream on this machine, a bounded number at a time.
 
     Attributes:
-        budget: What the states that are opened here may hold in memory, together.
+        budget: Memory budget of all states that are opened here, together.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class LocalStorePool:
         copies_max: int | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """Look at the place; nothing is made before a copy is opened.
+        """Check the location; nothing is created before a store is opened.
 
         Args:
-            root: Folder on a local disk that belongs to hot copies alone.
-            durable: The stream's state folder; tells streams and tables apart.
-            boot: Id of this boot; by default the kernel's. Without one every copy is private.
-            copies_max: Copies open at once; by default what file handles and address space allow.
-            budget: What the states that are opened here may hold in memory, together.
+            root: Folder on a local disk, for local stores only.
+            durable: The stream's state folder; distinguishes streams and tables.
+            boot: Id of this boot; by default the kernel's. Without one every store is private.
+            copies_max: Stores open at once; by default limited by file handles and address space.
+            budget: Memory budget of all states that are opened here, together.
         """
         self.budget = budget or MemoryBudget()
         boot = boot or read_boot_id()
@@ -108,12 +108,12 @@ class LocalStorePool:
         self._open: dict[LocalStore, None] = {}
 
     def open(self, topic_id: str, partition: int) -> LocalStore:
-        """Open a partition's copy, or a private empty one when somebody else is using it.
+        """Open a partition's store, or a private empty one when another process is using it.
 
-        Closes the copy opened first when too many are open: its user opens it again when needed.
+        Closes the store opened first when too many are open: its user opens it again when needed.
 
         Raises:
-            HotDamaged: Not even an empty copy can be made.
+            HotDamaged: Not even an empty store can be created.
         """
         while len(self._open) >= self._copies_max:
             next(iter(self._open)).close()
@@ -125,10 +125,10 @@ class LocalStorePool:
         return copy
 
     def private(self) -> LocalStore:
-        """An empty copy of its user's own, beside those of partitions; gone when it is closed.
+        """A private empty store, separate from those of partitions; removed when it is closed.
 
         Raises:
-            HotDamaged: It cannot be made.
+            HotDamaged: It cannot be created.
         """
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -170,7 +170,7 @@ class LocalStorePool:
 
 
 def read_boot_id() -> str | None:
-    """The kernel's id of this boot; None on systems without one, where no copy outlives its use."""
+    """The kernel's id of this boot; None on systems without one, where no store outlives its use."""
     try:
         return _BOOT_ID.read_text().strip() or None
     except OSError:
@@ -178,7 +178,7 @@ def read_boot_id() -> str | None:
 
 
 def compute_copies_max(handles: int) -> int:
-    """How many copies a process may have open, given its limit of file handles."""
+    """Number of stores that a process may have open, given its limit of file handles."""
     if handles == resource.RLIM_INFINITY:
         return COPIES_MAX
     return max(1, min(COPIES_MAX, (handles - HANDLES_SPARE) // HANDLES_EACH))

@@ -30,9 +30,9 @@ from lockstep.state.values import read_versions
 
 
 class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
-    """What a hot copy says of itself: the section whose state it holds, with its header.
+    """Stamp of a local store: the segment of its state, with its header.
 
-    The header is kept so that the next delta can be written without reading a file.
+    The header is stored so that the next delta can be written without reading a file.
     """
 
     section: SegmentRef
@@ -40,12 +40,12 @@ class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """How a hot copy came to its state.
+    """How a local store reached its state.
 
     Attributes:
-        header: Header of the address's section; None for an empty state.
+        header: Header of the address's segment; None for an empty state.
         recovery: Whether it was current, rolled forward or rebuilt.
-        sections: Sections read from durable files.
+        sections: Segments read from durable files.
     """
 
     header: SegmentHeader | None
@@ -63,18 +63,18 @@ def encode_stamp(stamp: StoreVersion) -> bytes:
 
 
 def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema: StateSchema[S]) -> Restored:
-    """Make `copy` hold the state of `address`.
+    """Bring `copy` to the state of `address`.
 
     Args:
-        copy: The copy, under its lock.
-        address: The state that is wanted.
+        copy: The local store, under its lock.
+        address: The requested state.
         folder: The stream's folder of durable files.
-        schema: The state type of today.
+        schema: The current state type.
 
     Raises:
-        StateDamaged: A durable file that is needed is missing or wrong.
-        StateTypeChanged: The state was written by a type that today's cannot read.
-        HotDamaged: The copy is of no use.
+        StateDamaged: A required durable file is missing or wrong.
+        StateTypeChanged: The state was written with an incompatible type.
+        HotDamaged: The local store is unusable.
     """
     stamp = _stamp(copy)
     if address.section is None:
@@ -84,7 +84,7 @@ def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema:
         schema.accept(read_versions(stamp.header).shapes, str(stamp.section))
         return Restored(stamp.header, RestoreKind.CURRENT)
     head = read_segment(folder, address.section, address)
-    schema.accept(read_versions(head.header).shapes, head.place)  # the rules of difference.py cover what lies before it
+    schema.accept(read_versions(head.header).shapes, head.place)  # compatibility.py covers the rest of the chain
     plan = restore_plan(stamp.section if stamp else None, address.section, head.header.chain)
     if plan.recovery is RestoreKind.REBUILT:
         copy.reset()
@@ -96,7 +96,7 @@ def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema:
 
 
 def _stamp(copy: LocalStore) -> StoreVersion | None:
-    """The copy's stamp; None when it has none that can be read."""
+    """The stamp of a local store; None without a readable one."""
     stamped = copy.stamp()
     try:
         return None if stamped is None else _STAMPS.decode(stamped)
@@ -118,7 +118,7 @@ def _check_place_in_chain(section: Segment, ref: SegmentRef, whole: tuple[Segmen
 
 
 def apply_stamped(copy: LocalStore, blocks: Iterable[list[Change]], stamp: bytes) -> None:
-    """Apply changes block by block, stamped in the last transaction: a copy cut short has no stamp."""
+    """Apply changes block by block, stamped in the last transaction: an interrupted store has no stamp."""
     waiting = None
     for block in blocks:
         if waiting is not None:
@@ -135,13 +135,13 @@ T = TypeVar("T")
 
 
 class LocalStateUnusable(EnvironmentProblem):
-    """The local disk holds neither the hot copy nor a rebuilt one; usually it is full.
+    """The local disk can store neither the local store nor a rebuilt one; usually it is full.
 
     Attributes:
-        topic_id: Kafka's id of the topic's life.
+        topic_id: Kafka's topic id.
         partition: Partition number.
         next_offset: The state is that of all offsets before this one, which are committed.
-        reason: What lmdb or the system says.
+        reason: The error text of lmdb or the system.
     """
 
     def __init__(self, address: StateVersion, reason: str) -> None:
@@ -154,10 +154,10 @@ class LocalStateUnusable(EnvironmentProblem):
 
 
 class SelfHealingStore(Generic[S]):
-    """Uses a hot copy and makes it anew, once, when a use finds it damaged.
+    """Uses a local store and rebuilds it, once, when a use finds it damaged.
 
     Attributes:
-        recovered: How the copy last came to the address's state; None before its first use.
+        recovered: How the store last reached the address's state; None before its first use.
     """
 
     def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
@@ -169,11 +169,11 @@ class SelfHealingStore(Generic[S]):
         self._copy: LocalStore | None = None
 
     def use(self, action: Callable[[LocalStore], T]) -> T:
-        """Do something with a copy that holds the address's state.
+        """Run an action on a store in the address's state.
 
         Raises:
             StateError: It had to be rebuilt and the durable state does not allow it.
-            LocalStateUnusable: A rebuilt copy was damaged, too.
+            LocalStateUnusable: A rebuilt store was damaged, too.
         """
         try:
             return action(self._current())
@@ -186,7 +186,7 @@ class SelfHealingStore(Generic[S]):
             raise LocalStateUnusable(self._address, str(error)) from error
 
     def advance(self, changes: Iterable[Change], stamp: StoreVersion) -> None:
-        """Apply what the durable file holds already; a copy that cannot take it is thrown away."""
+        """Apply changes that are already in the durable file; a store that fails is discarded."""
         try:
             copy = self._current()
             if not copy.is_private:
@@ -195,19 +195,19 @@ class SelfHealingStore(Generic[S]):
             self._throw_away()
 
     def close(self) -> None:
-        """Let go of the copy. May be called again."""
+        """Release the store. May be called again."""
         if self._copy is not None:
             self._copy.close()
             self._copy = None
 
     def _current(self) -> LocalStore:
-        # Another user may have moved on a copy that was closed for want of handles: recover again.
+        # Another user may have advanced a store that was closed for want of handles: restore again.
         if self._copy is None or not self._copy.is_open:
             self._copy = self._hot.open(self._address.topic_id, self._address.partition)
             try:
                 self.recovered = restore_store(self._copy, self._address, self._durable, self._schema)
             except LockstepError:
-                self.close()  # it does not hold the state, and must not be taken for it
+                self.close()  # it does not have the state, and must not be used as if it had
                 raise
         return self._copy
 

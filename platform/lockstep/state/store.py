@@ -32,26 +32,26 @@ _PUT, _REMOVED = b"+", b"-"
 
 
 class NotSpilled:
-    """Stands for an entry that the scratch file says nothing of."""
+    """Stands for an entry that is not in the scratch file."""
 
 
 UNTOUCHED: Final = NotSpilled()
 
 
 class SpillStore:
-    """Changed entries, the newest of each key, in the order of keys. Nobody else sees them; they survive nothing.
+    """Changed entries, the newest of each key, in the order of keys. Private to the task, and not durable.
 
     Attributes:
         size: Bytes of all changes before compression.
     """
 
     def __init__(self, copy: LocalStore) -> None:
-        """Use a private copy that is empty."""
+        """Use an empty private store."""
         self._copy = copy
         self.size = 0
 
     def put(self, changes: Sequence[Change]) -> None:
-        """Note changes, instead of earlier ones of the same keys."""
+        """Record changes, replacing earlier ones of the same keys."""
         for key, _ in changes:
             before = self.get(key)
             if not isinstance(before, NotSpilled):
@@ -65,7 +65,7 @@ class SpillStore:
         return UNTOUCHED if held is None else _value(held)
 
     def scan(self, prefix: bytes) -> Iterator[Change]:
-        """The changes of all keys that begin so."""
+        """The changes of all keys with a prefix."""
         return ((key, _value(held)) for key, held in self._copy.scan_all(prefix))
 
     def __contains__(self, key: bytes) -> bool:
@@ -77,7 +77,7 @@ class SpillStore:
         return ((key, _value(held)) for key, held in self._copy.items())
 
     def close(self) -> None:
-        """Give the file back. May be called again."""
+        """Delete the file. May be called again."""
         self._copy.close()
 
 
@@ -89,10 +89,10 @@ T = TypeVar("T")
 
 
 class EntryReader(Generic[S]):
-    """The entries behind one address, with the spilled changes of one range.
+    """The entries of one address, with the spilled changes of one range.
 
     Attributes:
-        scratch: The spilled changes; None as long as there are none.
+        scratch: The spilled changes; None before the first.
     """
 
     def __init__(self, address: StateVersion, copy: SelfHealingStore[S], hot: LocalStorePool) -> None:
@@ -112,7 +112,7 @@ class EntryReader(Generic[S]):
         return None if self._address.section is None else self._copy.use(lambda copy: copy.get(key))
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """All entries whose keys begin so. Raises as `get` does."""
+        """All entries by key prefix. Raises as `get` does."""
         found = {} if self._address.section is None else dict(self._copy.use(lambda copy: copy.scan_all(prefix)))
         for key, value in self._local(lambda scratch: list(scratch.scan(prefix))) if self.scratch is not None else ():
             if value is None:
@@ -122,21 +122,21 @@ class EntryReader(Generic[S]):
         return found.items()
 
     def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Reserved entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
+        """System entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
         return [] if self._address.section is None else self._copy.use(lambda copy: copy.scan(prefix, after, most))
 
     def spill(self, changes: Sequence[Change]) -> None:
-        """Put changes over what is stored. Raises LocalStateUnusable."""
+        """Put changes on top of the stored entries. Raises LocalStateUnusable."""
         self._local(lambda scratch: scratch.put(changes))
 
     def unchanged(self, copy: LocalStore, changes: Sequence[Change] | SpillStore) -> Iterator[Change]:
-        """The entries of the hot copy that are not changed."""
+        """The unchanged entries of the local store."""
         if isinstance(changes, SpillStore):
             return ((key, value) for key, value in copy.items() if key not in changes)
         return iter(copy.items(without=[key for key, _ in changes]))
 
     def forget(self) -> None:
-        """Forget what was spilled. May be called again."""
+        """Discard spilled changes. May be called again."""
         if self.scratch is not None:
             self.scratch.close()
             self.scratch = None
@@ -151,17 +151,17 @@ class EntryReader(Generic[S]):
 
 
 Changes = Sequence[Change] | SpillStore
-"""What a range changed: in memory, or spilled."""
+"""Changes of a range: in memory, or spilled."""
 
 
 class PendingSegment(msgspec.Struct, frozen=True):
-    """What went into the durable file and waits to go into the hot copy.
+    """A segment in the durable file that is not yet in the local store.
 
     Attributes:
         writer: The file.
-        changes: What changed.
-        stamp: What the hot copy is then.
-        is_rebased: The section has other bytes for values that the hot copy holds, too: it is to be made from it.
+        changes: The changes.
+        stamp: The local store's stamp after them.
+        is_rebased: The segment has other bytes for values in the local store, too: rebuild it from the segment.
     """
 
     writer: StateFileWriter
@@ -171,7 +171,7 @@ class PendingSegment(msgspec.Struct, frozen=True):
 
 
 class SegmentWriter(Generic[S]):
-    """Writes the section that follows the one of an address."""
+    """Writes the segment that follows the one of an address."""
 
     def __init__(
         self, address: StateVersion, schema: StateSchema[S], copy: SelfHealingStore[S], stored: EntryReader[S]
@@ -181,13 +181,13 @@ class SegmentWriter(Generic[S]):
     def write(
         self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SegmentHeader | None
     ) -> PendingSegment:
-        """Add the next section to the file of a task and batch.
+        """Add the next segment to the file of a task and batch.
 
         Args:
-            changes: What the range changed.
+            changes: The changes of the range.
             writer: The file.
-            next_offset: Where the range ended.
-            head: Header of the section of the address.
+            next_offset: The end of the range.
+            head: Header of the segment of the address.
         """
         typed = StateMigrator(self._schema, head)
         rebased = typed.rebased()
@@ -217,7 +217,7 @@ class SegmentWriter(Generic[S]):
         )
 
     def _whole(self, changes: Changes, writer: StateFileWriter, rebased: BaseRewriter) -> CompressedBlocks:
-        """The full new state: what is stored and was not changed, then what was."""
+        """The full new state: stored entries without a change, then the changes."""
 
         def kept() -> Iterator[Change]:
             return (change for change in changes if change[1] is not None)
@@ -233,7 +233,7 @@ class SessionEntry(msgspec.Struct, Generic[S]):
     """One session's state in memory. The fold changes `gate` and `state` in place or replaces them.
 
     Attributes:
-        gate: What the integrity gate keeps of the session: any small value msgpack can carry.
+        gate: The integrity gate's memory of the session: any small value msgpack can encode.
         state: The user's state.
         stored: The bytes it was decoded from; None for a session opened in this range.
     """
@@ -244,18 +244,18 @@ class SessionEntry(msgspec.Struct, Generic[S]):
 
 
 class PartitionState(Generic[S]):
-    """The state behind one address, for one range.
+    """The state of one address, for one range.
 
-    The fold asks `entries` first and `load` for what is not there:
+    The fold looks into `entries` first and calls `load` for missing sessions:
     `entry = entries.get(session) or state.load(session)`; a new session is put into `entries`.
     An entry may be used until the next `load`, of this or another partition of the task: there, when
-    more is decoded than the task's memory is for, entries move to the local disk.
+    the task's memory budget is exceeded, entries move to the local disk.
     Afterwards, in this order: `write`, the writer's `close`, `keep`.
 
     Attributes:
-        address: The state this was opened with.
-        entries: The sessions touched so far, but for those that moved to the local disk.
-        reserved: Entries beside those of sessions: what is held back, and what is due.
+        address: The version this was opened with.
+        entries: The sessions touched so far, except those that moved to the local disk.
+        reserved: System entries: buffered messages and timers.
     """
 
     def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
@@ -275,19 +275,19 @@ class PartitionState(Generic[S]):
     def open(
         cls, address: StateVersion, *, durable: Path, hot: LocalStorePool, schema: StateSchema[S]
     ) -> PartitionState[S]:
-        """The state of `address`. Nothing is read before a session is asked for.
+        """The state of `address`. Nothing is read before the first session is loaded.
 
         Args:
-            address: The state that the plan names.
+            address: The version in the plan.
             durable: The stream's folder of durable state files.
-            hot: Where this machine keeps hot copies of the stream.
+            hot: The local stores of the stream on this machine.
             schema: The state type.
         """
         return cls(address, durable, hot, schema)
 
     @property
     def recovered(self) -> Restored | None:
-        """How the hot copy came to the state; None as long as it was not needed."""
+        """How the local store reached the state; None before its first use."""
         return self._copy.recovered
 
     def load(self, session: str) -> SessionEntry[S] | None:
@@ -295,7 +295,7 @@ class PartitionState(Generic[S]):
 
         Raises:
             StateError: The stored state is missing, damaged, of another type, or its migration failed.
-            EnvironmentProblem: The local disk cannot hold the hot copy.
+            EnvironmentProblem: The local disk cannot store the local store.
         """
         self._budget.keep()
         stored = None if session in self._removed else self._stored(session)
@@ -314,7 +314,7 @@ class PartitionState(Generic[S]):
         return entry
 
     def remove(self, session: str) -> None:
-        """Remove a session: it is unknown from now on."""
+        """Remove a session: it is unknown afterwards."""
         self.entries.pop(session, None)
         if self._stored(session) is not None:
             self._removed.add(session)
@@ -326,15 +326,15 @@ class PartitionState(Generic[S]):
         self._entries.forget()
 
     def spill(self) -> None:
-        """Move the sessions that changed to the local disk and forget all; they are loaded again when asked for."""
+        """Move changed sessions to the local disk and discard all; they are loaded again on demand."""
         self._entries.spill(self._changed_sessions())
         self._forget()
 
     def changed(self) -> list[Change]:
-        """What is in memory and differs from what was stored or spilled; removed sessions and rows with None.
+        """Entries in memory that differ from the stored or spilled ones; removed sessions and rows with None.
 
         Raises:
-            StateNotOfItsType: A state holds something its type cannot carry.
+            StateNotOfItsType: A state contains a value that its type cannot hold.
         """
         return [*self._changed_sessions(), *self.reserved.changes()]
 
@@ -356,11 +356,11 @@ class PartitionState(Generic[S]):
         return changes
 
     def write(self, writer: StateFileWriter, next_offset: int) -> StateVersion:
-        """Add what changed to the batch's state file and give the address of the new state.
+        """Add the changes to the batch's state file and return the address of the new state.
 
         Args:
             writer: The file of this task and batch.
-            next_offset: Where the folded range ended.
+            next_offset: The end of the folded range.
         """
         changes: Changes = (in_memory := self.changed())
         if self._entries.scratch is not None:
@@ -373,7 +373,7 @@ class PartitionState(Generic[S]):
         return advance(self.address, next_offset, self._written.stamp.section)
 
     def keep(self) -> None:
-        """Bring the hot copy to what was written; only once the durable file is on disk."""
+        """Bring the local store to the written state; only once the durable file is on disk."""
         if self._written is None:
             return
         if not self._written.writer.is_durable:
@@ -382,7 +382,7 @@ class PartitionState(Generic[S]):
             self._copy.advance(self._written.changes, self._written.stamp)
 
     def close(self) -> None:
-        """Let go of the hot copy and of what was spilled. May be called again."""
+        """Release the local store and the spilled changes. May be called again."""
         self._budget.release(self)
         self._entries.forget()
         self._copy.close()
@@ -408,17 +408,17 @@ class PartitionState(Generic[S]):
         try:
             yield from self._rows.changes(_key(session), entry.state, mark, is_migrated=session in self._migrated)
         except (TypeError, ValueError, OverflowError) as error:
-            step = "mend the fold; nothing of this batch was committed, the next start folds it again"
+            step = "fix the fold; nothing of this batch was committed, the next start folds it again"
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
     def _translated(self) -> StateMigrator[S]:
-        """How the values of this partition are read and written."""
+        """Reader and writer of the values of this partition."""
         if self._translation is None:
             self._translation = StateMigrator(self._schema, self._head())
         return self._translation
 
     def _head(self) -> SegmentHeader | None:
-        """The header of the section that the address names."""
+        """The header of the address's segment."""
         if self.address.section is None:
             return None
         self._copy.use(LocalStore.stamp)

@@ -18,34 +18,34 @@ from lockstep.model.record import KafkaMessage, Record
 from lockstep.state.changelog import Change
 
 AGENDA: Final = b"\xff"
-"""Then the deadline and a digest of the session: what is due, in order."""
+"""Followed by the deadline and a digest of the session: timers, in order."""
 HELD: Final = b"\xfe"
-"""Then a digest of the session and the offset: a message held back."""
+"""Followed by a digest of the session and the offset: a buffered message."""
 CLOCK: Final = b"\xfd"
-"""Then the session: what is known of its time."""
+"""Followed by the session: its clock."""
 
 
 def is_reserved(key: bytes) -> bool:
-    """Whether a stored key is none of a session."""
+    """Whether a stored key belongs to no session."""
     return key[:1] in {AGENDA, HELD, CLOCK}
 
 
 SCANNED: Final = 256
-"""Stored entries read at a time: who asks for what is due first seldom needs many."""
+"""Stored entries read at a time: the first timers are seldom many."""
 
 Scan = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
-"""Stored entries whose keys begin with some bytes and come after others, in order, at most so many."""
+"""Stored entries by key prefix, after a given key, in order, at most so many."""
 
 
 class SystemEntries:
-    """The reserved entries of one partition while one range is folded."""
+    """The system entries of one partition while one range is folded."""
 
     def __init__(self, stored: Callable[[bytes], bytes | None], scan: Scan) -> None:
-        """Nothing is read before it is asked for.
+        """Nothing is read before it is needed.
 
         Args:
-            stored: Gives the stored value of a key.
-            scan: Gives stored entries in order.
+            stored: Returns the stored value of a key.
+            scan: Returns stored entries in order.
         """
         self._stored, self._scan = stored, scan
         self._changed: dict[bytes, bytes | None] = {}
@@ -65,7 +65,7 @@ class SystemEntries:
         self._changed[key] = value
 
     def remove(self, key: bytes) -> None:
-        """Remove a key, whether it is there or not."""
+        """Remove a key, whether it exists or not."""
         if key in self._new:
             self._new.remove(key)
             del self._changed[key]
@@ -73,14 +73,14 @@ class SystemEntries:
             self._changed[key] = None
 
     def stored_from(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What was stored before this range, in the order of keys; changes of this range are not seen."""
+        """Entries stored before this range, in the order of keys; changes of this range are not included."""
         after = prefix
         while found := self._scan(prefix, after, SCANNED):
             yield from found
             after = found[-1][0]
 
     def changes(self) -> list[Change]:
-        """What differs from what was stored, in the order of keys."""
+        """Entries that differ from the stored ones, in the order of keys."""
         return [
             (key, value)
             for key, value in sorted(self._changed.items())
@@ -101,7 +101,7 @@ _OFFSET: Final = 2**63
 class TimerQueue:
     """Sessions by the watermark at which something is due for them.
 
-    A session may stand in it more than once; whoever takes an entry looks at what really is due.
+    A session may be in it more than once; the taker of an entry checks its real due time.
 
     Attributes:
         next_us: The first deadline, in microseconds since 1970 (UTC); `NEVER` without any.
@@ -115,14 +115,14 @@ class TimerQueue:
         self.next_us = self._earliest()
 
     def add(self, deadline_us: int, session: str) -> None:
-        """Note that something is due for a session."""
+        """Add a due time of a session."""
         key = _timer_key(deadline_us, session)
         self._reserved.put(key, session.encode("utf-8", "surrogatepass"))
         heappush(self._added, (deadline_us, session, key))
         self.next_us = min(self.next_us, deadline_us)
 
     def take(self, watermark_us: int) -> list[tuple[int, str]]:
-        """Take out all that is due at the first deadline up to a watermark: (deadline, session), by session."""
+        """Remove and return all entries of the first deadline up to a watermark: (deadline, session), by session."""
         deadline_us = self.next_us
         if deadline_us > watermark_us:
             return []
@@ -156,7 +156,7 @@ def _timer_key(deadline_us: int, session: str) -> bytes:
 
 
 class BufferedMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message as it came (`KafkaMessage`), with its offset."""
+    """A buffered message (`KafkaMessage`), with its offset."""
 
     at: int
     sent_key: bytes | None
@@ -186,7 +186,7 @@ class BufferedMessage(msgspec.Struct, frozen=True, array_like=True):
         return self.sent_timestamp
 
     def leader_epoch(self) -> int | None:
-        """Leader epoch, where the broker told it."""
+        """Leader epoch, where the broker sent it."""
         return self.sent_epoch
 
 
@@ -195,13 +195,13 @@ _MESSAGES = msgspec.msgpack.Decoder(BufferedMessage)
 
 
 class MessageBuffer:
-    """The messages of one partition that are held back."""
+    """The buffered messages of one partition."""
 
     def __init__(self, reserved: SystemEntries) -> None:
         self._reserved = reserved
 
     def put(self, session: str, record: Record) -> None:
-        """Keep a message."""
+        """Buffer a message."""
         source: KafkaMessage = record.source
         headers = cast("list[tuple[str, bytes | None]] | None", source.headers())
         message = BufferedMessage(
@@ -210,15 +210,15 @@ class MessageBuffer:
         self._reserved.add(_buffer_key(session, record.offset), _ENCODER.encode(message))
 
     def take(self, session: str, offset: int) -> BufferedMessage:
-        """Take a message out.
+        """Remove and return a message.
 
         Raises:
-            StateError: It is not there, and the state of the session says that it is.
+            StateError: It is missing, although the session's state refers to it.
         """
         key = _buffer_key(session, offset)
         stored = self._reserved.get(key)
         if stored is None:
-            problem = f"the message at offset {offset} of session {session!r} is held back, but not stored"
+            problem = f"the message at offset {offset} of session {session!r} is buffered, but not stored"
             raise StateError(problem, next_step="restore the stream's `state` folder from a copy")
         self._reserved.remove(key)
         return _MESSAGES.decode(stored)

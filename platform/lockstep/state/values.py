@@ -1,13 +1,13 @@
-"""Stored values: type marks and map entries.
+"""Stored values: type tags and map entries.
 
-A value without a mark is of the section header's `plain` shape: the one that began the chain, with all
-that old state survives (model/compatibility.py). After a change that it does not survive, values of the
-new type lie over old ones in the same chain, so they carry a mark: a byte that begins no msgpack value,
-and the hash of their shape. The next state base gives today's values without a mark and marks the others,
-so that values nobody touched are carried on as they are, and are migrated when they are touched.
+A value without a tag is of the segment header's `plain` schema: the one that began the chain, including all
+compatible changes (model/compatibility.py). After an incompatible change, values of the
+new type are on top of old ones in the same chain, so they carry a tag: a byte that begins no msgpack value,
+and the hash of their schema. The next base writes values of the current type without a tag and tags the others,
+so that untouched values are carried on unchanged, and are migrated when they are touched.
 
 A row's key is 0xf9, the session, 0xff, the field's name, 0xff, the row's key in msgpack: no byte of a session or
-a name is 0xff, so that the rows of one session, and of one of its tables, lie together.
+a name is 0xff, so that the rows of one session, and of one of its tables, are contiguous.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ MARK = 0xC1
 """The only byte that msgpack never uses."""
 MARK_BYTES = 17
 RESERVED_FROM, ROWS = 0xF8, 0xF9
-"""No session begins with a byte from 0xf8 on (UTF-8 has none); rows of tables lie under 0xf9. What lies under
-the others is lockstep's own and is of no state type."""
+"""No session begins with a byte from 0xf8 on (UTF-8 has none); rows of tables are under 0xf9. Keys under
+the others are lockstep's own and have no state type."""
 
 
 class StateTypeVersions(msgspec.Struct, frozen=True):
-    """The shapes of the values of one partition.
+    """The schemas of the values of one partition.
 
     Attributes:
-        plain: Hash of the shape of values without a mark.
-        shapes: All shapes that values may have, by hash.
+        plain: Hash of the schema of values without a tag.
+        shapes: All schemas that values may have, by hash.
     """
 
     plain: str
@@ -42,12 +42,12 @@ class StateTypeVersions(msgspec.Struct, frozen=True):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether values of more than one type may lie there."""
+        """Whether values may be of more than one type."""
         return len(self.shapes) > 1
 
 
 def read_versions(header: SegmentHeader) -> StateTypeVersions:
-    """What a header says of the values in its chain."""
+    """The schemas of the values in a header's chain."""
     named = {header.shape_hash: header.shape} | {hash_of_type_schema(shape): shape for shape in header.older}
     if header.plain is None:
         return StateTypeVersions(header.shape_hash, named)
@@ -66,31 +66,31 @@ def is_typed(key: bytes) -> bool:
 
 
 def make_type_tag(hashed: str) -> bytes:
-    """What stands before a marked value."""
+    """The type tag before a value."""
     return bytes([MARK]) + bytes.fromhex(hashed)
 
 
 def split_type_tag(value: bytes) -> tuple[str | None, bytes]:
-    """The hash of a value's mark, if it has one, and the value."""
+    """The hash of a value's tag, if it has one, and the value."""
     if value[0] != MARK:
         return None, value
     return value[1:MARK_BYTES].hex(), value[MARK_BYTES:]
 
 
 class BaseRewriter:
-    """Carries values into a state base: those of today's type without a mark, all others with theirs.
+    """Rewrites values for a base: those of the current type without a tag, all others with theirs.
 
     Attributes:
-        is_other: Whether a value got other bytes than it had, once all entries have been taken.
+        is_other: Whether the bytes of any value changed, once all entries have been taken.
     """
 
     def __init__(self, stored: StateTypeVersions, plain: str, today: str) -> None:
         """Begin.
 
         Args:
-            stored: The shapes of what is stored.
-            plain: The hash that a value without a mark is taken for: today's where today's type reads it.
-            today: Hash of today's shape.
+            stored: The schemas of the stored values.
+            plain: The hash assumed for a value without a tag: the current one where the current type reads it.
+            today: Hash of the current schema.
         """
         self._stored, self._plain, self._today = stored, plain, today
         self._carried: set[str] = set()
@@ -98,11 +98,11 @@ class BaseRewriter:
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
-        """Shapes other than today's that were carried."""
+        """Schemas of rewritten values, other than the current one."""
         return tuple(self._stored.shapes[hashed] for hashed in sorted(self._carried))
 
     def carry(self, entries: Iterable[Change]) -> Iterator[Change]:
-        """The entries as the base has them."""
+        """The entries of the base."""
         for key, value in entries:
             if value is None or not is_typed(key):
                 yield key, value
@@ -128,14 +128,14 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Entries(Protocol):
-    """What is stored of a partition."""
+    """The stored entries of a partition."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value of an entry; None without one."""
         ...
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """All entries whose keys begin so."""
+        """All entries by key prefix."""
         ...
 
 
@@ -150,7 +150,7 @@ class MapField(Generic[K, V]):
         self._end = self.name.encode() + _END
 
     def of(self, state: object) -> object:
-        """The table in a state; None in a state that is on its way."""
+        """The table in a state; None before the state's snapshot is complete."""
         return getattr(state, self.attribute, None) if self.attribute else state
 
     def fill(self, state: object, made: object) -> None:
@@ -160,7 +160,7 @@ class MapField(Generic[K, V]):
             table.update({self.key_of(self.encode(key)): self.row_of(self.encode(row)) for key, row in other.items()})
 
     def prefix(self, session: bytes) -> bytes:
-        """What the keys of a session's rows begin with."""
+        """The key prefix of a session's rows."""
         return make_session_prefix(session) + self._end
 
 
@@ -184,13 +184,13 @@ class _Stored(Generic[K, V]):
 
 
 class MapStateStore:
-    """Binds the tables of states to what is stored, and finds what changed in them."""
+    """Binds the tables of states to the stored rows, and finds their changes."""
 
     def __init__(self, fields: tuple[MapField[Any, Any], ...], entries: Entries) -> None:
         self._fields, self._entries = fields, entries
 
     def bind(self, session: bytes, state: object) -> None:
-        """Let the tables of a state that was just decoded stand for the stored rows."""
+        """Bind the tables of a newly decoded state to the stored rows."""
         for field in self._fields:
             table = field.of(state)
             if isinstance(table, MapState):
@@ -208,10 +208,10 @@ class MapStateStore:
         }
 
     def changes(self, session: bytes, state: object, mark: bytes, *, is_migrated: bool) -> Iterator[Change]:
-        """What a fold changed in the tables of a state.
+        """The changes of a fold in the tables of a state.
 
         Raises:
-            TypeError: A table was replaced by something else than Rows.
+            TypeError: A table was replaced by an object that is no MapState.
         """
         whole: dict[bytes, bytes] = {}
         replaced: list[MapField[Any, Any]] = []
@@ -239,7 +239,7 @@ class MapStateStore:
         return stored.prefix == prefix and stored._entries is self._entries  # noqa: SLF001  # both of this module
 
     def _difference(self, prefix: bytes, whole: dict[bytes, bytes]) -> Iterator[Change]:
-        """Stored rows that a new table has not; those that it has as they are need not be written."""
+        """Removals of stored rows that a new table lacks; equal rows are not written again."""
         for key, value in self._entries.scan(prefix):
             if key not in whole:
                 yield key, None
@@ -248,7 +248,7 @@ class MapStateStore:
 
 
 def make_session_prefix(session: bytes) -> bytes:
-    """What the keys of all rows of a session begin with."""
+    """The key prefix of all rows of a session."""
     return bytes([ROWS]) + session + _END
 
 

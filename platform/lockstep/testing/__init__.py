@@ -4,8 +4,8 @@
     assert ran.rows == [Reading(...)]
     assert ran.verdicts == [ACCEPT, ACCEPT]
 
-What runs is the engine's own fold, with the stream's own decoder, gate and columns. `run(..., split=7)` works the
-same messages in batches, over real state files and with a crash after each: the result is to be the same.
+It runs the engine's own fold, with the stream's own decoder, gate and columns. `run(..., split=7)` processes the
+same messages in batches, with real state files and a crash after each: the result must be the same.
 """
 
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict

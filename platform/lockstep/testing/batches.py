@@ -1,4 +1,4 @@
-"""Messages of a test in batches: the engine's own work on files, with all that it carries from batch to batch."""
+"""Messages of a test in batches: the engine's own work on files, with everything carried from batch to batch."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigi
 from lockstep.testing.script import CRASH, RENUMBER, RESTART, Event, Idle, InLog, NewTopic, Split
 
 TOPIC_ID = "testing"
-"""Kafka draws such an id for each life of a topic."""
+"""Kafka generates such an id for each created topic."""
 HOUR = "2026-01-01T00"
 PLANNED_AT_US = to_microseconds(datetime(2200, 1, 1, tzinfo=UTC) - EPOCH)
-"""When each batch of a test was planned: tests use times of today, and times that no clock shows."""
+"""Planning time of each batch of a test: tests use current times, and times that no clock shows."""
 GENERATION = 1
 
 
 def find_latest_us(made: CompiledStream) -> int:
-    """Event times of a test that are later are absurd."""
+    """Later event times of a test are absurd."""
     return PLANNED_AT_US + to_microseconds(made.event_time.max_skew)
 
 
 @dataclass
 class _Life(Generic[R]):
-    """One life of a topic with one partition.
+    """One topic with one partition, under one topic id.
 
     Attributes:
-        position: Where the next batch begins.
-        notes: What was seen.
+        position: The start of the next batch.
+        notes: The recorded results.
         log: Its messages.
-        mark: What stands before its sessions among the states.
+        mark: Prefix of its sessions among the states.
     """
 
     position: Position
@@ -82,7 +82,7 @@ class _Life(Generic[R]):
         return corrupt.start
 
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        """See `lockstep.engine.executor.task.Log`: a log in memory has no holes."""
+        """See `lockstep.engine.executor.task.Log`: a log in memory has no gaps."""
         del position, gaps
         return []
 
@@ -108,7 +108,7 @@ class BatchedRun(Generic[S, R]):
 
     @contextmanager
     def folder(self) -> Generator[None]:
-        """While the test runs; nothing is left of it."""
+        """A folder for the duration of the test."""
         with tempfile.TemporaryDirectory(prefix="lockstep-testing-") as root:
             self._root = Path(root)
             yield
@@ -119,13 +119,13 @@ class BatchedRun(Generic[S, R]):
         return len(self._life.log)
 
     def add(self, message: InLog) -> None:
-        """The next message; after the first violation nothing is read."""
+        """Append the next message; after the first violation nothing is read."""
         self._life.log.append(message)
         if self._waiting() == self._split.messages:
             self._work(crashes=self._split.crashes)
 
     def event(self, event: Event) -> None:
-        """What happens before the next message."""
+        """Carry out an event before the next message."""
         self._work(crashes=self._split.crashes or event is CRASH)
         if self.finding is not None:
             return
@@ -143,7 +143,7 @@ class BatchedRun(Generic[S, R]):
                 pass
 
     def ran(self, stream: str) -> RunResult[S, R]:
-        """What came of it all."""
+        """The result of all messages."""
         self._work(crashes=self._split.crashes)
         states = {name: state for life in self._lives for name, state in self._states(life)}
         aside_of = tuple(self._quarantine), tuple(self._late)
@@ -162,14 +162,14 @@ class BatchedRun(Generic[S, R]):
         return self.end - self._life.position.next_offset
 
     def _work(self, *, crashes: bool) -> None:
-        """All messages that wait: a batch ends earlier where a task ends it."""
+        """Process all pending messages: a batch ends earlier where a task ends it."""
         while self.finding is None and self._waiting():
             reached = self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
             if reached.finding is None and reached.until == reached.range.position.next_offset:
                 raise AssertionError(f"a batch from offset {reached.until} came to nothing")
 
     def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeResult:
-        """A batch; where it crashes, worked twice, and followed by a restart."""
+        """A batch; with a crash it is processed twice, and followed by a restart."""
         life = self._life
         facts = self._facts(planned)
         if crashes:
@@ -199,14 +199,14 @@ class BatchedRun(Generic[S, R]):
         return run_task_safely(self._job(), task, self._life.notes.program, self._life)
 
     def _folded(self) -> Iterator[MessageResult[R]]:
-        """What became of each message at last: some were held back, and released by a later batch."""
+        """The final result of each message: some were buffered, and released by a later batch."""
         for life, offset in self._read:
             yield life.notes.folded(offset)
         if self.finding is not None and self.finding.topic_id == self._life.position.topic_id:
             yield self._life.notes.violation(self.finding)
 
     def _restart(self, reached: RangeResult) -> None:
-        """The next batch starts from what the ledger says of this one."""
+        """Start the next batch from the ledger row of this one."""
         identity = positions.BatchIdentity(
             generation=GENERATION,
             batch=self._number,
@@ -223,7 +223,7 @@ class BatchedRun(Generic[S, R]):
         shutil.rmtree(self._root / "hot", ignore_errors=True)
 
     def _recreate_topic(self) -> None:
-        """The audit finds another life of the topic; the class decides whether that can be borne."""
+        """Re-create the topic: the audit finds another topic id; the class decides whether it tolerates that."""
         before = self._life
         where = before.position
         life = self._begun(where.topic)
@@ -251,7 +251,7 @@ class BatchedRun(Generic[S, R]):
                     yield life.mark + session, cast("S", entry.state)
 
     def _rows(self, facts: TaskResult) -> pa.Table | None:
-        """The rows of a batch, as they lie in the table."""
+        """The rows of a batch, as stored in the table."""
         return (
             pa.concat_tables(_read(self._root / "table" / file.path) for file in facts.files) if facts.files else None
         )

@@ -1,4 +1,4 @@
-"""What the fold asks the stream and is told, written down message by message."""
+"""Records the fold's calls to the stream and their results, message by message."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigi
 
 SKIPPED = Verdict(judgement=Judgement.ACCEPT, cause="skip")
 PROOF = ("_topic", "_offset", "_emit_offset", "_row", "_session", "_sequence")
-"""The provenance columns that a test sees, in the order of `RowWithOrigin`; the event time is read as a number."""
+"""The provenance columns in a test's result, in the order of `RowWithOrigin`; the event time is read as a number."""
 
 
 class _Pass(msgspec.Struct):
-    """What one fold of a range came to."""
+    """The results of one fold of a range."""
 
     verdicts: dict[int, Verdict] = {}
     rows: dict[int, tuple[msgspec.Struct, ...]] = {}
@@ -33,12 +33,12 @@ class _Pass(msgspec.Struct):
 
 
 class Recorder(Generic[R]):
-    """The notes of one partition. A range may be folded more than once: only its last fold counts.
+    """The records of one partition. A range may be folded more than once: only its last fold counts.
 
     Attributes:
-        program: The stream, which writes down what it is asked and told.
+        program: The stream, whose calls and results are recorded.
         topic: The topic.
-        places: What the transform said of each message, by offset.
+        places: The envelope of each message, by offset.
     """
 
     def __init__(self, made: CompiledStream, topic: str) -> None:
@@ -56,14 +56,14 @@ class Recorder(Generic[R]):
         )
 
     def begin(self) -> None:
-        """A range is folded from its start: what an earlier fold of it came to counts no longer."""
+        """Start a fold of a range: results of an earlier fold of it are discarded."""
         self._now = _Pass()
 
     def keep(self, rows: pa.Table | None, quarantine: Iterable[QuarantineRow]) -> list[RowWithOrigin[R]]:
-        """A range is done; gives its rows with their proof.
+        """Finish a range; returns its rows with their provenance.
 
         Args:
-            rows: Its rows as they lie in the table; None without any.
+            rows: Its rows as stored in the table; None without any.
             quarantine: Its rows of the quarantine.
         """
         self._kept.verdicts.update(self._now.verdicts)
@@ -72,12 +72,12 @@ class Recorder(Generic[R]):
         return list(_proven(cast("list[R]", self._now.emitted), rows))
 
     def folded(self, offset: int) -> MessageResult[R]:
-        """What became of a message."""
+        """The result of a message."""
         rows = cast("tuple[R, ...]", self._kept.rows.get(offset, ()))
         return MessageResult(offset, self.places.get(offset), self._verdict(offset), rows, self.topic)
 
     def violation(self, finding: Finding) -> MessageResult[R]:
-        """What became of the message that a violation is about."""
+        """The result of the message of a violation."""
         verdict = _told(finding, Judgement.VIOLATION, finding.found or finding.detail or None)
         return MessageResult(finding.offset, self.places.get(finding.offset), verdict, (), self.topic)
 
@@ -102,7 +102,7 @@ class Recorder(Generic[R]):
         return RecordingGate(self._made.gate_for(before, time, skipped, spread=spread), lambda: self._now.verdicts)
 
     def _hooks(self) -> Hooks:
-        """The hooks that emit rows, noted."""
+        """The hooks that emit rows, recorded."""
         hooks = self._made.hooks
         noted = {
             name: self._noting(getattr(hooks, name))
@@ -137,13 +137,13 @@ class Recorder(Generic[R]):
 
 
 def list_rejected(rows: Iterable[QuarantineRow]) -> Iterator[RejectedMessage]:
-    """Rows of quarantine or late table as a test sees them."""
+    """Rows of quarantine or late table in the form of a test's result."""
     for row in rows:
         yield RejectedMessage(row.topic, row.offset, row.session, row.cause, row.expected, row.found)
 
 
 def _is_overruled(judged: Verdict | None, aside: QuarantineRow) -> bool:
-    """Whether something else became of a message in quarantine than the gate had said of it."""
+    """Whether the final result of a quarantined message differs from the gate's verdict."""
     if judged is None or judged.judgement is Judgement.ACCEPT:
         return True
     return judged.judgement is Judgement.BUFFER and aside.cause != "suspended"
@@ -164,7 +164,7 @@ def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[RowWithOrigin
 
 
 class RecordingGate(Gate):
-    """A gate whose verdicts are written down, by offset."""
+    """A gate whose verdicts are recorded, by offset."""
 
     def __init__(self, asked: Gate, verdicts: Callable[[], dict[int, Verdict]]) -> None:
         self._asked, self._verdicts = asked, verdicts

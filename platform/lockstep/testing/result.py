@@ -1,4 +1,4 @@
-"""What came of the messages of a test."""
+"""The results of a test."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class MessageResult(Generic[R]):
     """One message that was read.
 
     Attributes:
-        offset: Its place among the messages of its topic, from 0.
-        place: What the transform said of it; None when it could not be decoded or placed.
-        verdict: What became of it. A message of kind SKIP is accepted with the cause "skip".
+        offset: Its position among the messages of its topic, from 0.
+        place: Its envelope; None when it could not be decoded or has none.
+        verdict: Its verdict. A message of kind SKIP is accepted with the cause "skip".
         rows: The rows that it emitted, in order.
         topic: Its topic.
     """
@@ -34,17 +34,17 @@ class MessageResult(Generic[R]):
 
 @dataclass(frozen=True)
 class RowWithOrigin(Generic[R]):
-    """A row with its proof, as the table holds it.
+    """A row with its provenance, as stored in the table.
 
     Attributes:
-        row: What the transform emitted.
+        row: The transform's row.
         topic: Name of the topic.
-        offset: The message that the row comes from; of a timer's row, the session's last message.
-        emit_offset: The offset that was being worked on when it was emitted.
-        number: Which of the rows of that offset, from 0.
+        offset: The source message; of a timer's row, the session's last message.
+        emit_offset: The offset processed when it was emitted.
+        number: Its number among the rows of that offset, from 0.
         session: Its session.
         sequence: The producer's number of the message; None for rows of timers.
-        event_time_us: When it happened, in microseconds since 1970 (UTC).
+        event_time_us: Event time, in microseconds since 1970 (UTC).
     """
 
     row: R
@@ -59,15 +59,15 @@ class RowWithOrigin(Generic[R]):
 
 @dataclass(frozen=True)
 class RejectedMessage:
-    """A message that was not applied, and lies in the quarantine or in the late table.
+    """A message that was not applied: it is in the quarantine or in the late table.
 
     Attributes:
         topic: Name of the topic.
         offset: Its offset.
-        session: Its session, where that is known.
+        session: Its session, if known.
         cause: Why, in a few words.
         expected: What would have been accepted.
-        found: What came.
+        found: What was found instead.
     """
 
     topic: str
@@ -80,20 +80,20 @@ class RejectedMessage:
 
 @dataclass(frozen=True)
 class RunResult(Generic[S, R]):
-    """What came of all messages: up to the first violation, which is the last one that was read.
+    """The results of all messages: up to the first violation, which is the last message read.
 
-    Two results are equal when all of this is: so `run(...) == run(..., split=7)` is a test.
+    Two results are equal when all of this is equal: so `run(...) == run(..., split=7)` is a test.
 
     Attributes:
         stream: Name of the stream.
         folded: The messages that were read, in order.
-        states: The state of each open session, as it was saved and recovered. Sessions of a topic that a test
-            began later stand as "topic: session".
+        states: The state of each open session, as saved and recovered. Sessions of a topic that a test
+            adds later have the key "topic: session".
         finding: The violation, as it would be committed with the halt; None without one.
-        proven: All rows with their proof, in the order of the table: messages held back emit theirs when they are
+        proven: All rows with their provenance, in the order of the table: buffered messages emit theirs when they are
             released.
-        quarantine: What went to the quarantine, in order.
-        late: What went to the late table, in order.
+        quarantine: The quarantined messages, in order.
+        late: The late messages, in order.
     """
 
     stream: str
@@ -115,7 +115,7 @@ class RunResult(Generic[S, R]):
         return [message.verdict for message in self.folded]
 
     def or_raise(self) -> Self:
-        """The same, for tests that expect no violation.
+        """The same result, for tests that expect no violation.
 
         Raises:
             IntegrityLost: There was one; as the run of a stream would end.

@@ -26,7 +26,7 @@ from lockstep.testing.result import RowWithOrigin, RunResult
 from lockstep.testing.script import Event, InLog, SentMessage, Split, to_log
 
 _NOWHERE = Path("/nonexistent/lockstep.testing")
-"""State that begins empty is never read from a file, and a test writes none."""
+"""Empty initial state is never read from a file, and a test writes none."""
 
 
 def run(
@@ -38,19 +38,19 @@ def run(
 ) -> RunResult[S, R]:
     """Fold messages as one partition of a topic, from offset 0, until the first violation.
 
-    As in a real run, a message that is refused leaves no trace in rows and states.
+    As in a real run, a refused message leaves no trace in rows and states.
 
     Args:
         stream: The declaration under test.
-        messages: Messages of the stream's type, bytes as a producer sends them, or `SentMessage` for more. Between them
+        messages: Messages of the stream's type, bytes as sent by a producer, or `SentMessage` for more. Between them
             events: `CRASH`, `RESTART`, `RENUMBER`, `NewTopic`, `Idle`.
-        key: Key of the messages that name none.
+        key: Key of messages without a key of their own.
         topic: Name of the topic, for transforms that read it.
-        split: In batches of so many messages, with state files in a temporary folder, and a crash and a restart
+        split: Batches of this many messages, with state files in a temporary folder, and a crash and a restart
             after each (see `Split`). The result is the same for every split; None folds all at once in memory.
 
     Raises:
-        LockstepError: A typed message cannot be encoded: give its bytes.
+        LockstepError: A typed message cannot be encoded: pass its bytes.
         StateNotOfItsType: The fold left a state that cannot be saved or recovered.
     """
     made = compile_stream(cast("Stream[object, object, msgspec.Struct]", stream))
@@ -69,7 +69,7 @@ def run(
 
 
 def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R]:
-    """Everything as one range, without a file."""
+    """Fold everything as one range, without a file."""
     notes = Recorder[R](made, topic)
     first = _Pass[S, R](made, notes, log)
     while first.refused is not None:
@@ -114,7 +114,7 @@ class _Pass(Generic[S, R]):
             )
 
     def without_refused(self) -> Exclusions:
-        """What the next pass leaves out."""
+        """The messages that the next pass excludes."""
         found, field = cast("Finding", self.refused), "failed_buffered" if self.fold.judge.refused_held else "refused"
         known = getattr(self.without, field)
         if found.offset in known:
@@ -126,6 +126,6 @@ class _Pass(Generic[S, R]):
         states = {}
         for session, entry in self._state.entries.items():
             if entry.state is None:
-                continue  # its snapshot is on its way, in several messages
+                continue  # its multipart snapshot is not complete
             states[session] = self._schema.recovered(session, entry.gate, entry.state)
         return cast("dict[str, S]", states)

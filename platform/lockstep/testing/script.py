@@ -34,7 +34,7 @@ class SentMessage(Generic[M_co]):
     """A message with more than its value.
 
     Attributes:
-        value: A message of the stream, or the bytes of any; None for no value.
+        value: A message of the stream, or raw bytes; None for no value.
         key: Its key; by default the key of the whole test.
         timestamp_ms: Kafka's timestamp, milliseconds since 1970 (UTC).
         headers: Its headers.
@@ -48,7 +48,7 @@ class SentMessage(Generic[M_co]):
 
 @dataclass(frozen=True)
 class InLog:
-    """A message as a client library gives it (`KafkaMessage`), at its offset."""
+    """A message in the form of a client library (`KafkaMessage`), at its offset."""
 
     at: int
     sent_key: bytes | None
@@ -57,7 +57,7 @@ class InLog:
     sent_headers: Sequence[tuple[str, bytes]] = ()
 
     def offset(self) -> int:
-        """Its place among the messages of the test, from 0."""
+        """Its position among the messages of the test, from 0."""
         return self.at
 
     def key(self) -> bytes | None:
@@ -99,13 +99,13 @@ class _Line(msgspec.Struct):
 
 
 def read_messages(file: str | Path) -> list[AnySent]:
-    """The messages of a file that `lockstep message --out` or `lockstep quarantine export` wrote, for `run`.
+    """The messages of a file written by `lockstep message --out` or `lockstep quarantine export`, for `run`.
 
     Args:
         file: JSON lines: key, value and headers in base64, a timestamp.
 
     Raises:
-        LockstepError: The file is none of these; or a value is cut, as quarantine does it beyond a megabyte.
+        LockstepError: The file is none of these; or a value is truncated, as in quarantine beyond a megabyte.
     """
     path = Path(file)
     try:
@@ -135,9 +135,9 @@ _ENCODERS: dict[type[Decoder], Callable[[object], bytes]] = {
 
 
 def to_log(at: int, message: M | bytes | SentMessage[M], key: str | bytes | None, decoder: Decoder) -> InLog:
-    """A message as it would lie in the topic, at an offset.
+    """A message as stored in the topic, at an offset.
 
-    Typed messages are encoded, so that the stream's decoder has its say on them as well.
+    Typed messages are encoded, so that the stream's decoder is tested as well.
 
     Raises:
         LockstepError: The message is typed, and the stream's decoder has no encoder here.
@@ -171,7 +171,7 @@ def _encoded_value(value: object, decoder: Decoder) -> bytes | None:
 
 
 class Event:
-    """Something that happens between two messages. It ends the batch before it."""
+    """An event between two messages. It ends the batch before it."""
 
 
 @dataclass(frozen=True)
@@ -183,16 +183,16 @@ class _Named(Event):
 
 
 CRASH: Final = _Named("CRASH")
-"""The batch so far was worked and not committed: it is worked again."""
+"""The batch is processed but not committed: it is processed again."""
 RESTART: Final = _Named("RESTART")
-"""The run ends after the batch so far; the next one starts from the ledger, on a machine without hot state."""
+"""The run ends after the batch; the next one starts from the ledger, on a machine without a local store."""
 RENUMBER: Final = _Named("RENUMBER")
-"""The topic is deleted and made anew: its offsets begin at 0 again, under another topic id."""
+"""The topic is re-created: its offsets restart at 0, under another topic id."""
 
 
 @dataclass(frozen=True)
 class NewTopic(Event):
-    """The messages that follow are of another topic, with state of its own.
+    """The following messages are of another topic, with state of its own.
 
     Attributes:
         name: Its name.
@@ -203,10 +203,10 @@ class NewTopic(Event):
 
 @dataclass(frozen=True)
 class Idle(Event):
-    """Nothing came for `EventTime.idle_advance`: the watermark of the topic goes on by the clock.
+    """No messages for `EventTime.idle_advance`: the clock advances the watermark of the topic.
 
     Attributes:
-        watermark_us: Up to where, in microseconds since 1970 (UTC).
+        watermark_us: The new watermark, in microseconds since 1970 (UTC).
     """
 
     watermark_us: int
@@ -214,25 +214,25 @@ class Idle(Event):
 
 @dataclass(frozen=True)
 class Split:
-    """How messages are cut into batches.
+    """How messages are split into batches.
 
     Attributes:
-        messages: Of a batch, at most; None for all up to the next event.
-        crashes: Each batch is worked, thrown away, and worked again; then the run ends, and the next one starts
-            from what the ledger says, without the hot copy of the state.
+        messages: Maximum per batch; None for all up to the next event.
+        crashes: Each batch is processed, discarded, and processed again; then the run ends, and the next one starts
+            from the ledger, without the local store.
     """
 
     messages: int | None
     crashes: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a batch of nothing."""
+        """Refuse an empty batch."""
         if self.messages is not None and self.messages < 1:
             raise ValueError(f"a batch of {self.messages} messages: at least 1")
 
     @classmethod
     def of(cls, given: int | Self | None) -> Split:
-        """What `run` was given."""
+        """The split for an argument of `run`."""
         if given is None:
             return Split(None, crashes=False)
         return Split(given) if isinstance(given, int) else given
@@ -253,14 +253,14 @@ _FORMS: Final = (
 
 @dataclass(frozen=True)
 class ScriptLine:
-    """A message as its line says.
+    """A parsed line of a message.
 
     Attributes:
         kind: The first word.
         session: The key.
         number: The producer's number.
-        second: The second that the line names, or one more than that of the line before.
-        fields: What it holds beside.
+        second: The second of the line, or one more than that of the line before.
+        fields: Its other fields.
     """
 
     kind: str
@@ -283,11 +283,11 @@ def parse(text: str, encode: Encode = to_json) -> Steps:
     """The messages and events of a text, for `run`.
 
     Args:
-        text: A line a message or event; empty lines and those that begin with # say nothing.
-        encode: Makes the bytes of a message of its line.
+        text: One message or event per line; empty lines and those that begin with # are ignored.
+        encode: Makes the bytes of a message from its line.
 
     Raises:
-        LockstepError: A line is none of the language; it names the line and what it may be.
+        LockstepError: A line is invalid; the error names the line and the valid forms.
     """
     reading = _Reading(encode)
     for number, line in enumerate(text.splitlines(), 1):
@@ -302,11 +302,11 @@ def parse(text: str, encode: Encode = to_json) -> Steps:
 
 
 class _Reading:
-    """What was read so far.
+    """The lines read so far.
 
     Attributes:
         steps: The messages and events.
-        waits: `gap` or `swap`, while what it is about has not come.
+        waits: `gap` or `swap`, until the message it applies to.
     """
 
     def __init__(self, encode: Encode) -> None:
@@ -316,7 +316,7 @@ class _Reading:
         self._second = 0
 
     def line(self, line: str) -> None:
-        """Read a line. Raises ValueError with what is wrong."""
+        """Read a line. Raises ValueError with the problem."""
         word, _, rest = line.partition(" ")
         if word in _EVENTS or word in {"NEW_TOPIC", "IDLE"}:
             self._refuse_waiting(word)
@@ -357,7 +357,7 @@ class _Reading:
         self._add(self._sent(self._encode(line), line.session))
 
     def _add(self, sent: AnySent) -> None:
-        """A message: lost after `gap`; before the one that came before it after `swap`."""
+        """Add a message: dropped after `gap`; inserted before the previous one after `swap`."""
         waits, self.waits = self.waits, None
         if waits == "swap":
             before = self._last("swap")

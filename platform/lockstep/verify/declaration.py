@@ -1,4 +1,4 @@
-"""What a user declared, ready to be called: the only code that the proof shares with the engine."""
+"""The functions of a declaration, ready to call: the only code that the proof shares with the engine."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Declared(msgspec.Struct, frozen=True):
     """A declaration's functions.
 
     Attributes:
-        decode: A value to a message; raises on what is none.
-        envelope: A message's place.
+        decode: A value to a message; raises if it is none.
+        envelope: A message to its envelope.
         on_snapshot: A snapshot to a state.
         on_update: A state and an update to rows.
-        on_end: A state to its last rows; None where there are none. So for the hooks that follow.
+        on_end: A state to its last rows; None without that hook. The same holds for the hooks that follow.
         watermark: A message to the event time up to which its partition is complete.
-        deadline: A state to when its timer is due.
+        deadline: A state to the event time of its timer.
         on_timer: A state and that time to rows.
         on_late: A state and a late message to rows.
-        event_time: How event time is treated.
-        row_type: What the transform emits.
-        state: How states are stored.
+        event_time: The event-time options.
+        row_type: The type of emitted rows.
+        state: The codec of states.
         message_bytes_max: Larger values are no messages.
     """
 
@@ -55,32 +55,32 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def idle_us(self) -> int | None:
-        """How long a session may be silent; None where it may be for ever."""
+        """Idle timeout of a session; None without one."""
         return _microseconds(self.event_time.session_idle)
 
     @property
     def advance_us(self) -> int | None:
-        """How long a partition may be silent before its watermark goes on by the clock; None where it does not."""
+        """Idle time of a partition after which the clock advances its watermark; None without it."""
         return _microseconds(self.event_time.idle_advance)
 
     @property
     def skew_us(self) -> int:
-        """How far ahead of the moment of planning a time may be."""
+        """How far event times may be ahead of the planning time."""
         return self.event_time.max_skew // timedelta(microseconds=1)
 
     def saved(self, state: object) -> bytes | object:
-        """A copy of a state, to go back to."""
+        """A saved copy of a state."""
         return copy.deepcopy(state) if self.state.tables else self.state.encode("", None, state)
 
     def recovered(self, saved: bytes | object) -> object:
-        """The state of a copy, as a new object."""
+        """The state of a saved copy, as a new object."""
         if self.state.tables:
             return copy.deepcopy(saved)
         return self.state.decode("", cast("bytes", saved))[1]
 
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
-    """The functions of a stream, in an installation with this schema registry."""
+    """The functions of a stream, with the installation's schema registry."""
     types, transform = stream.types, stream.transform
     return Declared(
         decode=stream.decoder.connected(registry).build(types.message),

@@ -27,16 +27,16 @@ from lockstep.verify.sessions import ReplaySessions, Session
 from lockstep.verify.side_tables import Marked, ReadPastViolation, SideTableCheck
 
 Held = tuple[Envelope, object, Record]
-"""A message's place, its body and its record."""
+"""A message's envelope, body and record."""
 NOT_OF_THE_MESSAGE = (EnvironmentProblem, StateError, ReadPastViolation)
-"""Of this machine, the registry or the state, or the end of the proof: they say nothing of a message."""
+"""Errors of this machine, the registry or the state, or the end of the proof: not about a message."""
 
 
 class ReplayBuffer:
     """See the module.
 
     Attributes:
-        held: What waits, by offset.
+        held: Buffered messages, by offset.
     """
 
     def __init__(self, rules: GateRules, applying: ReplaySessions, aside: SideTableCheck) -> None:
@@ -44,25 +44,25 @@ class ReplayBuffer:
         self.held: dict[int, Held] = {}
 
     def hold(self, message: Held) -> None:
-        """Hold a message back."""
+        """Buffer a message."""
         self.held[message[2].offset] = message
         self._aside.counts["buffered"] += 1
 
     def free(self, offsets: Iterable[int]) -> None:
-        """Messages that will not be applied."""
+        """Quarantine messages that will not be applied."""
         for offset in offsets:
             place, _, record = self._taken(offset)
             self._aside.keep(record, "suspended", place.session)
 
     def drop(self, offsets: Iterable[int]) -> None:
-        """Messages that a snapshot covers."""
+        """Drop messages that a snapshot covers."""
         for offset in offsets:
             self._taken(offset)
             self._aside.drop(offset)
             self._aside.counts["repeats"] += 1
 
     def release(self, session: str, offsets: Sequence[int], at: int) -> None:
-        """Apply messages in order, while another one is worked on."""
+        """Apply messages in order, while another offset is processed."""
         for number, offset in enumerate(offsets):
             if session not in self._applying.sessions:
                 self.free(offsets[number:])
@@ -78,7 +78,7 @@ class ReplayBuffer:
                 return
 
     def apply(self, message: Held, *, at: int) -> None:
-        """Apply a message; one that ends its session frees what waits in it."""
+        """Apply a message; one that ends its session frees the session's buffered messages."""
         place = message[0]
         held = self._applying.sessions.get(place.session)
         self._applying.apply(message, at=at)
@@ -86,7 +86,7 @@ class ReplayBuffer:
             self.free(find_buffered(held.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
-        """Apply a snapshot whose last message has come; whether the transform took all of it."""
+        """Apply a snapshot whose last part has arrived; whether the transform accepted all of it."""
         session, at = message[0].session, message[2].offset
         before = self._before(session)
         waiting = [self.held[offset] for offset in parts]
@@ -112,7 +112,7 @@ class ReplayBuffer:
             self.suspend(session)
 
     def suspend(self, session: str) -> None:
-        """Let a session wait for its next snapshot."""
+        """Suspend a session until its next snapshot."""
         held = self._applying.sessions.get(session)
         if held is not None:
             waiting = () if held.known.waits else find_buffered(held.known.memory)
@@ -130,14 +130,14 @@ class ReplayBuffer:
         return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.marked())
 
     def _back(self, session: str, before: _Before) -> None:
-        """Go back to before a snapshot; what its parts changed was of their own state."""
+        """Restore the session as of before a snapshot; its parts changed only their own state."""
         applying = self._applying
         applying.sessions[session], applying.last_row = before.held, before.last_row
         applying.emitted.since(before.rows)
         self._aside.back(before.aside)
 
     def _incomplete(self, message: Held, parts: Sequence[int], failed: Held, error: Exception) -> None:
-        """A snapshot of which the transform refused a message goes to quarantine, whole."""
+        """Quarantine a whole snapshot of which the transform refused a message."""
         session = message[0].session
         if failed is not message:
             self.held.pop(failed[2].offset)
@@ -148,7 +148,7 @@ class ReplayBuffer:
         self._forget_parts(session)
 
     def _forget_parts(self, session: str) -> None:
-        """In a class that suspends nobody the session is what it was before: unknown, if it had no state."""
+        """In a class that never suspends, restore the session: unknown, if it had no state."""
         held = self._applying.sessions.get(session)
         if held is None or not is_multipart_open(held.known.memory):
             return
@@ -168,7 +168,7 @@ class _Before(NamedTuple):
 
 NEVER = 2**63 - 1
 Agenda = tuple[dict[str, int], list[tuple[int, str]], int]
-"""When something is due for each session, the same in order, and the watermark."""
+"""Due time of each session, the same in order, and the watermark."""
 
 
 class ReplayTimers:
@@ -197,7 +197,7 @@ class ReplayTimers:
         self._heap: list[tuple[int, str]] = []
 
     def see(self, place: Envelope, body: object, record: Record) -> None:
-        """Move the watermark to what a message says."""
+        """Advance the watermark by a message."""
         if self._declared.watermark is None:
             self.moment.see(find_event_time(place, record))
         elif (said := self._declared.watermark(body, record)) is not None:
@@ -205,11 +205,11 @@ class ReplayTimers:
 
     @property
     def is_due(self) -> bool:
-        """Whether the watermark has passed something."""
+        """Whether the watermark has passed a due time."""
         return bool(self._heap) and self._heap[0][0] <= self.moment.at_us
 
     def touch(self, place: Envelope, record: Record) -> None:
-        """A message of a session was applied, or held back."""
+        """Note that a message of a session was applied or buffered."""
         held = self._applying.sessions.get(place.session)
         if held is None or not self.arms:
             return
@@ -219,7 +219,7 @@ class ReplayTimers:
         self.note(place.session, held)
 
     def note(self, session: str, held: Session) -> None:
-        """Note when something is due for a session."""
+        """Record the due time of a session."""
         due_us = self.due_us(held)
         if due_us == NEVER:
             self._at.pop(session, None)
@@ -228,15 +228,15 @@ class ReplayTimers:
             heappush(self._heap, (due_us, session))
 
     def due_us(self, held: Session) -> int:
-        """The watermark at which something is due for a session; `NEVER` without anything."""
+        """The watermark at which a session has something due; `NEVER` without anything."""
         return min(self._release_us(held), self._timer_us(held), self._silent_us(held))
 
     def fire(self, at: int, waits_before: Callable[[str], int]) -> None:
-        """Do all that is due, in the order of (when it is due, session), while an offset is worked on.
+        """Fire everything due, in the order of (due time, session), while an offset is processed.
 
         Args:
             at: The offset.
-            waits_before: The offset before which a session began that waits for its next snapshot.
+            waits_before: The offset before which a suspended session began.
 
         Raises:
             PastViolation: A timer raises, which stops a stream under every class.
@@ -251,11 +251,11 @@ class ReplayTimers:
                 self._wake(session, held, due_us, at)
 
     def copied(self) -> Agenda:
-        """All that it remembers."""
+        """A copy of all due times."""
         return dict(self._at), list(self._heap), self.moment.at_us
 
     def back(self, copied: Agenda) -> None:
-        """Go back to what it remembered."""
+        """Restore the copied due times."""
         self._at, self._heap, self.moment.at_us = copied
 
     def _wake(self, session: str, held: Session, due_us: int, at: int) -> None:
@@ -283,7 +283,7 @@ class ReplayTimers:
         due_us = self._timer_us(held)
         rows: list[msgspec.Struct] = []
         if self._declared.on_timer is not None:
-            rows = self._applying.beside(session, self._declared.on_timer(held.state, due_us), held)
+            rows = self._applying.run_hook(session, self._declared.on_timer(held.state, due_us), held)
         if self._timer_us(held) <= due_us:
             raise ValueError("the timer did not move on")
         self._emit(session, held, due_us, at, rows)

@@ -1,4 +1,4 @@
-"""Reads Kafka again with a plain consumer of the proof's own: nothing here is shared with the engine's reader."""
+"""Reads Kafka again with a consumer of the proof's own; shares nothing with the engine's reader, on purpose."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lockstep.kafka.secrets import with_secrets
 from lockstep.settings import KafkaSettings
 
 TOGETHER_MAX = 64
-"""Partitions that are read at once: each holds the states of its sessions in memory."""
+"""Partitions read at once: each holds the states of its sessions in memory."""
 MESSAGES_A_CALL = 1_000
 POLL_SECONDS = 0.05
-"""The client waits so long for a whole call's messages; shorter waits only turn the loop more often."""
+"""Timeout of one poll for its messages; a shorter one only adds polls."""
 SILENCE_SECONDS_MAX = 30.0
 _UNKNOWN_TOPIC = 3
 _NEXT_STEP = "lockstep doctor looks at Kafka; then verify again"
 
 
 class BufferedRange(msgspec.Struct, frozen=True):
-    """What Kafka still has of a partition: offsets [first, end)."""
+    """The retained offsets of a partition: [first, end)."""
 
     first: int
     end: int
@@ -56,17 +56,17 @@ class Piece(msgspec.Struct):
 
 
 class KafkaTopicLog:
-    """One cluster, as the settings name it."""
+    """One cluster, as configured in the settings."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._last_error = ""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's ids of the topics that are there now.
+        """Kafka's ids of the topics that exist now.
 
         Raises:
-            KafkaError: Kafka does not answer; that is never "no topics".
+            KafkaError: Kafka does not answer; that never means "no topics".
         """
         wanted = sorted(topics)
         if not wanted:
@@ -92,17 +92,17 @@ class KafkaTopicLog:
                 found[topic, partition] = BufferedRange(first, end)
         except KafkaException as error:
             raise self._unread("offsets", _error(error)) from error
-        except TypeError as error:  # the client gives None when time is up
+        except TypeError as error:  # the client returns None on a timeout
             raise self._silent("offsets") from error
         finally:
             consumer.close()
         return found
 
     def read(self, wanted: Sequence[WantedRange], *, committed: bool = True) -> Iterator[Piece]:
-        """Read all of it; the pieces of a partition come in order, and its last one reaches `until`.
+        """Read all ranges; the pieces of a partition arrive in order, and its last one reaches `until`.
 
         Raises:
-            KafkaError: Kafka fell silent, or an offset is gone by now.
+            KafkaError: Kafka stopped answering, or an offset has expired meanwhile.
         """
         consumer = self._consumer(committed=committed)
         try:
@@ -154,7 +154,7 @@ class KafkaTopicLog:
 
 
 class _Reading:
-    """Which partitions are unfinished, and what is still wanted of each."""
+    """The unfinished partitions, and the remaining offsets of each."""
 
     def __init__(self, consumer: Consumer, wanted: Sequence[WantedRange]) -> None:
         self._consumer, self._wanted = consumer, wanted
@@ -163,13 +163,13 @@ class _Reading:
         consumer.assign([TopicPartition(w.topic, w.partition, w.start) for w in wanted if w.start < w.until])
 
     def pieces(self, polled: list[Message]) -> list[Piece]:
-        """What one call to the client gave, by partition."""
+        """The messages of one poll, by partition."""
         messages: dict[int, list[Message]] = {}
         ends: dict[int, int] = {}
         for message in polled:
             index = self.unfinished.get((cast("str", message.topic()), cast("int", message.partition())))
             if index is None:
-                continue  # fetched beyond what was wanted of it
+                continue  # fetched beyond the wanted range
             error = message.error()
             if error is None:
                 messages.setdefault(index, []).append(message)

@@ -32,7 +32,7 @@ EXPIRED = "expired"
 
 
 class OffsetGap(msgspec.Struct, frozen=True):
-    """Offsets [start, until) without a message, with the cause that the ledger names."""
+    """Offsets [start, until) without a message, with the ledger's cause."""
 
     start: int
     until: int
@@ -40,14 +40,14 @@ class OffsetGap(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A session that an operator skips: it waits where it began before an offset."""
+    """A session that an operator skips: it is suspended where it began before an offset."""
 
     session: str
     before: int
 
 
 class AcceptedRange(msgspec.Struct, frozen=True):
-    """What an operator accepted, so that a halted stream went on."""
+    """Accepted by an operator, so that a halted stream resumed."""
 
     kind: str
     who: str = ""
@@ -55,9 +55,9 @@ class AcceptedRange(msgspec.Struct, frozen=True):
 
 
 class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
-    """One ledger row: what the proof needs of it, and nothing of the engine's own type of it.
+    """One ledger row, as far as the proof needs it; independent of the engine's type.
 
-    Columns that a later release added have defaults: rows of an older one are without.
+    Columns added by a later release have defaults: rows of an older release lack them.
     """
 
     generation: int
@@ -100,19 +100,19 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def section(self) -> SegmentRef | None:
-        """Where the partition's state lies after it."""
+        """The address of the partition's state after it."""
         if self.state_file is None or self.state_start is None or self.state_length is None:
             return None
         return SegmentRef(file=self.state_file, start=self.state_start, length=self.state_length)
 
     @property
     def watermark_us(self) -> int | None:
-        """Event time that the partition had come to; None before any."""
+        """The partition's watermark after it; None before any event time."""
         return to_microseconds(self.watermark)
 
     @property
     def planned_us(self) -> int | None:
-        """When its batch was planned."""
+        """The planning time of its batch."""
         return to_microseconds(self.planned_at)
 
     @property
@@ -127,17 +127,17 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_loss(self) -> bool:
-        """Whether its offsets were given up by an operator."""
+        """Whether an operator gave up its offsets."""
         return self.accepted_loss is not None and not self.is_empty
 
     @property
     def is_word(self) -> bool:
-        """Whether it is an operator's word on a halted stream, and read nothing."""
+        """Whether it records an operator's decision on a halted stream, without reading anything."""
         return bool(self.accepted) and not self.messages
 
     @property
     def read_from(self) -> int:
-        """First offset that was still there to read."""
+        """First offset that had not expired."""
         at = self.start
         for hole in self.holes:
             if hole.cause == EXPIRED and hole.start == at:
@@ -215,9 +215,9 @@ def _growth(chain: LedgerChain, found: Mapping[Key, LedgerChain]) -> frozenset[i
 
 
 def find_first_provable(ranges: Sequence[LedgerRange], first_kept: int) -> int:
-    """Index of the first range from which on Kafka still has all that was read; len(ranges) for none.
+    """Index of the first range from which on Kafka retains everything that was read; len(ranges) for none.
 
-    Where a log was cut and grew again, what lies at the offsets before is not what was read.
+    Where a log was truncated and grew again, the records at the earlier offsets are not the ones that were read.
     """
     index = len(ranges)
     while index > 0 and _is_kept(ranges[index - 1], first_kept):
@@ -231,12 +231,12 @@ def _is_kept(row: LedgerRange, first_kept: int) -> bool:
 
 Row = dict[str, object]
 COMPACTED = "compacted-"
-"""How the names of compacted files begin; said here again, because the proof shares nothing with what it proves."""
+"""Prefix of the names of compacted files; repeated here, because the proof shares no code with the engine."""
 NamedFiles = dict[tuple[int, int], tuple[SideFile, ...]]
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A live file of a table, as its log names it."""
+    """A live file of a table, according to its log."""
 
     path: str
     size: int
@@ -244,13 +244,13 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class NamedFile(msgspec.Struct):
-    """What the output table's commits name.
+    """The side files that the output table's commits name.
 
     Attributes:
         ledger: The ledger file of each (generation, batch).
         quarantine: The quarantine files of each (generation, batch) that has any.
         late: Those of the late table.
-        first_version: Oldest entry that is still there; older ones were cleaned up.
+        first_version: Oldest entry still in the log; older ones were cleaned up.
     """
 
     ledger: NamedFiles
@@ -266,7 +266,7 @@ class SideTable(msgspec.Struct):
         name: "ledger" or "quarantine".
         folder: Where it lies.
         files: Its live files, by path.
-        held: The newest batch that it says it holds.
+        held: The newest batch that it contains, according to itself.
     """
 
     name: str
@@ -276,18 +276,18 @@ class SideTable(msgspec.Struct):
 
 
 class StoredTables(msgspec.Struct):
-    """Everything that was read of a stream's tables.
+    """Everything read from a stream's tables.
 
     Attributes:
         version: Version of the output table.
         head: Its head; the proof ends at the head's batch.
         data_files: Live files of the output table.
         absent: Columns that were added to it, each with the last batch before it.
-        ledger: Ledger rows up to the head, without those of generations that were rewound.
+        ledger: Ledger rows up to the head, without those of rewound generations.
         quarantine: Quarantine rows, likewise.
         late: Rows of the late table, likewise.
-        checked: How many side files were compared.
-        notes: What limits the comparison.
+        checked: Number of compared side files.
+        notes: Limits of the comparison.
     """
 
     version: int
@@ -304,13 +304,13 @@ class StoredTables(msgspec.Struct):
 def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
     """Read the tables.
 
-    1. The output table's head: the proof goes up to its batch and no further.
+    1. The output table's head: the proof covers everything up to its batch.
     2. The side tables, which may hold later batches by now.
-    3. All that the output's commits name, those later batches included.
+    3. All files that the output's commits name, those of later batches included.
     4. Compare 2 with 3; read the rows.
 
     Raises:
-        TableError: A log cannot be read, or holds entries of somebody else.
+        TableError: A log cannot be read, or contains foreign entries.
     """
     try:
         base = OutputLog(folders.table).base()  # 1
@@ -322,7 +322,7 @@ def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
     except DeltaError as error:
         raise TableError(
             f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
-            next_step=f"lockstep repair {folders.stream} says what is broken",
+            next_step=f"lockstep repair {folders.stream} reports the damage",
         ) from error
     head, notes = base.head, []
     if named.first_version > 0:
@@ -362,7 +362,7 @@ def _side(folder: Path) -> SideTable:
 
 
 def _named(table: Path, version: int) -> NamedFile:
-    """What the commits name; those after `version` too, because the side tables may be ahead of it by now."""
+    """The files that commits name; also those after `version`, because the side tables may be ahead of it by now."""
     found = NamedFile({}, {}, {}, version)
     for at in range(version, -1, -1):
         entry = delta_log.read_entry(table, at)
@@ -418,7 +418,7 @@ def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head
 
 
 class _CompactedRows:
-    """Rows of compacted files of a side table, which took the place of the files that commits name.
+    """Rows of compacted files of a side table, which replaced the files that commits name.
 
     Attributes:
         paths: Those files.
@@ -434,7 +434,7 @@ class _CompactedRows:
                 self.rows.setdefault((cast("int", row["generation"]), cast("int", row["batch"])), []).append(row)
 
     def take(self, key: tuple[int, int], file: SideFile) -> list[Row]:
-        """The rows of one batch, which must be as many as the commit says."""
+        """The rows of one batch, whose number must match the commit."""
         found = self.rows.pop(key)
         if len(found) != file.rows:
             expected = f"{self._side.name}/{file.path}: {file.rows} rows"
@@ -442,7 +442,7 @@ class _CompactedRows:
         return found
 
     def rest(self, first_known: int) -> list[Row]:
-        """Rows that no commit names: to be expected only of batches whose commits were cleaned up."""
+        """Rows that no commit names: expected only of batches whose commits were cleaned up."""
         rows: list[Row] = []
         for (_, batch), found in sorted(self.rows.items()):
             if batch < first_known:
@@ -469,7 +469,7 @@ class _CompactedRows:
 
 
 def _foreign_rows(side: SideTable, path: str, first_known: int, violations: Violations) -> list[Row]:
-    """Rows of a file that no commit names: to be expected only of batches whose commits were cleaned up."""
+    """Rows of a file that no commit names: expected only of batches whose commits were cleaned up."""
     rows = _read(side.folder / path) or []
     if rows and all(cast("int", row["batch"]) < first_known for row in rows):
         return rows
@@ -508,7 +508,7 @@ def _read(path: Path) -> list[Row] | None:
 
 
 def _valid(rows: Iterable[Row], head: Head) -> Iterator[Row]:
-    """Rows of batches that no rewind took back."""
+    """Rows of batches that were not rewound."""
     last_batch = {ended.generation: ended.last_batch for ended in head.lineage} | {head.generation: head.batch}
     for row in rows:
         if cast("int", row["batch"]) <= last_batch.get(cast("int", row["generation"]), -1):
@@ -516,7 +516,7 @@ def _valid(rows: Iterable[Row], head: Head) -> Iterator[Row]:
 
 
 def _range(row: Row) -> LedgerRange:
-    """A ledger row; what is null in it is what its column has by default."""
+    """A ledger row; nulls become the defaults of their columns."""
     return msgspec.convert({name: value for name, value in row.items() if value is not None}, LedgerRange)
 
 

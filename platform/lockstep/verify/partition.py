@@ -1,4 +1,4 @@
-"""Walks one partition's log once more beside its ledger rows: the fold, and after each range what it must have left."""
+"""Compares one partition's log with its ledger rows: the replay, and the expected results after each range."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COUNTS = (
     *("messages", "rows", "with_rows", "accepted_without_row", "skipped"),
     *("repeats", "gaps", "dropped", "quarantined", "late", "buffered", "released", "timer_rows"),
 )
-"""Columns of the ledger that the fold counts too."""
+"""Columns of the ledger that the replay counts too."""
 
 BEGUN_ELSEWHERE = -1
-"""Offset from which a partition is suspended that a topic grew by: what its sessions were before lies elsewhere."""
+"""Offset from which a newly grown partition is suspended: earlier messages of its sessions are elsewhere."""
 
 
 class PartitionInputs(msgspec.Struct, frozen=True):
-    """What a partition's proof works with."""
+    """Inputs of a partition's proof."""
 
     declared: Declared
     chain: LedgerChain
@@ -41,13 +41,13 @@ class PartitionInputs(msgspec.Struct, frozen=True):
 
 
 class PartitionProof:
-    """The proof of one partition from one of its ranges on.
+    """The proof of one partition, from one of its ranges on.
 
     Attributes:
-        totals: Messages by what became of them.
+        totals: Messages by outcome.
         lost: Offsets that an operator gave up.
-        gaps: Offsets without a message, each with the cause that the ledger names, where it names one.
-        ended: Why the fold could not go on to the end.
+        gaps: Offsets without a message, each with the ledger's cause, if any.
+        ended: Why the fold could not continue to the end.
     """
 
     def __init__(self, parts: PartitionInputs, first: int, violations: Violations) -> None:
@@ -72,7 +72,7 @@ class PartitionProof:
 
     @property
     def living(self) -> Iterator[str]:
-        """Sessions that go on here: known, and not waiting for a snapshot."""
+        """Sessions that continue here: known and not suspended."""
         before = self._parts.folding.suspension.before
         for session, held in self._parts.folding.sessions.items():
             if not held.known.waits and held.known.opened_at >= before:
@@ -80,17 +80,17 @@ class PartitionProof:
 
     @property
     def compared_rows(self) -> int:
-        """Rows of the table that were compared with the fold."""
+        """Number of table rows compared with the fold."""
         return self._parts.rows.compared
 
     @property
     def compared_states(self) -> int:
-        """Session states that were compared with the fold."""
+        """Number of session states compared with the fold."""
         return self._parts.stored.compared
 
     @property
     def compared_kept(self) -> int:
-        """Rows of quarantine and late table that were compared with their messages."""
+        """Number of rows of quarantine and late table compared with their messages."""
         return self._parts.aside.kept.compared + self._parts.aside.late.compared
 
     def take(self, messages: Sequence[Message], reached: int) -> None:
@@ -106,7 +106,7 @@ class PartitionProof:
             self._end(past.cause)
 
     def finish(self, end: int) -> None:
-        """After the last message: what is left over has no message.
+        """After the last message: leftover rows have no message.
 
         Args:
             end: Where reading ended; before the end of the chain only where Kafka lost the rest.
@@ -129,7 +129,7 @@ class PartitionProof:
         offset = find_offset(message)
         self._pass_over(offset)
         if offset < self._at:
-            return  # in front of what was still there to read, says the ledger: `verify` has compared that with Kafka
+            return  # expired, according to the ledger: `verify` has compared that with Kafka
         self._at = offset + 1
         if self._ranges[self._next].is_loss:
             self.lost += 1
@@ -140,7 +140,7 @@ class PartitionProof:
         self._close_reached()
 
     def _pass_over(self, reached: int) -> None:
-        """Note the offsets up to `reached` as without a message, range by range."""
+        """Record the offsets up to `reached` as without a message, range by range."""
         while self._at < reached and self._next < len(self._ranges):
             until = min(reached, self._ranges[self._next].until)
             if self._at < until:
@@ -156,7 +156,7 @@ class PartitionProof:
                 self._begin()
 
     def _begin(self) -> None:
-        """The suspensions with which a range begins: the driver's, and those of holes inside."""
+        """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
         row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
@@ -164,7 +164,7 @@ class PartitionProof:
         self._at = max(self._at, at)
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
-        if row.is_word:  # an operator's word: who waits, and from where on
+        if row.is_word:  # an operator's decision: the suspended sessions, and their offset
             folding.suspend_before(row.suspended_from)
         elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is GateAnswer.SUSPEND:
             folding.suspend_before(BEGUN_ELSEWHERE)
@@ -181,7 +181,7 @@ class PartitionProof:
             self._advance(row, planned_us, row.watermark_us)
 
     def _advance(self, row: LedgerRange, planned_us: int, watermark_us: int) -> None:
-        """The watermark of a partition in which nothing comes goes on by the clock, where the stream says so."""
+        """Advance the watermark of an idle partition by the clock, if the stream declares so."""
         folding, advance_us = self._parts.folding, self._parts.declared.advance_us
         if folding.due.is_timed and advance_us is not None and watermark_us <= planned_us - advance_us:
             folding.advance(watermark_us, row.until)
@@ -195,7 +195,7 @@ class PartitionProof:
         return self._ranges[self._next - 1]
 
     def _close(self) -> None:
-        """What a range must have left."""
+        """Check the results of a range."""
         row, parts = self._ranges[self._next], self._parts
         self._compare_holes(row)
         self._compare_counts(row)
@@ -275,7 +275,7 @@ class PartitionProof:
 
 
 def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Offsets that follow each other, as [start, until)."""
+    """Consecutive offsets, as [start, until)."""
     runs: list[tuple[int, int]] = []
     for offset in sorted(offsets):
         if runs and runs[-1][1] == offset:

@@ -1,4 +1,4 @@
-"""Folds one partition's messages again, one by one, with the second gate of its class."""
+"""Folds one partition's messages again, one by one, with the independent gate of its class."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from lockstep.verify.sessions import ReplaySessions, Session
 from lockstep.verify.side_tables import Marked, SideTableCheck
 
 NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
-"""What decoders raise on a value that is none of the stream's messages."""
+"""Raised by decoders on a value that is no message of the stream."""
 
 
 class Replay:
     """The fold of one partition.
 
     Attributes:
-        aside: What is not applied, and all counts.
+        aside: Messages that are not applied, and all counts.
         applying: The sessions.
-        waiting: What is held back.
-        due: What the watermark sets going.
-        suspension: Which sessions wait for their next snapshot without having done anything.
+        waiting: The buffered messages.
+        due: Timers and releases by the watermark.
+        suspension: Sessions suspended by no message of their own.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Replay:
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """All sessions that are known."""
+        """All known sessions."""
         return self.applying.sessions
 
     @property
@@ -67,25 +67,25 @@ class Replay:
         return self._rules.suspends or decided
 
     def waits_before(self, session: str) -> int:
-        """The offset from which on a session that began earlier waits."""
+        """The offset before which a suspended session began."""
         return 0 if self._rules.needs_no_snapshot else self.suspension.of(session)
 
     def suspend_before(self, offset: int) -> None:
-        """Let all sessions that began before an offset wait."""
+        """Suspend all sessions that began before an offset."""
         self.suspension = self.suspension._replace(before=offset)
 
     def begun(self, session: str, before: int) -> bool:
-        """Whether a session has begun anew from an offset on."""
+        """Whether a session has restarted at or after an offset."""
         held = self.sessions.get(session)
         return held is not None and not held.known.waits and held.known.opened_at >= before
 
     def placed(self, record: Record) -> Held:
-        """A message that was held back, as it was when it came."""
+        """A buffered message, with the envelope it arrived with."""
         body = self._decoded(record.value)
         return self._declared.envelope(body, record), body, record
 
     def advance(self, watermark_us: int, at: int) -> None:
-        """Move the watermark on where nothing has come."""
+        """Advance the watermark of an idle partition."""
         self.due.moment.see(watermark_us)
         self.due.fire(at, self.waits_before)
 
@@ -97,13 +97,13 @@ class Replay:
             offset: Its offset.
 
         Raises:
-            PastViolation: The class forbids it, and the stream went on.
+            PastViolation: The class forbids it, and the stream continued.
         """
         where = self._place
         record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
         self.aside.counts["messages"] += 1
         if self.aside.kept.killed(record.offset):
-            self._undecodable(record)  # as the stream found out: it ends whoever decodes it
+            self._undecodable(record)  # as the stream found: it kills any worker that decodes it
             return
         try:
             body = self._decoded(record.value)
@@ -131,7 +131,7 @@ class Replay:
         return self._declared.decode(value)
 
     def _judge_in_time(self, message: Held) -> None:
-        """Judge a message after what it makes due; one that the transform refuses makes nothing due."""
+        """Judge a message after everything due before it; a message that the transform refuses makes nothing due."""
         place, body, record = message
         watermark_us = self.due.moment.at_us
         try:
@@ -150,11 +150,11 @@ class Replay:
             self.due.moment.at_us = watermark_us
 
     def _judge(self, message: Held, *, refuses: bool = True) -> Exception | None:
-        """Judge a message; gives what the transform raised on it.
+        """Judge a message; returns the transform's error, if any.
 
         Args:
-            message: Its place, body and record.
-            refuses: Whether it is put aside then.
+            message: Its envelope, body and record.
+            refuses: Whether it is quarantined on an error.
         """
         place, _, record = message
         held = self.sessions.get(place.session)
@@ -169,14 +169,14 @@ class Replay:
             if refuses:
                 self.waiting.refused(record, place.session, error)
             return error
-        if done:  # what the transform refuses after all is not counted as noticed
+        if done:  # a message that the transform refuses is not counted as noticed
             self._notice(fated)
             if fated.what in _GOES_ON:
                 self.due.touch(place, record)
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
-        """Do with a message what was ruled; whether that is to be noticed."""
+        """Carry out a ruling; returns whether to count its remark."""
         place, _, record = message
         if fated.what is Action.ACCEPT:
             return self._accept(fated, message)
@@ -202,7 +202,7 @@ class Replay:
             self.sessions[place.session].known = known
             return True
         if held is not None and (fated.before or place.kind is Kind.END):
-            held.known = known  # what is applied or freed now waits no longer
+            held.known = known  # applied and freed messages are no longer buffered
             self.waiting.release(place.session, fated.before, record.offset)
         if place.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)
@@ -225,7 +225,7 @@ class Replay:
         place, body, record = message
         held, on_late = self.sessions.get(place.session), self._declared.on_late
         if held is not None and on_late is not None:
-            rows = self.applying.beside(place.session, on_late(held.state, body, record), held)
+            rows = self.applying.run_hook(place.session, on_late(held.state, body, record), held)
             self.aside.counts["timer_rows"] += bool(rows)
             source = Source(record.offset, place.session, place.sequence, place.event_time_us)
             self.applying.emit(source, record.offset, rows)
@@ -233,7 +233,7 @@ class Replay:
 
     def _keep_out(self, fated: SessionOutcome, record: Record, session: str, held: Session | None) -> None:
         after = fated.known
-        if fated.what is Action.REFUSE:  # the stream should have stopped here, unless another policy was in force then
+        if fated.what is Action.REFUSE:  # a stop, unless another policy was in force then
             self.aside.stop_unless_kept(record.offset, fated.cause)
             after = held.known._replace(waits=True) if held is not None else None
         self.aside.keep(record, fated.cause, session)
@@ -255,11 +255,11 @@ class Replay:
             self.aside.drop(record.offset)
             return
         self.aside.keep(record, "undecodable", None)
-        if answer is not GateAnswer.QUARANTINE:  # whose message it was is not known
+        if answer is not GateAnswer.QUARANTINE:  # its session is unknown
             self.suspend_before(record.offset + 1)
 
     def _misplaced(self, record: Record, error: Exception) -> None:
-        """A message of which the transform cannot say whose it is."""
+        """A message whose envelope the transform cannot extract."""
         cause = str(getattr(error, "what", "transform raised"))
         answer = self.aside.answer(self._rules.raised, record.offset, cause)
         self.aside.keep(record, cause, None)
@@ -267,7 +267,7 @@ class Replay:
             self.suspend_before(record.offset + 1)
 
     def _copied(self) -> _Copied:
-        """All that a message may change, to go back to."""
+        """A copy of everything that a message may change."""
         applying = self.applying
         return _Copied(
             sessions={session: held.copied() for session, held in self.sessions.items()},

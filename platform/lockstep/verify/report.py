@@ -1,4 +1,4 @@
-"""What a proof says: invariants, the violations of each, and how far each partition could be proven."""
+"""The report of a proof: invariants, the violations of each, and the proven extent of each partition."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 import msgspec
 
 KEPT_VIOLATIONS_MAX = 1_000
-"""So many are kept word by word; the rest is counted. One cause often breaks every row behind it."""
+"""Violations kept in full; further ones are only counted. One cause often breaks every row behind it."""
 
 
 class Invariant(Enum):
-    """What is proven. The names are those of docs/verify.md."""
+    """The proven invariants. The names are those of docs/verify.md."""
 
     ACCOUNTED = "I1"
     ORDER = "I2"
@@ -29,7 +29,7 @@ MEANING = {
 
 
 class ViolationKind(Enum):
-    """What is wrong. The value is the kind's name for people; `invariant` says what it breaks."""
+    """Kinds of violation. The value is the name for people; `invariant` is the broken invariant."""
 
     RANGE_GAP = "offsets skipped between batches"
     RANGE_OVERLAP = "offsets read by two batches"
@@ -85,7 +85,7 @@ _INVARIANTS = {
 
 
 class InvariantStatus(Enum):
-    """The end of an invariant, or of the whole proof."""
+    """The result of an invariant, or of the whole proof."""
 
     PROVEN = "proven"
     VIOLATED = "violated"
@@ -93,7 +93,7 @@ class InvariantStatus(Enum):
 
 
 class ViolationPlace(msgspec.Struct, frozen=True):
-    """A partition of one life of a topic."""
+    """A partition of a topic, identified by topic id."""
 
     topic: str
     topic_id: str
@@ -101,15 +101,15 @@ class ViolationPlace(msgspec.Struct, frozen=True):
 
 
 class ProofViolation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong.
+    """One violation.
 
     Attributes:
-        kind: What.
+        kind: Its kind.
         topic: Name of the topic; empty where a file is concerned.
         partition: Partition number.
         offset: First offset concerned.
-        expected: What the proof says should be there.
-        found: What is there.
+        expected: The proof's result.
+        found: The stored value.
     """
 
     kind: ViolationKind
@@ -124,7 +124,7 @@ class Violations:
     """Collects violations.
 
     Attributes:
-        kept: The first ones, word by word.
+        kept: The first ones, in full.
         counts: All, by kind.
     """
 
@@ -135,7 +135,7 @@ class Violations:
     def add(
         self, kind: ViolationKind, where: ViolationPlace | None, offset: int | None, expected: object, found: object
     ) -> None:
-        """Note one."""
+        """Record a violation."""
         self.counts[kind] += 1
         if len(self.kept) < KEPT_VIOLATIONS_MAX:
             topic, partition = (where.topic, where.partition) if where is not None else ("", None)
@@ -143,29 +143,29 @@ class Violations:
             self.kept.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
     def marked(self) -> tuple[int, Counter[ViolationKind]]:
-        """How much there is, to go back to."""
+        """A marker to restore to."""
         return len(self.kept), self.counts.copy()
 
     def back(self, marked: tuple[int, Counter[ViolationKind]]) -> None:
-        """Forget what was noted since."""
+        """Discard the violations recorded since a marker."""
         del self.kept[marked[0] :]
         self.counts = marked[1]
 
     def of(self, invariant: Invariant) -> int:
-        """How many break an invariant."""
+        """The number of violations of an invariant."""
         return sum(count for kind, count in self.counts.items() if kind.invariant is invariant)
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one partition could be proven.
+    """The proven extent of one partition.
 
     Attributes:
         topic: Name of the topic.
-        topic_id: Kafka's id of its life.
+        topic_id: Kafka's topic id.
         partition: Partition number.
-        proven_from: First offset that was read again; None where none was.
+        proven_from: First offset read again; None where none was.
         until: First offset not committed.
-        note: Why less than all was proven; empty where all was.
+        note: The limits of the proof; empty without any.
     """
 
     topic: str
@@ -177,14 +177,14 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvariantResult(msgspec.Struct, frozen=True):
-    """The end of one invariant.
+    """The result of one invariant.
 
     Attributes:
         invariant: Its name.
         meaning: Its meaning in a few words.
         status: Proven, violated, or not proven.
-        checked: What was compared, with counts.
-        violations: How many were found.
+        checked: The compared data, with counts.
+        violations: Number of violations.
     """
 
     invariant: Invariant
@@ -203,15 +203,15 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
         version: Version of the output table that was proven.
         generation: The lineage of batches.
         batch: Its last batch: the proof ends there, whatever was committed meanwhile.
-        messages: How many messages were read again.
+        messages: Number of messages read again.
         invariants: One by one.
-        counts: Messages by what became of them, as the proof's own fold says.
-        violation_count: All violations.
+        counts: Messages by outcome, according to the proof's own fold.
+        violation_count: Number of all violations.
         violations: The first of them.
         scopes: Every partition.
-        notes: What limits the proof.
-        cpu_seconds: What the proof cost.
-        next_step: What to do.
+        notes: Limits of the proof.
+        cpu_seconds: CPU time of the proof.
+        next_step: What to do next.
     """
 
     stream: str

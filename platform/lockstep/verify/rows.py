@@ -1,10 +1,10 @@
 """Table rows read and compared.
 
-Data files hold many partitions each, and the fold wants one partition at a time. So all files are read once, in one
-pass, into a scratch file of uncompressed Arrow, mapped into memory: a slice of it then costs nothing.
+Data files hold many partitions each, and the fold needs one partition at a time. So all files are read once, in one
+pass, into a scratch file of uncompressed Arrow, mapped into memory: slices of it are free.
 
-All rows of a piece at once, column by column, in Arrow; only where that finds a difference, or cannot be done, row by
-row in Python.
+All rows of a piece are compared at once, column by column, in Arrow; only on a difference, or where Arrow cannot
+compare, row by row in Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ORDER_COLUMNS = ("_emit_offset", "_row")
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Rows of one partition that follow each other in a data file.
+    """Consecutive rows of one partition in a data file.
 
     Attributes:
         file: Which scratch file.
@@ -62,7 +62,7 @@ class TableRows:
 
     Attributes:
         slices: By (topic id, partition), in order of their first rows.
-        places: Each partition with the topic's name that its rows carry.
+        places: Each partition with the topic's name from its rows.
         rows: How many rows there are.
     """
 
@@ -76,7 +76,7 @@ class TableRows:
         self.rows = 0
 
     def load(self, table: Path, files: Iterable[StoredFile]) -> None:
-        """Read all files; those that are missing are somebody else's finding."""
+        """Read all files; missing ones are reported by another check."""
         with ExitStack() as stack:
             writers: list[tuple[pa.ipc.RecordBatchFileWriter, int]] = []
             for file in files:
@@ -90,13 +90,13 @@ class TableRows:
             self.slices[key].sort(key=lambda each: each.first)
 
     def check_order(self, violations: Violations) -> None:
-        """Find rows that do not rise within their partition, and rows that are there twice."""
+        """Find rows that do not rise within their partition, and duplicate rows."""
         for key, slices in self.slices.items():
             if not _is_ordered(slices):
                 _name_disorder(self.places[key], self._positions(key), violations)
 
     def cursor(self, key: Key) -> RowCursor:
-        """The rows of a partition, in order; put in order first where they are not."""
+        """The rows of a partition, sorted if they are not in order."""
         slices = self.slices.get(key, [])
         batches = (self._readers[each.file].get_batch(each.index) for each in slices)
         if _is_ordered(slices):
@@ -151,7 +151,7 @@ class TableRows:
 
 
 class RowCursor:
-    """Walks through the rows of one partition."""
+    """Iterates over the rows of one partition."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -171,7 +171,7 @@ class RowCursor:
         return taken
 
     def skip(self, rows: int) -> None:
-        """Pass over so many rows."""
+        """Skip a number of rows."""
         while rows and self._batch is not None:
             passed = min(rows, self._batch.num_rows)
             rows, rest = rows - passed, self._batch.slice(passed)
@@ -183,7 +183,7 @@ def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.in
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """Where rows of one partition follow each other."""
+    """Runs of rows of one partition."""
     if batch.num_rows == 0:
         return
     changed = np.zeros(max(0, batch.num_rows - 1), dtype=bool)
@@ -215,11 +215,11 @@ def _name_disorder(place: ViolationPlace, positions: list[tuple[int, int]], viol
 CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
 NONE_ADDED: Mapping[str, RowPosition] = {}
 NOT_COMPARED = ("commit_hour",)
-"""Outside of row equality: a batch that was planned again may lie in another hour."""
+"""Not part of row equality: a batch that was planned again may fall into another hour."""
 
 
 class Source(NamedTuple):
-    """Whose rows these are: the message, or the session's last one where a timer emitted them."""
+    """The source of rows: the message, or the session's last one where a timer emitted them."""
 
     offset: int
     session: str
@@ -228,10 +228,10 @@ class Source(NamedTuple):
 
 
 class Emitted:
-    """Rows that the fold gives, column by column, in order.
+    """Rows emitted by the fold, column by column, in order.
 
     Attributes:
-        proof: The proof columns, but for topic and partition.
+        proof: The provenance columns, except topic and partition.
         rows: The user's rows.
     """
 
@@ -243,11 +243,11 @@ class Emitted:
         self.rows: list[msgspec.Struct] = []
 
     def add(self, source: Source, at: int, first: int, rows: Sequence[msgspec.Struct]) -> None:
-        """Rows that were emitted together.
+        """Add rows that were emitted together.
 
         Args:
-            source: Whose they are.
-            at: The offset that was worked on then.
+            source: Their source.
+            at: The offset processed then.
             first: The number of the first among the rows emitted there.
             rows: The rows.
         """
@@ -261,7 +261,7 @@ class Emitted:
         self.rows += rows
 
     def since(self, rows: int) -> Emitted:
-        """Take out all but the first so many rows."""
+        """Remove and return all but the first so many rows."""
         taken = Emitted()
         for name, held in self.proof.items():
             taken.proof[name] += held[rows:]
@@ -271,7 +271,7 @@ class Emitted:
         return taken
 
     def emitted_before(self, offset: int) -> int:
-        """How many rows were emitted before an offset."""
+        """The number of rows emitted before an offset."""
         return bisect_left(self.proof["_emit_offset"], offset)
 
 
@@ -279,7 +279,7 @@ class RowComparison:
     """Compares the rows of one partition.
 
     Attributes:
-        compared: How many rows of the table were compared.
+        compared: Number of compared table rows.
     """
 
     def __init__(
@@ -297,11 +297,11 @@ class RowComparison:
         self.compared = 0
 
     def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
-        """Compare what the fold gave for some offsets with what the table holds of them.
+        """Compare the fold's rows of some offsets with the table's.
 
         Args:
-            emitted: What the fold gave.
-            table: What the table holds.
+            emitted: The fold's rows.
+            table: The table's rows.
             kept: The quarantine, whose messages must have no rows.
         """
         self.compared += sum(batch.num_rows for batch in table)
@@ -391,12 +391,12 @@ class RowComparison:
 
 
 _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})
-"""What Arrow takes as it is."""
+"""Types that Arrow takes unchanged."""
 _PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
 
 
 def to_column(value: Any) -> Any:
-    """A value of the user's row as Arrow takes it."""
+    """A value of the user's row in a form that Arrow takes."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
@@ -409,13 +409,13 @@ def to_column(value: Any) -> Any:
 
 
 def find_unfit(rows: Iterable[msgspec.Struct], row_type: type[msgspec.Struct]) -> bool:
-    """Whether a row is not of its declared type, or holds what its columns cannot."""
+    """Whether a row is not of its declared type, or has values that its columns cannot hold."""
     kinds = {field.name: field for field in make_row_schema(row_type)}
     return any(type(row) is not row_type or _unfit(row, row_type, kinds) for row in rows)
 
 
 def find_unfit_provenance(source: Source) -> bool:
-    """Whether the columns of the proof cannot hold what is said of a message."""
+    """Whether the provenance columns cannot hold a message's metadata."""
     try:
         pa.array([source.session], pa.string())
         pa.array([source.sequence, source.event_time_us], pa.int64())
@@ -442,7 +442,7 @@ def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
 
 
 def _as_read(value: Any, kind: pa.DataType) -> Any:
-    """A value as it comes back from a column of this type."""
+    """A value as read back from a column of this type."""
     try:
         column: Any = pa.array([value], kind)
         return column.to_pylist()[0]

@@ -1,7 +1,7 @@
-"""Applies messages to the states of one partition's sessions, and undoes what the transform did before it raised.
+"""Applies messages to the states of one partition's sessions, and undoes a failed message of the transform.
 
-Where it raises, the session's state goes back to what it was: it is made again from its last saved copy and the
-messages since. The engine folds the whole range again instead; both must come to the same.
+Where the transform raises, the session's state is restored from its last saved copy and the messages since.
+The engine folds the whole range again instead; both must give the same result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Session(msgspec.Struct):
     """One session.
 
     Attributes:
-        known: What the second gate remembers.
-        state: The user's state; None while its first snapshot is on its way.
+        known: The independent gate's memory.
+        state: The user's state; None while its first snapshot is open.
         saved: A copy of the state; None where none is needed.
-        since: What was applied after the copy was made.
+        since: Messages applied since the copy.
         seen_us: The newest event time of its messages.
-        at: Offset of its last message that was applied or held back.
+        at: Offset of its last message that was applied or buffered.
     """
 
     known: SessionMemory
@@ -42,7 +42,7 @@ class Session(msgspec.Struct):
     at: int = 0
 
     def copied(self) -> Session:
-        """A copy that nothing which is done to the session changes."""
+        """A copy that is independent of the session."""
         return msgspec.structs.replace(self, state=copy.deepcopy(self.state), since=list(self.since))
 
 
@@ -50,10 +50,10 @@ class ReplaySessions:
     """The sessions of one partition.
 
     Attributes:
-        sessions: All that are known.
-        touched: Those that may have changed since somebody last cleared this.
-        emitted: Rows that the table must hold, since somebody last took them.
-        last_row: An offset, and how many rows were emitted while it was worked on: of the newest such offset.
+        sessions: All known sessions.
+        touched: Those that may have changed since this was last cleared.
+        emitted: Rows that the table must hold, since they were last taken.
+        last_row: The newest offset with rows, and the number of rows emitted at it.
     """
 
     def __init__(self, declared: Declared, aside: SideTableCheck, *, undoes: bool) -> None:
@@ -71,13 +71,13 @@ class ReplaySessions:
         known: SessionMemory | None = None,
         opens: bool | None = None,
     ) -> None:
-        """Apply a message; whatever the transform raises leaves nothing behind.
+        """Apply a message; nothing remains of one on which the transform raises.
 
         Args:
-            message: Its place, its body and its record.
-            at: The offset that is worked on: another one, where the message was held back.
-            known: What the second gate remembers from now on, where that changes.
-            opens: Whether it makes a new state; by default its kind says so.
+            message: Its envelope, its body and its record.
+            at: The processed offset: another one, where the message was buffered.
+            known: The gate's memory after it, where that changes.
+            opens: Whether it makes a new state; by default its kind decides.
         """
         place, body, record = message
         held = self.sessions.get(place.session)
@@ -94,7 +94,7 @@ class ReplaySessions:
         self.emit(Source(record.offset, place.session, place.sequence, place.event_time_us), at, rows)
 
     def emit(self, source: Source, at: int, rows: list[msgspec.Struct]) -> None:
-        """Put rows among those that the table must hold."""
+        """Add rows that the table must hold."""
         if not rows:
             return
         offset, number = self.last_row
@@ -104,7 +104,7 @@ class ReplaySessions:
         self.emitted.add(source, at, first, rows)
 
     def end(self, session: str) -> list[msgspec.Struct]:
-        """End a session; its last rows."""
+        """End a session; returns its last rows."""
         held, rows = self.sessions.get(session), list[msgspec.Struct]()
         if held is not None and held.state is not None and self._declared.on_end is not None:
             rows = list(self._declared.on_end(held.state))
@@ -112,8 +112,8 @@ class ReplaySessions:
         self.touched.add(session)
         return rows
 
-    def beside(self, session: str, work: Iterable[msgspec.Struct], held: Session) -> list[msgspec.Struct]:
-        """Rows of a hook that may change the state; undone when it raises."""
+    def run_hook(self, session: str, work: Iterable[msgspec.Struct], held: Session) -> list[msgspec.Struct]:
+        """The rows of a hook that may change the state; undone when it raises."""
         try:
             rows = list(work)
         except Exception:
@@ -124,7 +124,7 @@ class ReplaySessions:
         return rows
 
     def save(self, held: Session, encoded: bytes | None = None) -> None:
-        """Keep a copy of a session's state, which may have been encoded anyway."""
+        """Save a copy of a session's state, which may have been encoded already."""
         if self._undoes and held.state is not None:
             usable = encoded if not self._declared.state.tables else None
             held.saved = usable or self._declared.saved(held.state)
@@ -173,7 +173,7 @@ class ReplaySessions:
                 pass
 
     def _refuse_unfit(self, rows: list[msgspec.Struct], place: Envelope, record: Record) -> None:
-        """Rows that no table can hold count as raised; looked at closely only where the stream said so too."""
+        """Treat rows that no table can hold as an error; checked in detail only where the stream refused them too."""
         if not rows or not self._aside.kept.holds(record.offset):
             return
         source = Source(record.offset, place.session, place.sequence, place.event_time_us)

@@ -13,15 +13,15 @@ from lockstep.verify.ledger import Row
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
 VALUE_BYTES_MAX = 1_000_000
-"""Longer values are cut in quarantine, with their true size beside them."""
+"""Longer values are truncated in quarantine, with their true size."""
 CRASHES_WORKER = "each worker that was given it died"
-"""What the quarantine says then."""
+"""The quarantine's cause in that case."""
 SHOWN_CHARACTERS = 120
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Kinds(NamedTuple):
-    """How violations of a side table are called."""
+    """The violation kinds of a side table."""
 
     missing: ViolationKind
     extra: ViolationKind
@@ -41,10 +41,10 @@ IN_LATE = Kinds(
 
 
 class ExpectedSideRows:
-    """Rows of a side table that are of one partition, by offset.
+    """Rows of a side table of one partition, by offset.
 
     Attributes:
-        compared: How many rows were compared with their messages.
+        compared: Number of rows compared with their messages.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class ExpectedSideRows:
         return offset in self._rows
 
     def killed(self, offset: int) -> bool:
-        """Whether a message ended each worker that was given it: it must not be decoded here either."""
+        """Whether a message killed each worker that processed it: it must not be decoded here either."""
         row = self._rows.get(offset)
         return row is not None and row["cause"] == "undecodable" and row["found"] == CRASHES_WORKER
 
     def count(self, batch: int) -> int:
-        """How many a batch put here."""
+        """The number of rows of a batch."""
         return self._by_batch[batch]
 
     def outside(self, inside: range) -> list[int]:
-        """Offsets in quarantine that are not in a range."""
+        """Offsets in quarantine outside of a range."""
         return sorted(offset for offset in self._rows if offset not in inside)
 
     def expect(self, record: Record, cause: str, session: str | None) -> None:
-        """A message that must be here, as it came."""
+        """Expect a message here, unchanged."""
         row = self._rows.get(record.offset)
         if row is None:
             self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")
@@ -94,7 +94,7 @@ class ExpectedSideRows:
                 return
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
-        """A message that must not be here."""
+        """Expect a message not to be here."""
         if offset in self._rows:
             in_both = with_rows and self._kinds is IN_QUARANTINE
             kind = ViolationKind.QUARANTINE_AND_ROWS if in_both else self._kinds.extra
@@ -102,7 +102,7 @@ class ExpectedSideRows:
             self._violations.add(kind, self._place, offset, "not there", found)
 
     def unread(self, offset: int) -> None:
-        """A row of an offset that holds no message, or was never read."""
+        """Report a row of an offset that holds no message, or was never read."""
         found = f"there as {self._rows[offset]['cause']!r}"
         self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
 
@@ -124,11 +124,11 @@ def _short(value: object) -> str:
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
 
 
-class ReadPastViolation(Exception):  # ends the fold of a partition: what the class forbids was read past
-    """The log holds what the class forbids, and the stream went on.
+class ReadPastViolation(Exception):  # ends the fold of a partition: the stream read past a violation
+    """The log contains a violation of the class, and the stream continued.
 
     Attributes:
-        cause: What.
+        cause: The violation.
     """
 
     def __init__(self, cause: str) -> None:
@@ -137,7 +137,7 @@ class ReadPastViolation(Exception):  # ends the fold of a partition: what the cl
 
 
 class Marked(NamedTuple):
-    """What was counted and noted up to a moment."""
+    """Counts and violations at a moment."""
 
     counts: Counter[str]
     compared: tuple[int, int]
@@ -151,7 +151,7 @@ class SideTableCheck:
         kept: Its quarantine.
         late: Its late table.
         counts: Messages of the current range, by the names of the ledger's columns.
-        given_up: What lies before this offset is kept in quarantine, whatever it is.
+        given_up: Messages before this offset are quarantined, whatever they are.
     """
 
     def __init__(self, kept: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
@@ -160,44 +160,44 @@ class SideTableCheck:
         self.given_up = 0
 
     def keep(self, record: Record, cause: str, session: str | None) -> None:
-        """A message that must be in quarantine."""
+        """Expect a message in quarantine."""
         self.counts["quarantined"] += 1
         self.kept.expect(record, cause, session)
         self.late.refuse(record.offset, with_rows=False)
 
     def keep_late(self, record: Record, session: str) -> None:
-        """A message that must be in the late table."""
+        """Expect a message in the late table."""
         self.counts["late"] += 1
         self.late.expect(record, "late", session)
         self.kept.refuse(record.offset, with_rows=False)
 
     def nowhere(self, offset: int, *, with_rows: bool = False) -> None:
-        """A message that must be in neither."""
+        """Expect a message in neither."""
         self.kept.refuse(offset, with_rows=with_rows)
         self.late.refuse(offset, with_rows=with_rows)
 
     def drop(self, offset: int) -> None:
-        """A message that is counted and no more."""
+        """Count a dropped message."""
         self.counts["dropped"] += 1
         self.nowhere(offset)
 
     def marked(self) -> Marked:
-        """All counts and violations, to go back to."""
+        """A marker of all counts and violations."""
         compared = self.kept.compared, self.late.compared
         return Marked(self.counts.copy(), compared, self._violations.marked())
 
     def back(self, marked: Marked) -> None:
-        """Forget what was counted and noted since."""
+        """Restore counts and violations to a marker."""
         self.counts.clear()
         self.counts.update(marked.counts)
         self.kept.compared, self.late.compared = marked.compared
         self._violations.back(marked.violations)
 
     def answer(self, answer: GateAnswer, offset: int, cause: str) -> GateAnswer:
-        """What the class does about a message that it cannot apply.
+        """The class's answer to a message that cannot be applied.
 
         Raises:
-            PastViolation: It stops the stream, and the stream went on.
+            PastViolation: It stops the stream, and the stream continued.
         """
         if offset < self.given_up:
             return GateAnswer.QUARANTINE
@@ -206,6 +206,6 @@ class SideTableCheck:
         return answer
 
     def stop_unless_kept(self, offset: int, cause: str) -> None:
-        """The stream stops here, unless another policy was in force then."""
+        """Stop the fold, unless another policy was in force then."""
         if not self.kept.holds(offset):
             raise ReadPastViolation(cause)

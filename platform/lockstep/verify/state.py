@@ -1,6 +1,6 @@
 """Stored state compared.
 
-Messages held back, the agenda, the clocks of sessions, and the rows of tables that are stored one by one: their keys
+System entries are buffered messages, timers, clocks of sessions, and map entries that are stored one by one: their keys
 begin with bytes that no session has.
 """
 
@@ -45,7 +45,7 @@ _BEFORE_1970 = 2**63
 """Added to the deadlines in keys."""
 
 
-class StoredBeside:
+class StoredSystemEntries:
     """See the module."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class StoredBeside:
         self._rows: dict[bytes, dict[bytes, bytes]] = {}
 
     def put(self, key: bytes, value: bytes | None) -> bool:
-        """Take up an entry; False where it is of no known kind."""
+        """Add an entry; False if its kind is unknown."""
         kind, rest = key[:1], key[1:]
         if kind == HELD:
             _put(self._held.setdefault(rest[:_DIGEST_BYTES], {}), int.from_bytes(rest[_DIGEST_BYTES:], "big"), value)
@@ -71,14 +71,14 @@ class StoredBeside:
         return True
 
     def held(self, session: str, offset: int) -> BufferedMessage:
-        """A message that is held back.
+        """A buffered message.
 
         Raises:
             StateError: It is not there.
         """
         stored = self._held.get(_digest(session), {}).get(offset)
         if stored is None:
-            problem = f"the message at offset {offset} of session {session!r} is held back, but not stored"
+            problem = f"the message at offset {offset} of session {session!r} is buffered, but not stored"
             raise StateError(problem, next_step="restore the stream's `state` folder from a copy")
         return _MESSAGES.decode(stored)
 
@@ -88,7 +88,7 @@ class StoredBeside:
         return (0, 0) if stored is None else _CLOCKS.decode(stored)[1:]
 
     def fill(self, session: str, state: object, schema: StateSchema[object]) -> None:
-        """Put its rows into the empty tables of a state."""
+        """Fill the empty tables of a state with its rows."""
         rows = self._rows.get(session.encode("utf-8", "surrogatepass"), {})
         for field in schema.tables:
             table, prefix = field.of(state), field.name.encode() + b"\xff"
@@ -107,29 +107,29 @@ class StoredBeside:
         return self._rows.get(session, {}).get(row)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries of one session's rows whose keys begin so."""
+        """Entries of one session's rows with a key prefix."""
         session, _, begin = prefix[1:].partition(b"\xff")
         for row, value in sorted(self._rows.get(session, {}).items()):
             if row.startswith(begin):
                 yield prefix[: -len(begin) or None] + row, value
 
     def differences(self, session: str, waiting: Mapping[int, Held]) -> Iterator[str]:
-        """What is not as the fold says of the messages that a session holds back.
+        """Differences between the stored buffered messages of a session and the fold's.
 
         Args:
             session: The session.
-            waiting: The messages that wait in it, by offset.
+            waiting: The buffered messages of the session, by offset.
         """
         stored = self._held.get(_digest(session), {})
         for offset in sorted(stored.keys() ^ waiting.keys()):
-            words = ("held back", "not held back")
+            words = ("buffered", "not buffered")
             yield f"offset {offset} is {words[offset in waiting]} in the state, {words[offset in stored]} in the fold"
         for offset in sorted(stored.keys() & waiting.keys()):
             if _content(_MESSAGES.decode(stored[offset])) != _content(waiting[offset][2].source):
-                yield f"the message held back at offset {offset} has another content in the state"
+                yield f"the buffered message at offset {offset} has another content in the state"
 
     def late_agenda(self, session: str, held: Session, due_us: int) -> Iterator[str]:
-        """What is not as the fold says of when something is due for a session that waits for nothing."""
+        """Differences between the stored due time of a session that is not suspended and the fold's."""
         clock = self.clock(session)
         if clock != (held.seen_us, held.at):
             yield f"its newest message at {clock} (event time, offset), in the fold {(held.seen_us, held.at)}"
@@ -137,20 +137,20 @@ class StoredBeside:
         if noted > due_us:
             yield f"something due at {due_us}, on the agenda {'nothing' if noted == NEVER else noted}"
 
-    def of_nobody(self, sessions: Mapping[str, object]) -> Iterator[str]:
+    def orphans(self, sessions: Mapping[str, object]) -> Iterator[str]:
         """Entries that belong to no session of the fold."""
         known = {_digest(session) for session in sessions}
         for digest in self._held.keys() - known:
-            yield from (f"offset {offset} held back in no session" for offset in sorted(self._held[digest]))
+            yield from (f"offset {offset} buffered in no session" for offset in sorted(self._held[digest]))
         for session in sorted(self._clocks.keys() - sessions.keys()):
-            if not self._agenda.get(session):  # else it goes with what is on the agenda
+            if not self._agenda.get(session):  # otherwise reported with the agenda
                 yield f"a clock of session {session!r}"
         names = {session.encode("utf-8", "surrogatepass") for session in sessions}
         for name in sorted(self._rows.keys() - names):
             yield from (f"rows of session {name!r}" for _ in list(self._rows[name])[:1])
 
     def _put_on_agenda(self, rest: bytes, value: bytes | None) -> None:
-        """Its keys hold a digest of the session, its values the session: what is removed is found by its key."""
+        """Keys contain a digest of the session, values the session: removed entries are found by key."""
         due_us = int.from_bytes(rest[:8], "big") - _BEFORE_1970
         if value is not None:
             self._agenda.setdefault(value.decode("utf-8", "surrogatepass"), set()).add(due_us)
@@ -180,24 +180,24 @@ SHOWN_CHARACTERS = 200
 
 
 class StoredState:
-    """The stored state of one partition, as of the ledger row that was followed last.
+    """The stored state of one partition, as of the last ledger row that was followed.
 
     Attributes:
         compared: How many session states were compared.
-        unreadable: A section could not be read: nothing more can be said of the partition's state.
+        unreadable: A section could not be read: nothing more can be proven of the partition's state.
     """
 
     def __init__(self, folder: Path, declared: Declared, violations: Violations) -> None:
         self._folder, self._schema, self._violations = folder, declared.state, violations
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
-        self._beside = StoredBeside()
+        self._system = StoredSystemEntries()
         self._typed: StateMigrator[object] | None = None
         self.compared = 0
         self.unreadable = False
 
     def follow(self, row: LedgerRange) -> None:
-        """Go on to the state that a ledger row names.
+        """Advance to the state of a ledger row.
 
         Raises:
             StateError: A section is missing, damaged, of another partition or of another type.
@@ -211,15 +211,15 @@ class StoredState:
             self._differs(row, None, f"the state before offset {row.until}", found)
 
     def _load(self, row: LedgerRange) -> Segment | None:
-        """Read what the row names: what is new in it, or its whole chain."""
+        """Read the sections of the row: its new ones, or its whole chain."""
         wanted = row.section
         address = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
-            self._entries, self._beside, self._at, self._typed = {}, StoredBeside(), None, None
+            self._entries, self._system, self._at, self._typed = {}, StoredSystemEntries(), None, None
             return None
         head = read_segment(self._folder, wanted, address)
         if not head.header.chain or head.header.chain[-1] != self._at:
-            self._entries, self._beside = {}, StoredBeside()
+            self._entries, self._system = {}, StoredSystemEntries()
             for ref in head.header.chain:
                 self._put(read_segment(self._folder, ref, address))
         self._put(head)
@@ -229,7 +229,7 @@ class StoredState:
         return head
 
     def begin(self, row: LedgerRange, folding: Replay, *, suspends: bool) -> None:
-        """Let the fold begin with the state that is stored after a row; raises as `follow` does."""
+        """Start the fold with the state stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspension = Suspension(row.suspended_from, row.skips)
         suspends = suspends or folding.suspends
@@ -239,7 +239,7 @@ class StoredState:
             gate, state = self._decoded(session, value)
             known = read_stored_form(gate, folding.waits_before(session), suspends=suspends)
             if known is not None:
-                seen_us, at = self._beside.clock(session)
+                seen_us, at = self._system.clock(session)
                 held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
                 folding.applying.save(held)
                 self._hold_again(session, held, row, folding)
@@ -247,12 +247,12 @@ class StoredState:
 
     def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Replay) -> None:
         for offset in find_buffered(held.known.memory):
-            message = self._beside.held(session, offset)
+            message = self._system.held(session, offset)
             record = Record(row.topic, row.topic_id, row.partition, offset, message)
             folding.waiting.held[offset] = folding.placed(record)
 
     def compare(self, row: LedgerRange, folding: Replay, *, whole: bool) -> None:
-        """Compare what is stored after a row with the fold: the sessions that were touched, or all."""
+        """Compare the state stored after a row with the fold: the touched sessions, or all."""
         if self.unreadable:
             return
         try:
@@ -266,18 +266,18 @@ class StoredState:
         sessions = folding.sessions.keys() | self._entries.keys() if whole else touched
         for session in sorted(sessions):
             self._compare(row, session, folding)
-            self._compare_beside(row, session, folding)
-        for found in self._beside.of_nobody(folding.sessions) if whole else ():
+            self._compare_system_entries(row, session, folding)
+        for found in self._system.orphans(folding.sessions) if whole else ():
             self._differs(row, None, "entries of sessions that are known", found)
         touched.clear()
 
-    def _compare_beside(self, row: LedgerRange, session: str, folding: Replay) -> None:
+    def _compare_system_entries(self, row: LedgerRange, session: str, folding: Replay) -> None:
         held, due = folding.sessions.get(session), folding.due
-        found = list(self._beside.differences(session, _held_by(session, folding)))
+        found = list(self._system.differences(session, _held_by(session, folding)))
         if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
-            found += self._beside.late_agenda(session, held, due.due_us(held))
+            found += self._system.late_agenda(session, held, due.due_us(held))
         for each in found[:1]:
-            self._differs(row, session, "what is stored beside the state", each)
+            self._differs(row, session, "entries stored with the state", each)
 
     def _compare(self, row: LedgerRange, session: str, folding: Replay) -> None:
         self.compared += 1
@@ -302,25 +302,25 @@ class StoredState:
         self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
 
     def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
-        """A stored value by today's type, whatever type it was stored by."""
-        # Tables have a layout of their own, which is refused before: there are no rows to migrate.
+        """A stored value as the current type, whatever type it was stored with."""
+        # Tables have a layout of their own, which was refused before: there are no rows to migrate.
         today = CurrentValue(value)
         if self._typed is not None:
-            today = self._typed.today(session, value, lambda name, shape: self._beside.old_rows(session, name, shape))
+            today = self._typed.today(session, value, lambda name, shape: self._system.old_rows(session, name, shape))
         gate, state = self._schema.decode(session, today.value)
         if today.migrated is None:
-            self._beside.fill(session, state, self._schema)
+            self._system.fill(session, state, self._schema)
         else:
             self._schema.put_tables(state, today.migrated.state)
         return gate, state
 
     def _put(self, section: Segment) -> None:
         if section.header.is_base:
-            self._entries, self._beside = {}, StoredBeside()
+            self._entries, self._system = {}, StoredSystemEntries()
         for block in section.blocks():
             for key, value in block:
                 if not is_session(key):
-                    if not self._beside.put(key, value):
+                    if not self._system.put(key, value):
                         raise StateDamaged(
                             section.place, "entries of a known kind", f"a key beginning with {key[:1]!r}"
                         )
@@ -333,7 +333,7 @@ class StoredState:
 
 
 def _held_by(session: str, folding: Replay) -> dict[int, Held]:
-    """What a session holds back: by what its gate remembers, so that nothing can be held back by nobody."""
+    """Offsets a session has buffered, derived from its gate state, so that orphaned entries are detected."""
     held = folding.sessions.get(session)
     offsets = () if held is None or held.known.waits else find_buffered(held.known.memory)
     return {offset: folding.waiting.held[offset] for offset in offsets}

@@ -1,4 +1,4 @@
-"""Lockstep verify, from tables and Kafka to the report."""
+"""`lockstep verify`, from tables and Kafka to the report."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from lockstep.verify.state import StoredState
 
 
 class PartitionWork(msgspec.Struct):
-    """What was compared.
+    """The compared data.
 
     Attributes:
         messages: Messages read again.
-        counts: Messages by what became of them.
+        counts: Messages by outcome.
         holes: Offsets without a message.
         lost: Offsets that an operator gave up.
         rows: Rows compared with the fold.
@@ -62,8 +62,8 @@ class PartitionWork(msgspec.Struct):
         states: Session states compared.
         kept: Quarantine rows compared.
         ranges: Ledger rows.
-        scopes: How far each partition was proven.
-        blocked: Why something that Kafka still has could not be proven.
+        scopes: The proven extent of each partition.
+        blocked: Why something that Kafka retains could not be proven.
     """
 
     messages: int = 0
@@ -79,7 +79,7 @@ class PartitionWork(msgspec.Struct):
     blocked: list[str] = msgspec.field(default_factory=list)
 
     def add(self, chain: LedgerChain, proof: PartitionProof) -> None:
-        """The end of one partition."""
+        """Add the results of one partition."""
         self.counts.update(proof.totals)
         self.holes += len(proof.gaps)
         self.lost += proof.lost
@@ -94,7 +94,7 @@ class PartitionWork(msgspec.Struct):
 def make_summary(
     stream: str, stored: StoredTables, work: PartitionWork, violations: Violations, cpu_seconds: float
 ) -> VerifyReport:
-    """The proof."""
+    """The report."""
     blocked = list(dict.fromkeys(work.blocked))
     if not blocked and not work.messages and any(row.messages for row in stored.ledger):
         blocked.append("no message could be read again")
@@ -141,7 +141,7 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
     if invariant is Invariant.ACCOUNTED:
         named = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _WITHOUT_ROWS)
         if counts["late"] or counts["buffered"]:
-            named += f", {counts['late']} late, {counts['buffered'] - counts['released']} held back"
+            named += f", {counts['late']} late, {counts['buffered'] - counts['released']} buffered"
         lost = f", {work.lost} accepted as lost" if work.lost else ""
         return f"{work.messages} messages: {counts['with_rows']} with rows, {named}; {work.holes} holes{lost}"
     if invariant is Invariant.ORDER:
@@ -167,9 +167,9 @@ def _next_step(stream: str, status: InvariantStatus) -> str:
 def check_without_kafka(
     ranges: Iterable[LedgerRange], cursor: RowCursor, aside: SideTableCheck, violations: Violations
 ) -> None:
-    """Compare the ledger's counts of each range with its rows, its quarantine and what it has in the late table.
+    """Compare the ledger's counts of each range with its rows in the table, the quarantine and the late table.
 
-    Rows that timers emit where a range ends lie at the first offset of the next one.
+    Rows that timers emit where a range ends have the first offset of the next one.
     """
     ahead = 0
     for row in ranges:
@@ -191,7 +191,7 @@ Gaps = list[tuple[int, int, str]]
 
 
 def check_causes(kafka: KafkaTopicLog, found: Sequence[tuple[ViolationPlace, Gaps]], violations: Violations) -> None:
-    """A reader that sees uncommitted messages finds those of aborted transactions, and nothing where a marker is."""
+    """A `read_uncommitted` consumer sees messages of aborted transactions, and nothing at a control record."""
     asked = [(place, gaps) for place, gaps in found if gaps]
     seen: list[set[int]] = [set() for _ in asked]
     wanted = [WantedRange(place.topic, place.partition, gaps[0][0], gaps[-1][1]) for place, gaps in asked]
@@ -213,17 +213,17 @@ def _compare(place: ViolationPlace, gaps: Gaps, seen: set[int], violations: Viol
 def verify_stream(
     stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None
 ) -> VerifyReport:
-    """Prove a stream, up to the head that its table has now.
+    """Prove a stream, up to the current head of its table.
 
-    1. Read the tables; compare the side tables with what the commits name (I8).
-    2. Join up the ledger's ranges of each partition (half of I1).
-    3. Put the rows beside each other by partition; check their order (I2).
-    4. Ask Kafka what it still has; from there on read it again, fold it, and compare (I1, I3).
+    1. Read the tables; compare the side tables with the files that commits name (I8).
+    2. Join the ledger's ranges of each partition (half of I1).
+    3. Sort the rows by partition; check their order (I2).
+    4. Ask Kafka for the retained offsets; from there on read again, fold, and compare (I1, I3).
     5. Ask Kafka why offsets hold no message (the rest of I1).
 
     Args:
         stream: The declaration; it must be the one that wrote the table.
-        folders: Where its tables lie.
+        folders: The folders of its tables.
         kafka: The cluster.
         registry: The installation's schema registry, where the decoder needs one.
 
@@ -247,7 +247,7 @@ def verify_stream(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """The fold makes no cycles, and the collector would walk over all its states again and again."""
+    """The fold makes no cycles, and the collector would traverse all its states again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -261,7 +261,7 @@ class _Proving:
     """The proof of all partitions.
 
     Attributes:
-        work: What was done.
+        work: The compared data.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class _Proving:
             self.work.blocked.append(reason.reason)
 
     def prove(self, found: Mapping[Key, LedgerChain], kafka: KafkaTopicLog) -> None:
-        """Prove each partition as far as that can be done."""
+        """Prove each partition as far as possible."""
         self._unclaimed(found)
         ids = kafka.topic_ids({chain.place.topic for chain in found.values()})
         alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
@@ -311,7 +311,7 @@ class _Proving:
         check_causes(kafka, [(chain.place, proof.gaps) for chain, _, proof in proofs], self._violations)
 
     def _check_homes(self, place: ViolationPlace, proof: PartitionProof) -> None:
-        """A session that goes on in two partitions has no order, and its class promised one."""
+        """A session that continues in two partitions has no order, though its class promised one."""
         if self._rules is None or not self._rules.of_one_partition:
             return
         for session in proof.living:
@@ -323,7 +323,7 @@ class _Proving:
     def _opened(
         self, group: Iterable[tuple[LedgerChain, BufferedRange]]
     ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
-        """Begin the proof of partitions; of those that cannot be folded again, check what can be."""
+        """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, kept in group:
             first = find_first_provable(chain.ranges, kept.first)
             self._check_start(chain, kept)
@@ -338,7 +338,7 @@ class _Proving:
                     yield chain, kept, opened
 
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
-        """The proof of a partition from one of its ranges on, with the state that was stored before it."""
+        """The proof of a partition from one of its ranges on, with the state stored before it."""
         parts = self._parts(chain)
         if first > 0:
             before = chain.ranges[first - 1]
@@ -380,24 +380,24 @@ class _Proving:
         return SideTableCheck(kept, late, self._violations)
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
-        """A partition whose messages are not folded again."""
+        """Record a partition whose messages are not folded again."""
         cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
         check_without_kafka(chain.ranges, cursor, self._aside(chain), self._violations)
         self.work.scopes.append(_scope_of(chain, None, why))
 
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
-        """What Kafka has before the first offset that was wanted was never read."""
+        """Report messages before the first wanted offset: they were never read."""
         if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
         for row in chain.ranges:
-            if kept.first < row.read_from and row.read_from > row.start:  # a log never begins earlier again
+            if kept.first < row.read_from and row.read_from > row.start:  # the start of a log never moves back
                 found = f"expired before offset {row.read_from}, says batch {row.batch}"
                 expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
                 self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
 
     def _unclaimed(self, found: Mapping[Key, LedgerChain]) -> None:
-        """Rows and quarantine of partitions that the ledger does not know."""
+        """Rows and quarantine of partitions that are not in the ledger."""
         for key, place in self._rows.places.items():
             if key not in found:
                 first, rows = self._rows.slices[key][0].first[0], sum(each.rows for each in self._rows.slices[key])
@@ -418,7 +418,7 @@ def _by_partition(rows: Iterable[Row]) -> dict[Key, list[Row]]:
 
 
 def _end(chain: LedgerChain, kept: BufferedRange) -> int:
-    """Where reading again ends: what a log lost at its end cannot be waited for."""
+    """Where the second reading ends: records that a log lost at its end never arrive."""
     return min(chain.until, kept.end)
 
 

@@ -1,1 +1,1 @@
-"""How a record's value becomes a typed message: JSON, MessagePack, Avro, Protobuf, bytes, a function."""
+"""Decoders, from a record's value to a typed message: JSON, MessagePack, Avro, Protobuf, bytes, a function."""

@@ -34,7 +34,7 @@ class Schema:
     """A parsed schema.
 
     Attributes:
-        parsed: As fastavro takes it.
+        parsed: In fastavro's form.
         named: Its named types by full name, with those of its references.
     """
 
@@ -42,11 +42,11 @@ class Schema:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     def resolved(self, part: object) -> object:
-        """A part of it, a name replaced by what it names."""
+        """A part of it, with a name replaced by the named type."""
         return self.named.get(part, part) if isinstance(part, str) else part
 
     def records(self) -> list[str]:
-        """Full names of the records that a message may be: one, or those of a union; empty if it may be none."""
+        """Full names of the records that a message may be: one, or those of a union; empty if it is no record."""
         parts = self.parsed if isinstance(self.parsed, list) else [self.parsed]
         resolved = [self.resolved(part) for part in parts]
         return [cast("dict[str, str]", part)["name"] for part in resolved if _is_record(part)]
@@ -57,15 +57,15 @@ class Schema:
 
 
 def require_schema() -> None:
-    """Raise ImportError where fastavro is not installed."""
+    """Raise ImportError if fastavro is not installed."""
     import fastavro  # noqa: F401
 
 
 def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
-    """A schema from its text.
+    """Parse a schema.
 
     Raises:
-        Undecodable: It is no Avro schema, or one by which a small message could fill the memory.
+        Undecodable: It is no Avro schema, or one with which a small message could fill the memory.
     """
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
@@ -83,19 +83,19 @@ def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schem
 
 
 _MISSHAPEN: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""What fastavro raises of JSON that is no schema at all."""
+"""Raised by fastavro on JSON that is no schema at all."""
 
 
 def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO], object]:
-    """The function that reads one message from a stream.
+    """The function that reads one message from a binary stream.
 
-    Records of a union with several of them come as (full name, record).
+    Records of a union of several record types are returned as (full name, record).
     """
     from fastavro import schemaless_reader
 
     read = cast("Callable[..., object]", schemaless_reader)
     if is_recursive(writers):
-        # The compiled reader nests on the C stack: a deep message would kill the worker, not raise.
+        # The compiled reader recurses on the C stack: a deep message would kill the worker instead of raising.
         from fastavro import _read_py
 
         read = cast("Callable[..., object]", _read_py.schemaless_reader)
@@ -109,12 +109,12 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
 
 
 def is_recursive(schema: Schema) -> bool:
-    """Whether a record can hold a record of its own kind."""
+    """Whether a record can contain a record of its own type."""
     return any(_reaches(schema, name, schema.named[name], set()) for name in schema.named)
 
 
 def has_mixed_unions(schema: Schema) -> bool:
-    """Whether a union inside a message has several records."""
+    """Whether a union inside a message has several record types."""
     return any(
         isinstance(part, list) and sum(_is_record(schema.resolved(one)) for one in part) > 1
         for part in _parts(schema, schema.parsed, set())
@@ -123,7 +123,7 @@ def has_mixed_unions(schema: Schema) -> bool:
 
 
 def _refuse_bombs(schema: Schema) -> None:
-    """An array of values that take no bytes can claim a billion of them in five bytes."""
+    """Refuse arrays of zero-byte values: five bytes can claim a billion of them."""
     for part in _parts(schema, schema.parsed, set()):
         if isinstance(part, dict) and part.get("type") == "array" and not _takes_bytes(schema, part["items"], ()):
             raise Undecodable(
@@ -132,7 +132,7 @@ def _refuse_bombs(schema: Schema) -> None:
 
 
 def _takes_bytes(schema: Schema, part: object, around: tuple[str, ...]) -> bool:
-    """Whether each value of this type takes at least a byte."""
+    """Whether each value of this type takes at least one byte."""
     part = schema.resolved(part)
     if isinstance(part, str):
         return part != "null"
@@ -160,7 +160,7 @@ def _inner(part: object) -> Iterator[object]:
 
 
 def _parts(schema: Schema, part: object, seen: set[str]) -> Iterator[object]:
-    """A type and all types inside of it, each named one once."""
+    """A type and all types inside of it, each named type once."""
     part = schema.resolved(part)
     if isinstance(part, dict) and part.get("type") in NAMED:
         if part["name"] in seen:
@@ -172,7 +172,7 @@ def _parts(schema: Schema, part: object, seen: set[str]) -> Iterator[object]:
 
 
 def _reaches(schema: Schema, name: str, part: object, seen: set[str]) -> bool:
-    """Whether a named type stands somewhere inside a type."""
+    """Whether a named type occurs inside a type."""
     for one in map(schema.resolved, _inner(part)):
         if _is_record(one):
             inner = cast("str", cast("Mapping[str, object]", one)["name"])
@@ -187,7 +187,7 @@ def _reaches(schema: Schema, name: str, part: object, seen: set[str]) -> bool:
 
 
 Convert = Callable[[object], object]
-"""From what fastavro read to a message; raises Undecodable or msgspec.ValidationError."""
+"""From fastavro's result to a message; raises Undecodable or msgspec.ValidationError."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Target:
 
     Attributes:
         by_name: The Structs by tag, or by class name where they have no tag.
-        tag_field: The field that tells them apart, where there are several.
+        tag_field: The field that distinguishes them, where there are several.
         tag_fields: Names of all tag fields anywhere inside.
     """
 
@@ -208,7 +208,7 @@ class Target:
         """The conversion of messages of one schema.
 
         Raises:
-            Undecodable: No message of this schema is one of the stream.
+            Undecodable: No message of this schema belongs to the stream.
         """
         records = schema.records()
         if not records:
@@ -220,7 +220,7 @@ class Target:
         return _then(None, partial(_by_record, by_record, tagged))
 
     def _or_refusal(self, schema: Schema, record: str) -> Convert:
-        """In a union, a record that is none of the stream refuses its own messages only."""
+        """In a union, a foreign record type refuses only its own messages."""
         try:
             return self._of_record(schema, record)
         except Undecodable as unfit:
@@ -247,7 +247,7 @@ def find_target(message_type: object) -> Target:
     if not all(isinstance(one, type) and issubclass(one, msgspec.Struct) for one in structs):
         raise _unfit(message_type, "Avro records become Structs, and this is none")
     try:
-        msgspec.json.Decoder(message_type)  # says the same of unions that cannot be told apart
+        msgspec.json.Decoder(message_type)  # reports the same for unions that cannot be distinguished
         foreign, fields = find_foreign_classes(message_type), find_tag_fields(message_type)
     except (TypeError, NameError) as error:
         raise _unfit(message_type, f"messages cannot be decoded to this type: {error}") from error
@@ -259,12 +259,12 @@ def find_target(message_type: object) -> Target:
 
 
 def _unfit(message_type: object, problem: str) -> DeclarationError:
-    remedy = "use a msgspec.Struct, or a union of Structs told apart by tag_field and tag"
+    remedy = "use a msgspec.Struct, or a union of Structs distinguished by tag_field and tag"
     return DeclarationError("Stream.transform", message_type, problem, remedy)
 
 
 def _to(struct: type[msgspec.Struct]) -> Convert:
-    # Bytes come from bytes alone: msgspec would else take a string for base64.
+    # Bytes come from bytes only: otherwise msgspec would decode a string as base64.
     return partial(_convert, struct)
 
 
@@ -286,7 +286,7 @@ def _by_tag(by_name: Mapping[str, type[msgspec.Struct]], tag_field: str, record:
 
 
 def _by_record(by_record: Mapping[str, Convert], tagged: Convert | None, named: object) -> object:
-    """Of a union: fastavro gives (full name, record), and anything else bare."""
+    """Of a union: fastavro returns (full name, record) for a record, and other values bare."""
     if not isinstance(named, tuple):
         raise Undecodable(DecodeCause.WRONG_TYPE, f"is of type {type(named).__name__}, not a record")
     name, record = cast("tuple[str, object]", named)
@@ -299,7 +299,7 @@ def _refuse(problem: str, record: object) -> NoReturn:
 
 
 def _tagged(value: Any, tag_fields: tuple[str, ...]) -> object:
-    """Put the name of each record of a union into its tag field, where the record has no such field."""
+    """Put the name of each record of a union into its tag field, if the record has no such field."""
     if isinstance(value, tuple):
         name, record = cast("tuple[str, dict[str, object]]", value)
         tags = dict.fromkeys(tag_fields, name.rpartition(".")[2])
@@ -313,22 +313,22 @@ def _tagged(value: Any, tag_fields: tuple[str, ...]) -> object:
 
 KIND: Final = "AVRO"
 UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, struct.error, MemoryError)
-"""What fastavro raises when bytes do not fit their schema, besides EOFError and RecursionError."""
+"""Raised by fastavro when bytes do not fit their schema, besides EOFError and RecursionError."""
 
 
 @dataclass(frozen=True)
 class Avro(FramedDecoder):
-    """Avro with the frame of a schema registry, converted strictly to the message type.
+    """Avro in the wire format of a schema registry, converted strictly to the message type.
 
     Each message is read with the schema that its writer registered, so producers may move to a new
-    schema while older messages are still there. Fields that the Struct does not have are left
-    out; a field that the writer's schema does not have takes the Struct's default, or is a missing
-    field. Several record types become a union of tagged Structs: the tag is the record's name,
-    unless the record has a field of the tag's name.
+    schema while older messages are retained. Fields that the Struct lacks are ignored; a field that
+    the writer's schema lacks takes the Struct's default, or is a missing field. Several record types
+    become a union of tagged Structs: the tag is the record's name, unless the record has a field of
+    the tag's name.
 
     Attributes:
-        registry: Where schemas are found; the installation's (`[registry]` of the settings) when left out.
-        reader_schema: An Avro schema as JSON text that messages are resolved to before they are
+        registry: The schema registry; by default the installation's (`[registry]` of the settings).
+        reader_schema: An Avro schema as JSON text to which messages are resolved before they are
             converted, for its aliases and defaults. Seldom needed.
     """
 
@@ -358,7 +358,7 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
     """The function that reads frames of one schema.
 
     Raises:
-        Undecodable: No message of the stream is written with this schema.
+        Undecodable: No message of the stream has this schema.
     """
     if registered.kind != KIND:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
@@ -373,7 +373,7 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
 
 
 def _datum(datum: Callable[[BytesIO], object], value: bytes) -> object:
-    """What fastavro makes of a frame's message, all of it."""
+    """Fastavro's result for a whole frame."""
     stream = BytesIO(value)
     stream.seek(HEADER_BYTES)
     try:
@@ -391,7 +391,7 @@ def _datum(datum: Callable[[BytesIO], object], value: bytes) -> object:
 
 
 def _unreadable(stream: BytesIO, value: bytes, error: Exception) -> Undecodable:
-    """Fastavro reads past the end of a number with an IndexError: that is the end of the message, too."""
+    """Fastavro raises IndexError when it reads past the end of a number: the message is truncated."""
     if isinstance(error, IndexError) and stream.tell() >= len(value):
         return Undecodable(DecodeCause.TRUNCATED, "the message ends too early")
     return Undecodable(DecodeCause.MALFORMED, f"does not fit its schema: {type(error).__name__}: {error}")

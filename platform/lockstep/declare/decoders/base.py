@@ -1,7 +1,7 @@
 """Decoder, its errors, the Registry protocol.
 
-Decoders of msgspec raise its errors, told apart here when one was raised: telling costs nothing
-for the messages that are right.
+msgspec decoders raise msgspec's errors; these are classified only after they were raised, so that valid
+messages cost nothing.
 """
 
 from __future__ import annotations
@@ -21,50 +21,49 @@ Decode = Callable[[bytes], object]
 
 
 class Decoder(ABC):
-    """Makes, from a message type, the function that decodes one value strictly.
+    """Makes the function that decodes one value strictly to a message type.
 
-    A decoder is a value: it goes to executors pickled, and opens files or connections only there.
+    A decoder is a value: it is pickled to executors, and opens files or connections only there.
     """
 
     @abstractmethod
     def build(self, message_type: object) -> Decode:
         """The decode function.
 
-        Called when the stream is declared, to check that the decoder can make this type, and once
-        in each worker. It must reach nothing outside of the process; what it gives may. That raises
-        `ValueError` or `msgspec.DecodeError` on bad input: a verdict on the message. What it cannot
-        decide, because a service does not answer, is a `RegistryUnreachable`: no verdict, the batch
-        is tried again.
+        Called when the stream is declared, to check that the decoder supports the type, and once in each
+        worker. It must not reach outside of the process; the returned function may. That function raises
+        `ValueError` or `msgspec.DecodeError` on bad input: a verdict on the message. Where a service does
+        not answer, it raises `RegistryUnreachable`: no verdict, the batch is retried.
 
         Raises:
-            DeclarationError: This decoder cannot make messages of this type.
+            DeclarationError: This decoder does not support messages of this type.
         """
 
     def connected(self, registry: Registry | None) -> Decoder:
-        """This decoder as it works in an installation; by default there is nothing to connect.
+        """This decoder connected to an installation; by default there is nothing to connect.
 
         Args:
-            registry: The installation's schema registry, where it has one.
+            registry: The installation's schema registry, if it has one.
         """
         del registry
         return self
 
 
 def list_members(message_type: object) -> tuple[object, ...]:
-    """The members of a union; a type that is none is its only member."""
+    """The members of a union; any other type is its only member."""
     is_union = get_origin(message_type) in {Union, types.UnionType}
     return get_args(message_type) if is_union else (message_type,)
 
 
 def make_missing_extra(decoder: str, extra: str, error: ImportError) -> DeclarationError:
-    """The refusal of a decoder whose library is not installed."""
+    """The error of a decoder whose library is not installed."""
     return DeclarationError(
         "Stream.decoder", decoder, f"its library is not installed: {error}", f"pip install 'lockstep[{extra}]'"
     )
 
 
 class DecodeCause(StrEnum):
-    """What is wrong with a value."""
+    """Causes of undecodable values."""
 
     NO_VALUE = "no value"
     TOO_LARGE = "message too large"
@@ -81,10 +80,10 @@ class DecodeCause(StrEnum):
 
 
 class Undecodable(ValueError):
-    """A value is not a message of the stream. A verdict on the value; never raised for anything around it.
+    """A value is not a message of the stream. A verdict on the value; never raised for its surroundings.
 
     Attributes:
-        cause: Which of the known causes.
+        cause: One of the known causes.
     """
 
     def __init__(self, cause: DecodeCause, problem: str) -> None:
@@ -93,7 +92,7 @@ class Undecodable(ValueError):
 
 
 def find_decode_cause(error: Exception) -> DecodeCause:
-    """The cause of an error that a decoder raised."""
+    """The cause of a decoder's error."""
     if isinstance(error, Undecodable):
         return error.cause
     if isinstance(error, msgspec.ValidationError):
@@ -104,7 +103,7 @@ def find_decode_cause(error: Exception) -> DecodeCause:
 
 
 def _of_text(problem: str) -> DecodeCause:
-    """What msgspec says of JSON and MessagePack that it cannot read."""
+    """The cause of a msgspec error on unreadable JSON or MessagePack."""
     if "truncated" in problem:
         return DecodeCause.TRUNCATED
     return DecodeCause.TRAILING if "trailing" in problem else DecodeCause.MALFORMED
@@ -114,7 +113,7 @@ class SchemaReference(msgspec.Struct, frozen=True):
     """A schema that another one builds on.
 
     Attributes:
-        name: The name by which the other refers to it: a full type name in Avro, a file in Protobuf.
+        name: The name by which it is referenced: a full type name in Avro, a file in Protobuf.
         text: Its text.
     """
 
@@ -123,12 +122,12 @@ class SchemaReference(msgspec.Struct, frozen=True):
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
-    """A schema as it was registered. What an id stands for never changes.
+    """A registered schema. The schema of an id never changes.
 
     Attributes:
         kind: "AVRO", "PROTOBUF" or "JSON".
         text: Its text: JSON of an Avro schema, the source of a .proto file.
-        references: All schemas it builds on, also indirectly, each after those that it builds on itself.
+        references: All schemas it builds on, also indirectly, each after its own references.
     """
 
     kind: str
@@ -137,16 +136,16 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry(ABC):
-    """Where schemas are found by the id in front of each message.
+    """Finds schemas by the id in front of each message.
 
-    A registry is a value: it goes to executors pickled and opens connections only there. Answers
-    are kept by the decoder, in each worker.
+    A registry is a value: it is pickled to executors and opens connections only there. The
+    decoder caches the answers, in each worker.
     """
 
     @abstractmethod
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """The schema of an id; None only when the registry says that it has none.
+        """The schema of an id; None only when the registry answers that it has none.
 
         Raises:
-            RegistryUnreachable: It does not answer, refuses, or answers nonsense.
+            RegistryUnreachable: It does not answer, refuses, or sends an invalid answer.
         """

@@ -15,7 +15,7 @@ from lockstep.errors import DeclarationError
 
 @dataclass
 class _Walk:
-    """A walk over a type and all types inside of it, each once, also where they are recursive."""
+    """Traverses a type and all types inside of it, each once, also where they are recursive."""
 
     seen: set[int] = field(default_factory=set)
 
@@ -33,13 +33,13 @@ class _Walk:
 
 
 def find_foreign_classes(message_type: object) -> list[type]:
-    """Classes inside a type that msgspec does not know, such as generated Protobuf messages."""
+    """Classes inside a type that msgspec does not support, such as generated Protobuf messages."""
     parts = _Walk().over(inspect.type_info(message_type))
     return [part.cls for part in parts if isinstance(part, inspect.CustomType)]
 
 
 def find_tag_fields(message_type: object) -> list[str]:
-    """Names of the fields by which the Structs inside a type are told apart."""
+    """Names of the tag fields of the Structs inside a type."""
     parts = _Walk().over(inspect.type_info(message_type))
     return sorted({part.tag_field for part in parts if isinstance(part, inspect.StructType) and part.tag_field})
 
@@ -77,7 +77,7 @@ class Bytes(Decoder):
                 "Bytes() gives bytes, not this message type",
                 "write Transform[bytes, State, Row], or choose the decoder of this type",
             )
-        return bytes  # gives the same object back: no copy
+        return bytes  # returns the same object: no copy
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Function(Decoder):
 
     Attributes:
         decode: Takes the value's bytes; raises `ValueError` when they are not a message. It must
-            be importable by name, because executors import it. Where it is annotated, what it
-            returns is compared with the stream's message type; its results are not checked.
+            be importable by name, because executors import it. An annotated return type is
+            compared with the stream's message type; results are not checked.
     """
 
     decode: Callable[[bytes], object]
@@ -106,7 +106,7 @@ class Function(Decoder):
 
 
 def _refuse_unsupported(message_type: object) -> None:
-    """Refuse what msgspec cannot decode to, with its reason."""
+    """Refuse types that msgspec cannot decode to, with its reason."""
     try:
         msgspec.json.Decoder(message_type)
         foreign = find_foreign_classes(message_type)
@@ -119,13 +119,13 @@ def _refuse_unsupported(message_type: object) -> None:
 
 
 def _unsupported(message_type: object, problem: str, instead: str | None = None) -> DeclarationError:
-    remedy = "use a msgspec.Struct, or a union of Structs told apart by tag_field and tag"
+    remedy = "use a msgspec.Struct, or a union of Structs distinguished by tag_field and tag"
     hint = f"; or declare Stream(decoder={instead}), if that is what the topics hold" if instead else ""
     return DeclarationError("Stream.transform", message_type, problem, remedy + hint)
 
 
 def _returned(function: Callable[[bytes], object]) -> object:
-    """What a function says that it returns; None where it says nothing that can be read."""
+    """The annotated return type of a function; None without a readable one."""
     try:
         return get_type_hints(function).get("return")
     except (NameError, TypeError):
@@ -133,7 +133,7 @@ def _returned(function: Callable[[bytes], object]) -> object:
 
 
 def _fits(returned: object, message_type: object) -> bool:
-    """Whether each class that may be returned is one that the transform takes; what is no class is not judged."""
+    """Whether the transform takes each class that may be returned; types that are no classes are not judged."""
     taken = [member for member in list_members(message_type) if isinstance(member, type)]
     given = [member for member in list_members(returned) if isinstance(member, type)]
     if not taken or object in given:

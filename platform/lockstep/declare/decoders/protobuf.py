@@ -1,7 +1,7 @@
 """Protobuf and its .proto index parser.
 
-The registry gives the source of a schema, and no compiler comes with the Protobuf library; names
-and places need none. What a file means beyond them is not looked at.
+The registry returns the source of a schema, and the Protobuf library includes no compiler; names and
+indexes do not need one. Nothing else of a file is interpreted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 Path = tuple[int, ...]
-"""The index of a message among those of its file or of the message around it, from outside in."""
+"""The index of a message in its file or enclosing message, from outside in."""
 
 _TOKEN: Final = re.compile(
     r"""//[^\n]* | /\*.*?\*/                         # comments
@@ -40,12 +40,12 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _GROUP_TOKENS: Final = 20
-"""Between the name of a group and its brace stand a number and perhaps options."""
+"""Between the name of a group and its brace: a number and perhaps options."""
 
 
 @dataclass
 class _Scope:
-    """A file, a message, or a block that holds no messages of its own."""
+    """A file, a message, or a block without messages of its own."""
 
     name: str
     path: Path
@@ -74,7 +74,7 @@ class _Reading:
         return self.names
 
     def _opened(self, at: int) -> str | None:
-        """The name of the message that begins with this brace; None for blocks of other kinds."""
+        """The name of the message that this brace opens; None for blocks of other kinds."""
         if at >= 2 and self.tokens[at - 2] == "message" and _is_name(self.tokens[at - 1]):  # noqa: PLR2004  # two before
             return self.tokens[at - 1]
         for back in range(at - 1, max(at - _GROUP_TOKENS, 0), -1):
@@ -93,7 +93,7 @@ class _Reading:
 
 
 def list_message_names(text: str) -> dict[Path, str]:
-    """The full names of a file's messages by their places.
+    """The full names of a file's messages by their paths.
 
     Raises:
         Undecodable: It is no .proto file.
@@ -113,22 +113,22 @@ VARINT_BYTES_MAX: Final = 5
 """Of a 32-bit number."""
 _SHORT: Final = HEADER_BYTES + 1
 _TOP: Final = HEADER_BYTES + 2
-"""Where a message begins after the one or two bytes that say which it is."""
+"""Start of a message after its one- or two-byte index."""
 
 Parse = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
 class Protobuf(FramedDecoder):
-    """Protobuf with the frame of a schema registry: the schema's id and the message's place in the schema.
+    """Protobuf in the wire format of a schema registry: the schema's id and the message's path in the schema.
 
-    The message type is a generated message class, or a union of several: the frame says which.
-    The writer's schema is asked for the full name of the message, so that a message of another
+    The message type is a generated message class, or a union of several: the frame selects one.
+    The full name of the message is taken from the writer's schema, so that a message of another
     type is never read as one of the stream. Fields evolve by Protobuf's own rules: unknown ones
-    are kept aside, absent ones have their default, and only `required` ones can be missing.
+    are preserved, absent ones have their default, and only `required` ones can be missing.
 
     Attributes:
-        registry: Where schemas are found; the installation's (`[registry]` of the settings) when left out.
+        registry: The schema registry; by default the installation's (`[registry]` of the settings).
     """
 
     def build(self, message_type: object) -> Decode:
@@ -142,9 +142,9 @@ class Protobuf(FramedDecoder):
 
 
 def find_message_path(value: bytes, start: int) -> tuple[Path, int]:
-    """The message's place in its schema, and where the message begins.
+    """The message's path in its schema, and the start of the message.
 
-    A count and as many indexes, as zigzag varints; a count of zero is short for the first message.
+    A count and as many indexes, as zigzag varints; a count of zero abbreviates the first message.
 
     Raises:
         Undecodable: The bytes are no such list.
@@ -165,7 +165,7 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
     """The function that reads frames of one schema.
 
     Raises:
-        Undecodable: No message of the stream is written with this schema.
+        Undecodable: No message of the stream has this schema.
     """
     if registered.kind != KIND:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
@@ -176,7 +176,7 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
     first, top = by_path.get((0,)), _top_level(by_path)
 
     def read(value: bytes) -> object:
-        # Nearly all frames hold a message of their schema's top level, which takes a byte or two to say.
+        # Nearly all frames contain a top-level message of their schema, whose index takes a byte or two.
         if first is not None and value[HEADER_BYTES:_SHORT] == b"\x00":
             return first(value[_SHORT:])
         if (parse := top.get(value[HEADER_BYTES:_TOP])) is not None:
@@ -191,7 +191,7 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
 
 
 def _top_level(by_path: Mapping[Path, Parse]) -> dict[bytes, Parse]:
-    """The parsers of top-level messages by the two bytes that say them: one index, and which."""
+    """The parsers of top-level messages by the two bytes of their index."""
     below_two_bytes = {path[0]: parse for path, parse in by_path.items() if len(path) == 1 and path[0] < 64}  # noqa: PLR2004  # of a zigzag byte
     return {bytes((2, 2 * index)): parse for index, parse in below_two_bytes.items()}
 
@@ -221,7 +221,7 @@ def _classes(message_type: object) -> list[type[Message]]:
 
 
 def _parser(message: type[Message]) -> Parse:
-    """The strict parse of one class: what the library lets pass is looked at again."""
+    """The strict parser of one class: checks what the library accepts."""
     from google.protobuf.message import DecodeError
 
     # The library ships no types for this module.
@@ -245,15 +245,15 @@ def _parser(message: type[Message]) -> Parse:
 
 
 class _Unknown(Protocol):
-    """A field of a message that its class does not know, or not so."""
+    """A field of a message that is unknown to its class, or has another wire type."""
 
     field_number: int
 
 
 def _refuse_misfits(message: Message, numbers: Sequence[int]) -> None:
-    """A field of another wire type is put among the unknown ones, and would look absent.
+    """Refuse a field of another wire type: the library puts it among the unknown ones, and it would look absent.
 
-    So is a value that a closed enum does not know: that is evolution, and no misfit.
+    A value unknown to a closed enum is there, too: that is evolution, and is accepted.
     """
     descriptor = message.DESCRIPTOR
     for number in numbers:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 HEADER_BYTES: Final = 5
 """The magic byte and the id."""
 SECOND_LOOK_SECONDS: Final = 0.5
-"""A follower of the registry may lag behind the one that gave the id, by milliseconds."""
+"""A follower of the registry may lag by milliseconds behind the instance that assigned the id."""
 SECOND_LOOKS_MAX: Final = 20
-"""In a worker's life. More unknown ids are foreign data, and a pause for each would stop the stream."""
+"""Per worker. More unknown ids are foreign data, and a pause for each would stop the stream."""
 UNKNOWN_SECONDS: Final = 60.0
-"""How long an unknown id is not asked for again; it may be registered later."""
+"""How long an unknown id is not requested again; it may be registered later."""
 UNKNOWN_IDS_MAX: Final = 10_000
-"""Unknown ids remembered at most: random bytes are no way to fill a worker's memory."""
+"""Unknown ids remembered at most: random bytes must not fill a worker's memory."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class FramedDecoder(Decoder):
     """A decoder of framed messages.
 
     Attributes:
-        registry: Where schemas are found; the installation's (`[registry]` of the settings) when left out.
+        registry: The schema registry; by default the installation's (`[registry]` of the settings).
     """
 
     registry: Registry | None = None
 
     def connected(self, registry: Registry | None) -> FramedDecoder:
-        """See `Decoder.connected`; a registry of its own comes before the installation's."""
+        """See `Decoder.connected`; the decoder's own registry takes precedence over the installation's."""
         return replace(self, registry=self.registry or registry)
 
 
 class Framed:
-    """Decodes framed values; what an id stands for is asked once in a worker's life."""
+    """Decodes framed values; each id is requested once per worker."""
 
     def __init__(
         self, registry: Registry | None, reader_of: Callable[[RegisteredSchema], Decode], decoder: str
@@ -63,7 +63,7 @@ class Framed:
         """See the class.
 
         Args:
-            registry: Whom to ask; without one only the declaration can be checked.
+            registry: The registry; without one only the declaration can be checked.
             reader_of: Makes, from a schema, the function that reads a whole frame with it.
                 Raises Undecodable when no message of this schema can be read.
             decoder: Name of the decoder, for people.
@@ -77,15 +77,15 @@ class Framed:
         """The message in a frame.
 
         Raises:
-            Undecodable: The value is no frame, or holds no message of the stream.
-            RegistryUnreachable: The registry could not say what the id stands for.
+            Undecodable: The value is no frame, or contains no message of the stream.
+            RegistryUnreachable: The registry could not return the schema of the id.
         """
-        # The header as it stands is the key: one look-up checks the magic byte and finds the schema.
+        # The raw header is the key: one look-up checks the magic byte and finds the schema.
         read = self._readers.get(value[:HEADER_BYTES])
         return read(value) if read is not None else self._met(value)(value)
 
     def _met(self, value: bytes) -> Decode:
-        """The reader of an id that this worker has not seen."""
+        """The reader of an id that is new to this worker."""
         schema_id = _schema_id(value)
         registered = self._known(schema_id)
         try:
@@ -118,7 +118,7 @@ class Framed:
 
 
 def check_registry(decoder: Decoder) -> None:
-    """Refuse a connected decoder that has nobody to ask.
+    """Refuse a connected decoder without a registry.
 
     Raises:
         SettingsError: It needs a schema registry, and neither it nor the installation names one.
@@ -156,15 +156,15 @@ def _refusing(cause: DecodeCause, problem: str) -> Decode:
 
 
 SCHEMA_NOT_FOUND: Final = 40403
-"""The only answer that says something of an id; a bare 404 may come from any proxy or wrong path."""
+"""The only answer about an id; a bare 404 may come from any proxy or wrong path."""
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Far above any schema; below what would hurt a worker."""
+"""Far above the size of any schema; below what would hurt a worker."""
 CHUNK_BYTES: Final = 65_536
 REFERENCES_MAX: Final = 200
 """Schemas that one schema may build on, also indirectly."""
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0
 PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Answers that may be others a moment later."""
+"""Responses that may be transient."""
 
 
 _PUT_IT_THERE: Final = "put it there, readable for the user that runs lockstep, on every machine that runs tasks"
@@ -187,21 +187,21 @@ class _Refusal(msgspec.Struct):
     message: str = ""
 
 
-class _Passing(Exception):  # a state of the registry, told apart for the repeats
+class _Passing(Exception):  # a transient state of the registry, which is retried
     """The registry did not answer this time."""
 
 
 @dataclass(frozen=True)
 class HttpRegistry(Registry):
-    """A registry at an address.
+    """A schema registry at an address.
 
     Attributes:
         url: Address, for example http://registry:8081.
-        user: User, where it asks for one.
-        password_from: Where the password is: "file:" and an absolute path, or "env:" and a variable.
-            The password itself is fetched for each question, and kept nowhere.
+        user: User, if the registry requires one.
+        password_from: Source of the password: "file:" and an absolute path, or "env:" and a variable.
+            The password itself is read for each request, and not cached.
         ca_file: Certificates to trust instead of the system's.
-        timeout_seconds: How long one question may take, repeats included.
+        timeout_seconds: Timeout of one request, retries included.
     """
 
     url: str
@@ -216,7 +216,7 @@ class HttpRegistry(Registry):
         return None if answer is None else self._whole(answer)
 
     def _whole(self, answer: _Answer) -> RegisteredSchema:
-        """The schema with all that it builds on."""
+        """The schema with all its references."""
         found: dict[tuple[str, int], SchemaReference] = {}
         self._collect(answer.references, found, set())
         return RegisteredSchema(answer.kind, answer.text, tuple(found.values()))
@@ -242,7 +242,7 @@ class HttpRegistry(Registry):
             found[key] = SchemaReference(reference.name, answer.text)
 
     def _asked(self, path: str) -> _Answer | None:
-        """The answer to one question, repeated while the registry is not well; None for an unknown id."""
+        """The answer to one request, retried while the registry fails; None for an unknown id."""
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
         deadline = time.monotonic() + self.timeout_seconds
@@ -270,7 +270,7 @@ class HttpRegistry(Registry):
                 auth=(self.user, self._password()) if self.user else None,
                 timeout=min(left, self.timeout_seconds / 2),
                 verify=str(self.ca_file) if self.ca_file else True,
-                allow_redirects=False,  # nobody but the registry that was named gets the password
+                allow_redirects=False,  # only the configured registry receives the password
                 stream=True,
             ) as response:
                 return self._judged(response.status_code, _body(response, deadline))
@@ -316,7 +316,7 @@ class HttpRegistry(Registry):
 
 
 def _body(response: Response, deadline: float) -> bytes:
-    """The body, in pieces as they come: one byte a second would otherwise never time out."""
+    """The body, in pieces as they arrive: otherwise one byte a second would never time out."""
     pieces: list[bytes] = []
     while piece := response.raw.read1(CHUNK_BYTES, decode_content=True):
         pieces.append(piece)

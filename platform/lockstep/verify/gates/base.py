@@ -1,6 +1,6 @@
 """Rule, Ruling, sessions, multipart snapshots, watermark.
 
-While one is on its way, memory is {"p": offsets that are held back, "g": what the class remembers inside}.
+Memory of an open snapshot: {"p": buffered offsets, "g": memory of the class}.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from lockstep.model.record import Envelope, Kind, Record
 
 Memory = int | bool | list[int] | dict[str, Any] | None
-"""What a class remembers of a session, as it is stored; None for a session that is not known."""
+"""A class's memory of a session, as stored; None for an unknown session."""
 
 
 class GateAnswer(Enum):
-    """What a class does about a message that it cannot apply, or about offsets that are gone."""
+    """A class's answer to a message that cannot be applied, or to lost offsets."""
 
     STOP = "stop"
     SUSPEND = "suspend"
@@ -28,33 +28,33 @@ class GateAnswer(Enum):
 
 
 class Action(Enum):
-    """What a rule says of one message."""
+    """A rule's decision on one message."""
 
     ACCEPT = "accept"
     DROP = "drop"
     WAIT = "wait"
-    """Into quarantine, and the session waits for a snapshot, whatever the policy is."""
+    """Quarantined, and the session is suspended, whatever the policy is."""
     REFUSE = "refuse"
-    """The promise is broken: the policy says what follows."""
+    """The promise is broken: the policy decides."""
     HOLD = "hold"
-    """Held back in the state until something else comes."""
+    """Buffered in the state."""
     LATE = "late"
-    """Into the late table, and nothing else happens."""
+    """Into the late table; no other effect."""
     ASIDE = "aside"
-    """Into quarantine, and nothing else happens."""
+    """Quarantined; no other effect."""
 
 
 class Ruling(NamedTuple):
-    """What a rule says, with what is remembered of the session if the message is accepted or held back.
+    """A rule's decision, with the memory of the session if the message is accepted or buffered.
 
     Attributes:
-        what: What becomes of the message.
-        memory: What is remembered then.
-        cause: Why; empty where nothing was remarked.
-        before: Offsets of messages held back that are applied before it, in order.
+        what: The decision.
+        memory: The memory after it.
+        cause: The reason; empty without a remark.
+        before: Offsets of buffered messages that are applied before it, in order.
         after: Offsets of those that are applied after it.
         freed: Offsets of those that will not be applied.
-        stale: Offsets of those that a snapshot covers: dropped, and counted.
+        stale: Offsets of those that a snapshot covers: dropped and counted.
     """
 
     what: Action
@@ -67,26 +67,26 @@ class Ruling(NamedTuple):
 
 
 GateRule = Callable[[Memory, Envelope, Record], Ruling]
-"""From what is remembered, the message's place and its record to a ruling."""
+"""From memory, envelope and record to a ruling."""
 
 
 class GateRules(msgspec.Struct, frozen=True, kw_only=True):
-    """An integrity class, as its second gate sees it.
+    """The independent gate of an integrity class.
 
     Attributes:
-        rule: What it says of one message.
-        undecodable: What it does about a message that cannot be decoded.
-        raised: What it does about one on which the transform raises.
-        hole: What it does about a hole that nothing explains.
-        expired: What it does about offsets that were gone before they were read.
-        grew: What it does when a topic gets another partition.
-        bears: Whether a broken promise suspends the session instead of stopping the stream.
+        rule: The decision on one message.
+        undecodable: The answer to an undecodable message.
+        raised: The answer to a message on which the transform raises.
+        hole: The answer to an unexplained offset gap.
+        expired: The answer to offsets that expired unread.
+        grew: The answer to a new partition of a topic.
+        tolerates_violations: Whether a broken promise suspends the session instead of stopping the stream.
         passes_unknown: Whether an update of an unknown session opens it.
         of_one_partition: Whether a session in two partitions has lost its order.
-        release: What waits no longer, by the watermark; None for a class in which nothing waits for that.
-        tolerates_all: Whether nothing that a message says of itself breaks the promise.
+        release: Releases buffered messages by the watermark; None for a class without such a buffer.
+        tolerates_all: Whether no content of a message breaks the promise.
         by_time: Whether messages are compared with the watermark.
-        at_first: Whether any update begins a session that is unknown or waits.
+        at_first: Whether any update begins an unknown or suspended session.
     """
 
     rule: GateRule
@@ -95,7 +95,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     hole: GateAnswer
     expired: GateAnswer
     grew: GateAnswer
-    bears: bool
+    tolerates_violations: bool
     passes_unknown: bool = False
     of_one_partition: bool = True
     release: Callable[[Memory], Ruling] | None = None
@@ -105,20 +105,20 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def suspends(self) -> bool:
-        """Whether sessions may be suspended: then the offset that opened each is stored beside its memory."""
+        """Whether sessions may be suspended: then the offset that opened each is stored with its memory."""
         return GateAnswer.SUSPEND in (self.undecodable, self.raised, self.hole, self.expired, self.grew)
 
     @property
     def needs_no_snapshot(self) -> bool:
-        """Whether sessions never wait: each may begin with any message."""
+        """Whether sessions are never suspended: each may begin with any message."""
         return self.passes_unknown and not self.suspends
 
 
 class NotProvable(Exception):  # no error: the reason why a proof ends here
-    """The class, or a part of it, has no second gate: what it decided is not proven.
+    """The class, or a part of it, has no independent gate: its decisions are not proven.
 
     Attributes:
-        reason: Why, in a sentence.
+        reason: The reason, in a sentence.
     """
 
     def __init__(self, reason: str) -> None:
@@ -127,25 +127,25 @@ class NotProvable(Exception):  # no error: the reason why a proof ends here
 
 
 def refuse_proof(cause: str) -> Ruling:
-    """The promise is broken."""
+    """The ruling of a broken promise."""
     return Ruling(Action.REFUSE, None, cause)
 
 
 def raise_not_provable(what: str) -> NoReturn:
-    """Say that a proof of something is not there yet."""
+    """Raise `NotProvable`: there is no proof of something yet."""
     raise NotProvable(f"{what} cannot be proven yet: no second gate knows it")
 
 
 PARTS_MAX = 10_000
-"""A longer snapshot is taken for one that never ends."""
+"""A longer snapshot is considered endless."""
 
 
 def make_ruling(rules: GateRules, memory: Memory, place: Envelope, record: Record) -> Ruling:
-    """What a class says of a message, where snapshots may lie over several.
+    """The ruling of a class on a message, where snapshots may consist of several.
 
-    All that comes between a snapshot's first part and the message that completes it is held back, in order, without
-    anything missing; each part counts as a snapshot to the class. One that is interrupted breaks the promise; a class
-    that bears all gives it up and goes on.
+    Everything between a snapshot's first part and the message that completes it is buffered, in order and without
+    gaps; each part counts as a snapshot to the class. An interrupted snapshot breaks the promise; a class that
+    tolerates everything gives it up and continues.
     """
     if place.kind is not Kind.SNAPSHOT_PART and not is_multipart_open(memory):
         return rules.rule(memory, place, record)
@@ -167,7 +167,7 @@ def make_ruling(rules: GateRules, memory: Memory, place: Envelope, record: Recor
 
 
 def _unfit(parts: list[int], place: Envelope, ruling: Ruling) -> str | None:
-    """Why a message cannot be part of the snapshot that is on its way, whatever the class says of it."""
+    """Why a message cannot be part of the open snapshot, whatever the ruling of the class is."""
     if parts and (place.restarts_sequence or place.kind is Kind.END):
         return "snapshot not complete"
     if ruling.what is Action.HOLD or ruling.after or ruling.before or ruling.stale:
@@ -176,12 +176,12 @@ def _unfit(parts: list[int], place: Envelope, ruling: Ruling) -> str | None:
 
 
 def is_multipart_open(memory: Memory) -> TypeGuard[dict[str, Any]]:
-    """Whether a snapshot has begun and is not complete."""
+    """Whether a snapshot is open."""
     return isinstance(memory, dict) and "p" in memory
 
 
 def find_buffered(memory: Memory) -> tuple[int, ...]:
-    """Offsets of a session's messages that wait: for the rest of a snapshot, or for their turn."""
+    """Offsets of a session's buffered messages: for the rest of a snapshot, or for their order."""
     if not isinstance(memory, dict):
         return ()
     if "p" in memory:
@@ -197,9 +197,9 @@ class SessionMemory(NamedTuple):
 
     Attributes:
         opened_at: Offset of the snapshot that began it.
-        memory: What the class remembers of it.
-        waits: Its messages go to quarantine until its next snapshot.
-        broken: That one may only be the rest of a snapshot in parts, which goes to quarantine, too.
+        memory: The class's memory of it.
+        waits: It is suspended: its messages are quarantined until its next snapshot.
+        broken: That one may only be the rest of a multipart snapshot, which is quarantined, too.
     """
 
     opened_at: int
@@ -209,17 +209,17 @@ class SessionMemory(NamedTuple):
 
 
 class SessionOutcome(NamedTuple):
-    """What becomes of one message.
+    """The outcome of one message.
 
     Attributes:
-        what: Applied, held back, late, dropped, kept in quarantine (WAIT, ASIDE), or the end of the stream (REFUSE).
-        known: The session from now on.
-        cause: Why; empty where nothing was remarked.
-        before: Offsets of messages held back that are applied before it, in order.
+        what: Applied, buffered, late, dropped, quarantined (WAIT, ASIDE), or the end of the stream (REFUSE).
+        known: The session after it.
+        cause: The reason; empty without a remark.
+        before: Offsets of buffered messages that are applied before it, in order.
         after: Offsets of those that are applied after it.
-        freed: Offsets of those that will not be applied: they go to quarantine.
-        stale: Offsets of those that a snapshot covers: dropped, and counted.
-        begins: It is an update that begins a waiting session anew.
+        freed: Offsets of those that will not be applied: they are quarantined.
+        stale: Offsets of those that a snapshot covers: dropped and counted.
+        begins: It is an update that restarts a suspended session.
     """
 
     what: Action
@@ -233,10 +233,10 @@ class SessionOutcome(NamedTuple):
 
 
 class Suspension(NamedTuple):
-    """Who waits for a snapshot without having done anything.
+    """Sessions suspended by no message of their own.
 
     Attributes:
-        before: Sessions that began before this offset; an operator may set it past messages that are not read yet.
+        before: Sessions that began before this offset; an operator may set it beyond unread messages.
         skipped: Sessions that an operator skips, each with such an offset of its own.
     """
 
@@ -244,14 +244,14 @@ class Suspension(NamedTuple):
     skipped: Mapping[str, int] = {}
 
     def of(self, session: str) -> int:
-        """The offset from which on a session may begin again."""
+        """The first offset at which a session may begin again."""
         return max(self.before, self.skipped.get(session, 0))
 
 
 def decide_outcome(
     rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, suspension: Suspension
 ) -> SessionOutcome:
-    """What becomes of a message of a session; see `_fate` for what is given."""
+    """The outcome of a message of a session; see `_fate` for the arguments."""
     if rules.needs_no_snapshot:
         return _unless_given_up(rules, known, place, record, suspension.of(place.session))
     return _fate(rules, known, place, record, suspension)
@@ -260,14 +260,14 @@ def decide_outcome(
 def _fate(
     rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, suspension: Suspension
 ) -> SessionOutcome:
-    """What becomes of a message of a session.
+    """The outcome of a message of a session.
 
     Args:
         rules: The class.
-        known: The session; None where it is not known.
-        place: The message's place.
+        known: The session; None where it is unknown.
+        place: The message's envelope.
         record: Its record.
-        suspension: Who waits.
+        suspension: The suspended sessions.
     """
     offset, from_offset = record.offset, suspension.of(place.session)
     waits = known is not None and is_waiting(known, from_offset)
@@ -287,13 +287,15 @@ def _fate(
         going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=held if waits else ())
         return going_on._replace(begins=at_first and waits)
     is_whole = place.restarts_sequence or not is_multipart_open(before)
-    if begins and what not in _NOTHING_ELSE and before is not None and rules.bears and is_whole:
-        anew = make_ruling(rules, None, place, record)
-        if anew.what in _GOES_ON and not anew.cause:
-            return SessionOutcome(anew.what, SessionMemory(offset, anew.memory), cause, freed=held)
-        what, cause = anew.what, anew.cause
+    if begins and what not in _NOTHING_ELSE and before is not None and rules.tolerates_violations and is_whole:
+        fresh = make_ruling(rules, None, place, record)
+        if fresh.what in _GOES_ON and not fresh.cause:
+            return SessionOutcome(fresh.what, SessionMemory(offset, fresh.memory), cause, freed=held)
+        what, cause = fresh.what, fresh.cause
     may_have_begun_before = known is None and not begins and suspension.before != 0
-    if what in _NOTHING_ELSE or (what is Action.REFUSE and not rules.bears and not may_have_begun_before):
+    if what in _NOTHING_ELSE or (
+        what is Action.REFUSE and not rules.tolerates_violations and not may_have_begun_before
+    ):
         return SessionOutcome(what, known, cause)
     return SessionOutcome(Action.WAIT, mark_suspended(known, place) if known is not None else None, cause, freed=held)
 
@@ -303,16 +305,16 @@ _NOTHING_ELSE = (Action.DROP, Action.LATE, Action.ASIDE)
 
 
 def is_waiting(known: SessionMemory, from_offset: int) -> bool:
-    """Whether a session waits for its next snapshot: it was suspended, or began before an offset."""
+    """Whether a session is suspended: by a message, or because it began before an offset."""
     return known.waits or known.opened_at < from_offset
 
 
 def mark_suspended(known: SessionMemory, place: Envelope | None = None) -> SessionMemory:
-    """A session from now on until its next snapshot.
+    """A session suspended until its next snapshot.
 
     Args:
         known: The session.
-        place: The message that went to quarantine, which may leave the rest of a snapshot to come; None where the
+        place: The quarantined message, which may leave the rest of a snapshot to come; None where the
             transform refused one.
     """
     may_go_on = place is not None and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
@@ -331,7 +333,7 @@ def _going_on(known: SessionMemory, ruling: Ruling, freed: tuple[int, ...]) -> S
 def _unless_given_up(
     rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, from_offset: int
 ) -> SessionOutcome:
-    """Of a class whose sessions wait for no snapshot: what an operator gave up is put aside, no more."""
+    """For a class whose sessions need no snapshot: only what an operator gave up is quarantined."""
     if record.offset < from_offset:
         return SessionOutcome(Action.WAIT, known, "given up")
     ruling = make_ruling(rules, None if known is None else known.memory, place, record)
@@ -342,16 +344,16 @@ def _unless_given_up(
 
 
 def to_stored_form(known: SessionMemory, *, suspends: bool) -> object:
-    """A session as a state file holds it."""
+    """A session in the form of a state file."""
     if not suspends:
         return known.memory
     return {"o": known.opened_at, "g": False if known.waits else known.memory}
 
 
 def read_stored_form(gate: object, suspended_from: int, *, suspends: bool) -> SessionMemory | None:
-    """A session out of a state file, where a proof begins in the middle of a log.
+    """A session from a state file, where a proof begins in the middle of a log.
 
-    What was stored under a policy that suspended is unknown to one that does not, where it was suspended then.
+    A session stored as suspended is unknown to a policy that does not suspend.
     """
     if not is_wrapped(gate):
         return SessionMemory(0, _memory(gate))
@@ -363,18 +365,18 @@ def read_stored_form(gate: object, suspended_from: int, *, suspends: bool) -> Se
 
 
 def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
-    """Whether a stored gate says the same of a session as the proof does, under whatever policy it was stored.
+    """Whether a stored gate equals the proof's session, under whatever policy it was stored.
 
     Args:
-        gate: What is stored.
-        known: What the proof remembers.
-        before: Sessions that began before this offset wait, whether that is noted of each or not.
+        gate: The stored gate.
+        known: The proof's session.
+        before: Sessions that began before this offset are suspended, whether each is marked or not.
     """
     waits = known.waits or known.opened_at < before
     if not is_wrapped(gate):
         return not waits and _same(gate, known.memory)
     opened_at, memory = gate["o"], gate["g"]
-    began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy kept it
+    began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy recorded it
     if waits:
         if memory is False and known.waits and bool(gate.get("b")) is not known.broken:
             return False
@@ -383,13 +385,13 @@ def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
 
 
 def is_wrapped(gate: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a stored gate is that of a session that may be suspended."""
+    """Whether a stored gate is of a session that may be suspended."""
     return isinstance(gate, dict) and "o" in gate
 
 
 def _same(stored: object, memory: Memory) -> bool:
     if stored is True and isinstance(memory, int):
-        return True  # a session is known, and no more: how many messages it had was not counted then
+        return True  # the session is known, no more: its messages were not counted then
     return type(stored) is type(memory) and stored == memory
 
 
@@ -402,12 +404,12 @@ def _memory(gate: object) -> Memory:
 
 
 UNKNOWN_US = -(2**63)
-"""The watermark before any time was seen."""
+"""The watermark before the first event time."""
 NO_LIMIT_US = 2**63 - 1
 
 
 class ReplayWatermark:
-    """The watermark of a partition, and what is too far ahead to move it.
+    """The watermark of a partition, and the limit of times that advance it.
 
     Attributes:
         at_us: The watermark, in microseconds since 1970 (UTC).
@@ -420,11 +422,11 @@ class ReplayWatermark:
         self.at_us, self.latest_us = UNKNOWN_US, NO_LIMIT_US
 
     def is_absurd(self, time_us: int) -> bool:
-        """Whether nobody's clock can have shown it."""
+        """Whether no clock can have shown it."""
         return time_us < 0 or time_us > self.latest_us
 
     def see(self, time_us: int) -> None:
-        """Go on to a time: never back, and not to an absurd one."""
+        """Advance to a time: never back, and not to an absurd one."""
         if time_us > self.at_us and not self.is_absurd(time_us):
             self.at_us = time_us
 
@@ -443,12 +445,12 @@ def is_64_bit(number: int) -> bool:
 
 
 def may_be_sent(number: int, wraps_at: int | None) -> bool:
-    """Whether it is one of the numbers that a producer has."""
+    """Whether a producer can have sent it."""
     return is_64_bit(number) if wraps_at is None else number in range(wraps_at)
 
 
 def count_on(number: int, last: int, wraps_at: int | None) -> int:
-    """A number as if it had never wrapped around: of all that it may stand for, the nearest to the last."""
+    """A number without its wrap-arounds: the candidate nearest to the last."""
     if wraps_at is None:
         return number
     ahead = (number - last) % wraps_at
@@ -456,5 +458,5 @@ def count_on(number: int, last: int, wraps_at: int | None) -> int:
 
 
 def hash_content(record: Record) -> bytes:
-    """What tells the content of one message from another's, as it is stored."""
+    """The stored digest of a message's content."""
     return blake2b(record.value or b"", digest_size=8).digest()

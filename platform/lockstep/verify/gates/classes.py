@@ -37,7 +37,7 @@ def make_none_rules(integrity: Any) -> GateRules:
         hole=GateAnswer.COUNT,
         expired=GateAnswer.COUNT,
         grew=GateAnswer.COUNT,
-        bears=False,
+        tolerates_violations=False,
         passes_unknown=True,
         of_one_partition=False,
         tolerates_all=True,
@@ -45,7 +45,7 @@ def make_none_rules(integrity: Any) -> GateRules:
 
 
 def rule_by_counting(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
-    """Memory is the highest number since the last snapshot; True while none came."""
+    """Memory is the highest number since the last snapshot; True before the first."""
     del record
     number = place.sequence
     known = True if memory is None else memory
@@ -64,9 +64,9 @@ def rule_by_counting(memory: Memory, place: Envelope, record: Record, wraps_at: 
     return Ruling(Action.ACCEPT, number if is_snapshot else known, cause)
 
 
-def make_once_rules(integrity: Any, *, bears: bool) -> GateRules:
+def make_once_rules(integrity: Any, *, tolerates_violations: bool) -> GateRules:
     """The rules of a declared `Once`."""
-    answer = GateAnswer.SUSPEND if bears else GateAnswer.STOP
+    answer = GateAnswer.SUSPEND if tolerates_violations else GateAnswer.STOP
     return GateRules(
         rule=partial(rule_by_id, keep_ids=integrity.keep_ids),
         undecodable=GateAnswer.QUARANTINE,
@@ -74,7 +74,7 @@ def make_once_rules(integrity: Any, *, bears: bool) -> GateRules:
         hole=answer,
         expired=answer,
         grew=GateAnswer.COUNT,
-        bears=bears,
+        tolerates_violations=tolerates_violations,
         passes_unknown=True,
         of_one_partition=False,
     )
@@ -85,13 +85,13 @@ def rule_by_id(memory: Memory, place: Envelope, record: Record, keep_ids: int) -
     met: dict[str, Any] = memory if isinstance(memory, dict) else {"n": 0, "ids": {}}
     named = place.id
     if named is None and place.restarts_sequence and place.kind is Kind.SNAPSHOT:
-        met = {"n": met["n"], "ids": {}}  # the producer says that these are other numbers than those before
+        met = {"n": met["n"], "ids": {}}  # the producer restarts the numbering: earlier numbers do not count
     key = place.sequence if named is None else named
     identity = None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
     known = met["ids"].get(identity)
     if known is not None and known != hash_content(record):
         return refuse_proof("same id, other content")
-    if known is not None:  # a number alone does not say that it is the same message
+    if known is not None:  # a number alone does not prove that it is the same message
         return refuse_proof("repeat") if named is None else Ruling(Action.DROP, memory, "repeat")
     said = place.count if place.kind is Kind.END else None
     if said not in {None, met["n"] + 1}:
@@ -102,7 +102,7 @@ def rule_by_id(memory: Memory, place: Envelope, record: Record, keep_ids: int) -
     return Ruling(Action.ACCEPT, {"n": met["n"] + 1, "ids": ids})
 
 
-def make_ordered_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> GateRules:
+def make_ordered_rules(integrity: Any, *, tolerates_violations: bool, restarts_on_growth: bool) -> GateRules:
     """The rules of a declared `Ordered`."""
     return GateRules(
         rule=partial(rule_by_number, wraps_at=integrity.wraps_at),
@@ -110,13 +110,13 @@ def make_ordered_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool)
         raised=GateAnswer.SUSPEND,
         hole=GateAnswer.COUNT,
         expired=GateAnswer.SUSPEND,
-        grew=GateAnswer.SUSPEND if bears or restarts_on_growth else GateAnswer.STOP,
-        bears=bears,
+        grew=GateAnswer.SUSPEND if tolerates_violations or restarts_on_growth else GateAnswer.STOP,
+        tolerates_violations=tolerates_violations,
     )
 
 
 def rule_by_number(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
-    """The producer's number rises, or the offset does where there is none. A snapshot begins anew."""
+    """The producer's number rises, or the offset where there is none. A snapshot restarts it."""
     number = record.offset if place.sequence is None else place.sequence
     if not may_be_sent(number, None if place.sequence is None else wraps_at):
         return refuse_proof("number out of range")
@@ -133,14 +133,14 @@ def rule_by_number(memory: Memory, place: Envelope, record: Record, wraps_at: in
 
 
 REMEMBERED = 64
-"""So many contents of a session are kept where repeats are dropped."""
+"""Contents kept per session where duplicates are dropped."""
 WAITING_MAX = 10_000
-"""So many updates of a session wait for its snapshot."""
+"""Updates of a session buffered until its snapshot."""
 
 
-def make_strict_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) -> GateRules:
+def make_strict_rules(integrity: Any, *, tolerates_violations: bool, restarts_on_growth: bool) -> GateRules:
     """The rules of a declared `Strict`."""
-    answer = GateAnswer.SUSPEND if bears else GateAnswer.STOP
+    answer = GateAnswer.SUSPEND if tolerates_violations else GateAnswer.STOP
     return GateRules(
         rule=_rule(integrity),
         undecodable=answer,
@@ -148,7 +148,7 @@ def make_strict_rules(integrity: Any, *, bears: bool, restarts_on_growth: bool) 
         hole=answer,
         expired=answer,
         grew=GateAnswer.SUSPEND if restarts_on_growth else answer,
-        bears=bears,
+        tolerates_violations=tolerates_violations,
     )
 
 
@@ -168,7 +168,7 @@ def _rule(integrity: Any) -> GateRule:
 
 
 def rule_by_sequence(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
-    """Each number is one more than the last; a snapshot may carry the last one again, or begin to count anew."""
+    """Each number is one more than the last; a snapshot may repeat the last one, or restart the numbering."""
     del record
     number, is_snapshot = place.sequence, place.kind is Kind.SNAPSHOT
     if number is None:
@@ -188,7 +188,7 @@ def rule_by_sequence(memory: Memory, place: Envelope, record: Record, wraps_at: 
 
 
 def rule_by_link(memory: Memory, place: Envelope, record: Record) -> Ruling:
-    """Each message names the one before it, or ids that follow on; memory is [last id, 1 before any update]."""
+    """Each message names its predecessor, or ids that follow on; memory is [last id, 1 before any update]."""
     del record
     link, is_snapshot = place.link, place.kind is Kind.SNAPSHOT
     if link is None:
@@ -209,9 +209,9 @@ def rule_by_link(memory: Memory, place: Envelope, record: Record) -> Ruling:
 
 
 def rule_by_count(memory: Memory, place: Envelope, record: Record) -> Ruling:
-    """The fold checks what it can; here that a session begins with a snapshot, and how many messages it had.
+    """Checksums are verified by the fold; this rule checks that a session begins with a snapshot, and its count.
 
-    Memory is their number; True where it is not known.
+    Memory is the number of its messages; True where that is unknown.
     """
     del record
     if memory is None:
@@ -225,7 +225,7 @@ def rule_by_count(memory: Memory, place: Envelope, record: Record) -> Ruling:
 
 
 def drop_duplicates(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:
-    """A message that came before with the same content is dropped; memory is {"r": contents, "g": the rule's}."""
+    """A message seen before with the same content is dropped; memory is {"r": contents, "g": the rule's}."""
     known: dict[str, Any] = memory if isinstance(memory, dict) else {"r": {}, "g": memory}
     number = place.sequence if place.link is None else place.link.last
     content = hash_content(record)
@@ -244,10 +244,10 @@ def drop_duplicates(rule: GateRule, memory: Memory, place: Envelope, record: Rec
 def rule_until_snapshot(
     rule: GateRule, wraps_at: int | None, memory: Memory, place: Envelope, record: Record
 ) -> Ruling:
-    """Updates wait for the snapshot of their session; it drops what it covers, and what follows it goes on.
+    """Updates are buffered until the snapshot of their session; those that it covers are dropped, the others applied.
 
-    Memory is {"e": what waits, each with offset, number, first and previous} before the snapshot, {"q": its number,
-    "g": the rule's} up to the next message that it does not cover, and the rule's from there on.
+    Memory is {"e": buffered updates, each with offset, number, first and previous} before the snapshot, {"q": its
+    number, "g": the rule's} up to the next message that it does not cover, and the rule's from there on.
     """
     parts: dict[str, Any] = memory if isinstance(memory, dict) else {}
     early, known = parts.get("e", []), memory if not parts else parts.get("g")
@@ -280,13 +280,13 @@ def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Env
         return refuse_proof("no snapshot")
     if early and count_on(number, early[-1][1], wraps_at) <= early[-1][1]:
         return refuse_proof("repeat" if number == early[-1][1] else "sequence goes back")
-    return Ruling(Action.HOLD, {"e": [*early, [record.offset, number, first, previous]]}, "held back")
+    return Ruling(Action.HOLD, {"e": [*early, [record.offset, number, first, previous]]}, "buffered")
 
 
 def _begun_with_early(
     rule: GateRule, wraps_at: int | None, early: list[list[Any]], place: Envelope, record: Record
 ) -> Ruling:
-    """A snapshot; what waited for it is covered by it, or follows it one by one."""
+    """A snapshot; it covers the buffered updates, or they follow it one by one."""
     begun = rule(None, place, record)
     number = place.sequence if place.link is None else place.link.last
     if begun.what is not Action.ACCEPT or number is None:
@@ -329,7 +329,7 @@ def _follows(link: Link, last: int) -> bool:
 
 
 def _reaches_over(link: Link, last: int) -> bool:
-    """A snapshot taken beside the stream: the first update after it may begin before the snapshot's end."""
+    """Of a snapshot fetched separately: the first update after it may begin before the snapshot's end."""
     if link.first is None:
         return False
     needed = last if link.previous is not None else last + 1
@@ -337,7 +337,7 @@ def _reaches_over(link: Link, last: int) -> bool:
 
 
 def _why(link: Link, last: int, before: int | None) -> str:
-    """Why a message does not follow, by the newest id that must have come before it."""
+    """Why a message does not follow, by the newest id that must precede it."""
     if link.last <= last:
         return "repeat" if link.last == last else "sequence goes back"
     return "gap" if before is not None and before > last else "broken link"
@@ -356,10 +356,10 @@ def _number(memory: Memory) -> int:
 
 
 def make_rules(integrity: Any, moment: ReplayWatermark) -> GateRules:
-    """The rules of a stream's integrity class, in the partition of a watermark.
+    """The rules of a stream's integrity class, for the partition of a watermark.
 
     Raises:
-        NotProvable: There is no second gate for it.
+        NotProvable: There is no independent gate for it.
     """
     rules = _rules_of(integrity, moment)
     start = getattr(getattr(integrity, "session_start", None), "name", "SNAPSHOT")
@@ -371,7 +371,7 @@ def make_rules(integrity: Any, moment: ReplayWatermark) -> GateRules:
 
 
 def begin_with_any(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:
-    """Where no snapshot is needed: an update begins a session that is not known, and an end of one ends nothing."""
+    """Without a snapshot requirement: an update begins an unknown session, and an end of one ends nothing."""
     if memory is not None or place.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, place, record)
     as_it_is = rule(None, place, record)
@@ -387,15 +387,17 @@ def _rules_of(integrity: Any, moment: ReplayWatermark) -> GateRules:
     if policy not in {"Halt", "Suspend"}:
         raise_not_provable(f"{name}(on_violation={policy})")
     growth = getattr(getattr(integrity, "on_growth", None), "name", "VIOLATION")
-    bears, restarts = policy == "Suspend", growth == "RESTART_SESSIONS"
+    tolerates_violations, restarts = policy == "Suspend", growth == "RESTART_SESSIONS"
     if name == "Strict":
-        return make_strict_rules(integrity, bears=bears, restarts_on_growth=restarts)
+        return make_strict_rules(integrity, tolerates_violations=tolerates_violations, restarts_on_growth=restarts)
     if name == "Ordered":
-        return make_ordered_rules(integrity, bears=bears, restarts_on_growth=restarts)
+        return make_ordered_rules(integrity, tolerates_violations=tolerates_violations, restarts_on_growth=restarts)
     if name == "Once":
-        return make_once_rules(integrity, bears=bears)
+        return make_once_rules(integrity, tolerates_violations=tolerates_violations)
     if name == "FuzzyWindow":
-        return window.make_window_rules(integrity, moment, bears=bears, restarts_on_growth=restarts)
+        return window.make_window_rules(
+            integrity, moment, tolerates_violations=tolerates_violations, restarts_on_growth=restarts
+        )
     if name == "NoIntegrity":
         return make_none_rules(integrity)
     return raise_not_provable(f"the class {name}")

@@ -1,9 +1,9 @@
 """Windows and reordering.
 
-Memory is {"h": what waits, in order, each as [number or time, offset, watermark at which it waits no longer], "w":
-what came within the bound, and "n": the last number that was applied, or "t": the last time}.
+Memory in order: {"h": buffered messages, in order, each [number or time, offset, watermark of its release], "w":
+messages within the bound, and "n": the last number that was applied, or "t": the last time}.
 
-Memory is {"w": content and time of each message within the bound, by its number}.
+Memory in any order: {"w": content and time of each message within the bound, by its number}.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Recent = dict[int, Any]
 
 
 def check_met(memory: Memory, recent: Recent, number: int | None, record: Record) -> Ruling | None:
-    """The ruling on a number that came before, as far back as the bound; None for a new one."""
+    """The ruling on a number seen before, within the bound; None for a new one."""
     if number is None or number not in recent:
         return None
     same = recent[number][0] == hash_content(record)
@@ -39,7 +39,7 @@ def check_met(memory: Memory, recent: Recent, number: int | None, record: Record
 
 
 def remember_message(recent: Recent, number: int | None, record: Record, at_us: int, floor_us: int) -> Recent:
-    """One message more; those in front that are behind the bound are forgotten."""
+    """Remember one more message; the oldest ones beyond the bound are forgotten."""
     kept = dict(recent)
     if number is not None:
         kept[number] = [hash_content(record), at_us]
@@ -51,12 +51,12 @@ def remember_message(recent: Recent, number: int | None, record: Record, at_us: 
 
 
 WAITING_MAX = 10_000
-"""More of one session wait for a bound that never passes."""
+"""With more buffered messages of one session, the bound is considered never to pass."""
 ReplayBuffer = list[list[int]]
 
 
 def accept_in_order(memory: Memory, place: Envelope, record: Record, moment: ReplayWatermark, bound_us: int) -> Ruling:
-    """Messages of a session with numbers go by number, others by time."""
+    """Messages of a session with numbers are ordered by number, others by time."""
     at_us, number = find_event_time(place, record), place.sequence
     if moment.is_absurd(at_us):
         return Ruling(Action.ASIDE, memory, "absurd event time")
@@ -85,9 +85,9 @@ def _by_number(
 ) -> Ruling:
     at_us, floor_us, until_us = times
     is_snapshot, waiting, last = place.kind is Kind.SNAPSHOT, memory["h"], memory["n"]
-    if is_snapshot and place.restarts_sequence:  # what waits goes before it: it cannot come after
-        anew = {"h": [], "w": remember_message({}, number, record, at_us, floor_us), "n": number}
-        return Ruling(Action.ACCEPT, anew, before=tuple(each[1] for each in waiting))
+    if is_snapshot and place.restarts_sequence:  # buffered messages are applied before it, never after
+        opened = {"h": [], "w": remember_message({}, number, record, at_us, floor_us), "n": number}
+        return Ruling(Action.ACCEPT, opened, before=tuple(each[1] for each in waiting))
     if is_snapshot and number == last:
         return Ruling(Action.ACCEPT, memory)
     if (again := check_met(memory, memory["w"], number, record)) is not None:
@@ -106,20 +106,20 @@ def _by_number(
 
 def _held(memory: dict[str, Any], rank: int, record: Record, until_us: int) -> Ruling:
     if len(memory["h"]) >= WAITING_MAX:
-        return refuse_proof("too many held back")
+        return refuse_proof("buffer limit exceeded")
     return Ruling(Action.HOLD, {**memory, "h": sorted([*memory["h"], [rank, record.offset, until_us]])})
 
 
 def find_due(memory: Memory) -> int | None:
-    """The watermark at which something waits no longer."""
+    """The watermark at which something is released."""
     waiting: ReplayBuffer = memory.get("h", []) if isinstance(memory, dict) else []
     return min((each[2] for each in waiting), default=None)
 
 
 def release_in_order(memory: Memory, moment: ReplayWatermark) -> Ruling:
-    """What waits no longer: up to the last one whose bound has passed, and what follows it without a gap."""
+    """Release up to the last message whose bound has passed, and those that follow it without a gap."""
     if not isinstance(memory, dict):
-        raise TypeError(f"nothing waits in {memory!r}")
+        raise TypeError(f"nothing is buffered in {memory!r}")
     waiting: ReplayBuffer = memory["h"]
     number = 1 + max((at for at, each in enumerate(waiting) if each[2] <= moment.at_us), default=-1)
     if number == 0:
@@ -133,8 +133,10 @@ def release_in_order(memory: Memory, moment: ReplayWatermark) -> Ruling:
     return Ruling(Action.ACCEPT, now, "gap" if is_gap else "", after=tuple(each[1] for each in waiting[:number]))
 
 
-def make_window_rules(integrity: Any, moment: ReplayWatermark, *, bears: bool, restarts_on_growth: bool) -> GateRules:
-    """The rules of a declared `FuzzyWindow` in the partition of a watermark."""
+def make_window_rules(
+    integrity: Any, moment: ReplayWatermark, *, tolerates_violations: bool, restarts_on_growth: bool
+) -> GateRules:
+    """The rules of a declared `FuzzyWindow` for the partition of a watermark."""
     bound_us = integrity.lateness // timedelta(microseconds=1)
     release = partial(release_in_order, moment=moment) if integrity.reorder else None
     return GateRules(
@@ -144,8 +146,8 @@ def make_window_rules(integrity: Any, moment: ReplayWatermark, *, bears: bool, r
         raised=GateAnswer.SUSPEND,
         hole=GateAnswer.COUNT,
         expired=GateAnswer.SUSPEND,
-        grew=GateAnswer.SUSPEND if bears or restarts_on_growth else GateAnswer.STOP,
-        bears=bears,
+        grew=GateAnswer.SUSPEND if tolerates_violations or restarts_on_growth else GateAnswer.STOP,
+        tolerates_violations=tolerates_violations,
         by_time=True,
     )
 
@@ -153,7 +155,7 @@ def make_window_rules(integrity: Any, moment: ReplayWatermark, *, bears: bool, r
 def accept_in_any_order(
     memory: Memory, place: Envelope, record: Record, moment: ReplayWatermark, bound_us: int
 ) -> Ruling:
-    """Whatever is not behind the bound, once."""
+    """Every message within the bound, once."""
     at_us, floor_us = find_event_time(place, record), moment.at_us - bound_us
     if moment.is_absurd(at_us):
         return Ruling(Action.ASIDE, memory, "absurd event time")
