@@ -1,12 +1,12 @@
 """Betting markets of an exchange: an image of a market, then changes of its runners.
 
-One message tells of one market (`mc` has one entry, none in a heartbeat). A message of several is
-refused as undecodable, because a message has one session. A ladder that is not declared here, or
-a runner's field, is refused too, never left out in silence. What the exchange says of the market as
-a whole (definition, total matched) is not kept.
+A message is about one market (`mc` has one entry, none in a heartbeat). A message of several is
+refused as undecodable, because a message has one session. An undeclared ladder or runner field
+is refused too, never silently ignored. Data of the market as a whole (definition, total matched)
+is not stored.
 
-Nothing in these messages proves that none is missing: `con` even says that the exchange merged
-some. So the evidence is `LogOnly`: what the producer lost before Kafka is not seen.
+Nothing in these messages proves that none is missing: `con` even states that the exchange merged
+some. So the evidence is `LogOnly`: messages that the producer lost before Kafka are not detected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Figure = float | Literal["NaN", "Infinity"] | None
 
 
 class Runner(msgspec.Struct, forbid_unknown_fields=True):
-    """What changed of one runner: ladders row by row, figures whole."""
+    """The changes of one runner: ladders row by row, figures whole."""
 
     id: int
     hc: float = 0.0
@@ -40,7 +40,7 @@ class Runner(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Market(msgspec.Struct):
-    """One market: with `img` all of it, otherwise what changed; `con` says that changes were merged."""
+    """One market: with `img` all of it, otherwise its changes; `con` means that changes were merged."""
 
     id: str
     img: bool = False
@@ -84,14 +84,14 @@ class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
     """The ladders and figures of one market's runners."""
 
     def envelope(self, message: MarketMessage, record: Record) -> Envelope:
-        """The market is the key; a heartbeat tells nothing."""
+        """The market is the key; a heartbeat is skipped."""
         session, time_us = (record.key or b"").decode(), message.pt * 1000
         if not message.mc:
             return Envelope(session, Kind.SKIP)
         return Envelope(session, Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE, event_time_us=time_us)
 
     def changes(self, message: MarketMessage) -> Iterable[tuple[Key, float | None]]:
-        """Runner by runner: ladders, then figures. "NaN" is the exchange's way to say that there is no figure."""
+        """Runner by runner: ladders, then figures. "NaN" is the exchange's notation for no figure."""
         for runner in message.mc[0].rc:
             for part, ladder in ladders(runner):
                 for price, size in ladder:

@@ -1,8 +1,8 @@
-"""Order books of an exchange that sums them up: each update carries a checksum of the book after it.
+"""Order books of an exchange with checksums: each update carries a checksum of the book after it.
 
 A snapshot sets up to 1000 levels a side; updates change some of them. The checksum is the CRC32 of
-the digits, as sent, of the ten best levels of both sides. So what was lost, repeated or altered on
-the way is refused by the update that makes the ten best differ, at once or when it comes up there.
+the digits, as sent, of the ten best levels of both sides. So lost, repeated or altered messages
+are refused by the update that makes the ten best differ, immediately or when a level rises there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEPTH, SUMMED = 1000, 10
 
 
 class Level(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A price level; quantity zero removes it. The flag "r" says that it was published before."""
+    """A price level; quantity zero removes it. The flag "r" means that it was published before."""
 
     price: str
     quantity: str
@@ -64,7 +64,7 @@ class BookMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 Row = tuple[int, str, str, str]
 """(rank, price, quantity, digits): the rank is the price in its last digit, negative for bids, so the best is
-lowest; the digits are what the level adds to the checksum, kept because each is summed up many times."""
+lowest; the digits are the level's part of the checksum, kept because each is used many times."""
 rank_of, digits_of = itemgetter(0), itemgetter(3)
 
 
@@ -75,7 +75,7 @@ class Book(msgspec.Struct):
     bid: list[Row] = []
 
     def put(self, side: str, level: Level) -> str | None:
-        """Set or remove a level; gives the quantity before, None when there was no such level."""
+        """Set or remove a level; returns the quantity before, None when there was no such level."""
         price, quantity = digits(level.price), digits(level.quantity)
         rows, rank = (self.ask, int(price)) if side == "ask" else (self.bid, -int(price))
         at, previous = bisect_left(rows, rank, key=rank_of), None
@@ -86,12 +86,12 @@ class Book(msgspec.Struct):
         return previous
 
     def checksum(self) -> str:
-        """Of the ten best asks, then bids: price and quantity of each."""
+        """Checksum of the ten best asks, then bids: price and quantity of each."""
         return str(crc32("".join(map(digits_of, self.ask[:SUMMED] + self.bid[:SUMMED])).encode()))
 
 
 def digits(number: str) -> str:
-    """A number as it is summed up: no point, no leading zeros; zero is empty."""
+    """A number in its checksummed form: no point, no leading zeros; zero is empty."""
     return number.replace(".", "").lstrip("0")
 
 
@@ -115,7 +115,7 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
     """The book of one pair."""
 
     def envelope(self, message: BookMessage, record: Record) -> Envelope:
-        """The pair is the key; the newest level tells the time."""
+        """The pair is the key; the newest level has the event time."""
         kind = Kind.UPDATE if message.first.all_asks is None else Kind.SNAPSHOT
         newest = max((level.time for _, level in message.levels()), default=None)
         event_time_us = None if newest is None else int(newest.replace(".", ""))  # sent with six decimals
@@ -129,7 +129,7 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         return book
 
     def on_update(self, state: Book, message: BookMessage, record: Record) -> Iterable[LevelChange]:
-        """Change levels, cut what falls below the book's depth, and compare the checksum."""
+        """Change levels, remove those below the book's depth, and compare the checksum."""
         rows: list[LevelChange] = []
         for side, level in message.levels():
             previous, quantity = state.put(side, level), level.quantity if digits(level.quantity) else None

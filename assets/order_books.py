@@ -28,7 +28,7 @@ class Difference(msgspec.Struct):
 
 
 class BookMessage(msgspec.Struct):
-    """What the exchange sends of one market: a snapshot (`lastUpdateId`) or a difference (`data`)."""
+    """A message about one market: a snapshot (`lastUpdateId`) or a difference (`data`)."""
 
     data: Difference | None = None
     lastUpdateId: int = 0  # noqa: N815  # the exchange's own name

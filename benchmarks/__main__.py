@@ -58,7 +58,7 @@ def main(
     keep: Keep = None,
     results: Results = record.RESULTS,
 ) -> None:
-    """Fold the same messages by each system, prove the rows equal, and print what it cost."""
+    """Fold the same messages by each system, prove the rows equal, and print the cost."""
     chosen = tuple(_known(SYSTEMS, name) for name in systems.split(","))
     plan = Plan(_known(SIZES, size), SMOKE, chosen, repeat, batch_messages)
     console = Console()
@@ -119,7 +119,7 @@ def restart(keep: Keep = None, results: Results = record.RESULTS) -> None:
 
 @app.command()
 def driver(keep: Keep = None, results: Results = record.RESULTS) -> None:
-    """What a batch over 1,000 partitions costs the driver."""
+    """CPU time of the driver for a batch over 1,000 partitions."""
     console = Console()
     with _prepared(keep, (), console) as (broker, output):
         found = measure_driver(Driver(), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
@@ -133,7 +133,7 @@ def growth(
     partitions: Annotated[int, typer.Option(help="Partitions that every batch reads.", min=1)] = 2,
     results: Results = record.RESULTS,
 ) -> None:
-    """What a month of batches leaves on disk and costs: the real committer under a moved clock. Hours at 5 s."""
+    """Disk space and cost of a month of batches: the real committer under a moved clock. Hours at 5 s."""
     console = Console()
     with _folder(None) as folder:
         found = measure_growth(Growth(days, seconds, partitions), folder=folder, console=console)
@@ -179,7 +179,7 @@ def _keep_record(found: record.Record, results: Path, console: Console) -> None:
 
 @contextmanager
 def _prepared(keep: Path | None, sizes: tuple[Size, ...], console: Console) -> Iterator[tuple[Broker, Path]]:
-    """A broker that holds some sizes, and a folder for output; expected errors end as one line."""
+    """A broker with the topics of some sizes, and a folder for output; expected errors end as one line."""
     try:
         with _folder(keep) as folder, Broker.start(folder / "broker") as broker:
             for each in dict.fromkeys(sizes):
@@ -199,7 +199,7 @@ def _feed(broker: Broker, size: Size, folder: Path, console: Console) -> None:
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """The kept folder, or one that is gone afterwards with all that is in it."""
+    """The kept folder, or a temporary one that is removed with its contents."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.resolve()
@@ -215,7 +215,7 @@ def _known(choices: Mapping[str, T], name: str) -> T:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    """End by an exception, so that folders, the broker and the systems go too."""
+    """End by an exception, so that folders, the broker and the systems are removed too."""
     raise SystemExit(128 + signal.SIGTERM)
 
 

@@ -1,11 +1,11 @@
-"""The bare loop: the same messages to the same rows in one process, with no promise at all.
+"""The bare loop: the same messages to the same rows in one process, without any guarantee.
 
-It is what a good engineer writes by hand in an afternoon and then tunes for a week: confluent-kafka,
-msgspec, a Python fold, pyarrow. No state is saved, no gap is seen, nothing is recovered, and two of
-the proof columns are constants (`_topic_id`, which it does not know, and `_row`). Its CPU time is
-what the work itself costs; a system's ratio to it is what the promises cost.
+It is a loop written by hand in an afternoon by a good engineer and then tuned for a week: confluent-kafka,
+msgspec, a Python fold, pyarrow. No state is saved, no gap is detected, nothing is recovered, and two of
+the provenance columns are constants (`_topic_id`, which it does not have, and `_row`). Its CPU time is
+the cost of the work itself; a system's ratio to it is the cost of the guarantees.
 
-What was tried, in CPU microseconds a message (decode, fold, Arrow, Parquet in memory), best and
+Variants tried, in CPU microseconds a message (decode, fold, Arrow, Parquet in memory), best and
 median of 12 samples in one race, on 2 cores that others used too. The first wins by its best only;
 the medians leave the order of the first three undecided.
 
@@ -112,10 +112,10 @@ _decode_value: Callable[[bytes | None], Message] = msgspec.json.Decoder(Message)
 
 
 class StalledError(Exception):
-    """Kafka gave nothing for STALL_SECONDS_MAX although messages are left.
+    """Kafka returned nothing for STALL_SECONDS_MAX although messages are left.
 
     Attributes:
-        left: Messages that were still to come.
+        left: Number of remaining messages.
     """
 
     def __init__(self, left: int) -> None:
@@ -124,7 +124,7 @@ class StalledError(Exception):
 
 
 def run(task: Task) -> None:
-    """Do the task: one file for each `task.batch_messages` messages."""
+    """Run the task: one file for each `task.batch_messages` messages."""
     consumer = Consumer({**_CONSUMER, "bootstrap.servers": task.bootstrap_servers})
     left = _assign_all(consumer, re.compile(task.topics))
     task.output.mkdir(parents=True)
@@ -141,7 +141,7 @@ def run(task: Task) -> None:
 
 
 def _assign_all(consumer: Consumer, topics: re.Pattern[str]) -> int:
-    """Assign all matching partitions at once; how many messages they hold."""
+    """Assign all matching partitions at once; returns their number of messages."""
     found = consumer.list_topics(timeout=STALL_SECONDS_MAX).topics
     partitions = [
         TopicPartition(name, partition, 0)
@@ -170,7 +170,7 @@ def _fold_batch(consumer: Consumer, messages: int, state: State) -> list[pa.Reco
 
 
 def _fold(records: Sequence[Record], state: State) -> list[object]:
-    """Fold records in order; the values of `_FOLDED` of each row, one row after the other."""
+    """Fold records in order; returns the values of `_FOLDED` of each row, one row after the other."""
     rows: list[object] = []
     places = map(Record.topic, records), map(Record.partition, records), map(Record.offset, records)
     for topic, partition, offset, message in zip(*places, map(_decode_value, map(Record.value, records)), strict=True):
@@ -198,7 +198,7 @@ def _fold(records: Sequence[Record], state: State) -> list[object]:
 
 
 def _record_batch(rows: list[object]) -> pa.RecordBatch:
-    """Rows as Arrow: what the loop does not know is constant, what is the same is shared."""
+    """Rows as Arrow: unknown columns are constant, equal ones are shared."""
     width = len(_FOLDED)
     arrays = {column.name: column.array(rows[n::width]) for n, column in enumerate(_FOLDED)}
     arrays[_TOPIC_ID.name] = arrays[_TOPIC.name]

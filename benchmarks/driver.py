@@ -1,4 +1,4 @@
-"""What a batch costs the driver when it has many partitions: plan, audit, ledger, commit."""
+"""CPU time of the driver for a batch over many partitions: plan, audit, ledger, commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZE = Size("driver", messages=101_000, topics=1_000, sessions=1_000, rows=2)
 
 @dataclass(frozen=True)
 class Driver:
-    """How it is measured.
+    """Settings of the measurement.
 
     Attributes:
         size: The messages; every topic has some in every batch.
@@ -37,7 +37,7 @@ class Driver:
 
 
 class DriverResult(msgspec.Struct, frozen=True):
-    """What came of it.
+    """Results of the measurement.
 
     Attributes:
         usage: CPU time of the stream's processes.
@@ -57,11 +57,11 @@ class DriverResult(msgspec.Struct, frozen=True):
 
 
 def measure_driver(driver: Driver, *, bootstrap_servers: str, folder: Path, console: Console) -> Record:
-    """Run a stream over many topics, all of which get messages all the time.
+    """Run a stream over many topics, all of which receive messages all the time.
 
     Raises:
         LiveRunError: A part of the run failed.
-        WrongRowsError: The table is not as it should be.
+        WrongRowsError: The table differs from the expected rows.
     """
     conditions = Conditions.now()
     stage = Stage(bootstrap_servers, driver.size, folder / "driver", driver.trigger_seconds)
@@ -90,7 +90,7 @@ def _run(driver: Driver, stage: Stage) -> DriverResult:
 
 
 def figures(result: DriverResult, driver: Driver) -> list[Figure]:
-    """What was promised, and what stands beside it."""
+    """The promised figures, and the ones measured with them."""
     name = f"{driver.size.topics:,} partitions: "
     return [
         Figure(f"{name}driver (plan, audit, commit)", result.a_batch(DRIVER), "CPU s per batch", DRIVER_MAX_SECONDS),

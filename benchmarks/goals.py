@@ -28,7 +28,7 @@ def newest(folder: Path) -> list[Record]:
 
 
 def load(path: Path) -> Record:
-    """A kept result; that of the main comparison is a `Report`."""
+    """Load a kept result; that of the main comparison is a `Report`."""
     content = path.read_bytes()
     if "benchmark" in msgspec.json.decode(content, type=dict[str, msgspec.Raw]):
         return msgspec.json.decode(content, type=Record)
@@ -97,7 +97,7 @@ def table(records: Iterable[Record]) -> str:
 
 
 def plots(records: Iterable[Record], document: Path = DOCUMENT, results: Path = RESULTS) -> str:
-    """All plots as images in Markdown, each with what it shows."""
+    """All plots as images in Markdown, each with its titles."""
     folder = Path(os.path.relpath(results, document.parent)).as_posix()
     shown = (f"![{'; '.join(p.title for p in each.panels)}]({folder}/{each.file_name}.svg)" for each in records)
     return "\n\n".join(shown) + "\n"

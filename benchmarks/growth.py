@@ -1,4 +1,4 @@
-"""What a stream costs after a month: days of batches by the real committer, with a moved clock and hourly upkeep."""
+"""Cost of a stream after a month: days of batches by the real committer, with a moved clock and hourly upkeep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RETENTION_SECONDS = 72 * HOUR
 
 
 class Reading(msgspec.Struct):
-    """A row as a sensor's stream writes it."""
+    """A row as emitted by a sensor's stream."""
 
     sensor: str
     value: float
@@ -48,7 +48,7 @@ class Reading(msgspec.Struct):
 
 
 class _Readings(Transform[Reading, Reading, Reading]):
-    """Never folds anything here: rows are given to the committer as a task would give them."""
+    """Never folds anything here: rows are passed to the committer as a task would pass them."""
 
     def envelope(self, message: Reading, record: object) -> Envelope:
         return Envelope(message.sensor, Kind.UPDATE, None, None, None)
@@ -68,7 +68,7 @@ BUILDER = RowsBuilder(Reading)
 
 @dataclass(frozen=True)
 class Growth:
-    """How it is measured.
+    """Settings of the measurement.
 
     Attributes:
         days: Simulated days.
@@ -82,13 +82,13 @@ class Growth:
 
 
 class Day(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is at the end of a day, and what a look at it costs.
+    """Disk usage at the end of a day, and the cost of reading it.
 
     Attributes:
         day: Its number, from 1.
         bytes: Bytes on disk by kind: rows, ledger, log of the table, log of the ledger, checkpoints.
         files: Files likewise.
-        cpu_seconds: CPU time by what was done: a look at positions, opening the table, a claim, a batch.
+        cpu_seconds: CPU time by operation: a read of positions, opening the table, a claim, a batch.
     """
 
     day: int
@@ -98,13 +98,13 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata_bytes(self) -> int:
-        """All but rows; this stream has no state."""
+        """All except rows; this stream has no state."""
         return sum(size for kind, size in self.bytes.items() if kind != "rows")
 
 
 @dataclass
 class _Clock:
-    """A clock that stands still but for what it is moved; everything that asks for the time gets this one."""
+    """A clock that moves only on request; all code that reads the time gets this one."""
 
     now: float = BEGAN
     _real: Callable[[], float] = field(default=time.time)
@@ -118,17 +118,17 @@ class _Clock:
             time.time = self._real
 
     def stamp(self, folder: Path) -> None:
-        """Give what was written since the last time the age that it would have."""
+        """Set the age of newly written files to their simulated age."""
         for path in folder.rglob("*"):
             if path.is_file() and path.stat().st_mtime > self.now + HOUR:
                 os.utime(path, (self.now, self.now))
 
 
 def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Record:
-    """Commit the batches of some days, hour by hour, with compaction and housekeeping as they are scheduled.
+    """Commit the batches of some days, hour by hour, with compaction and housekeeping as scheduled.
 
-    The clock is moved backwards first, so what is written looks as if it came from the future until it is stamped at
-    the end of its hour: only clean-up looks at the age of files, and it runs after that.
+    The clock is moved backwards first, so newly written files seem to come from the future until they are stamped at
+    the end of their hour: only clean-up reads the age of files, and it runs after that.
     """
     conditions, clock, days = Conditions.now(), _Clock(), list[Day]()
     soak = _Soak(growth, StreamFolders(STREAM.name, folder), clock)
@@ -151,7 +151,7 @@ class _Soak:
         self._batch_cpu = 0.0
 
     def hour(self) -> None:
-        """A run of an hour, then what the schedules do."""
+        """A run of an hour, then the scheduled jobs."""
         began, batches = time.process_time(), int(HOUR / self._growth.seconds)
         claimed = WriterStartup(STREAM, self._folders, "cluster").claim(cancelled=lambda: False)
         with ThreadPoolExecutor(1) as helper:
@@ -207,7 +207,7 @@ class _Soak:
             return writer.finish()
 
     def measured(self, day: int) -> Day:
-        """Look at the disk, and do what operators and sensors do."""
+        """Measure the disk, and the operations of operators and sensors."""
         folders = self._folders
         found: dict[str, list[int]] = {}
         for path in (folders.root / folders.stream).rglob("*"):
@@ -239,7 +239,7 @@ def _kind(path: Path, folders: StreamFolders) -> str:
 
 
 def _cpu(act: Callable[[], object], repeat: int = 5) -> float:
-    """The least of some times: what else the machine does only adds."""
+    """The minimum of several times: other load of the machine only adds."""
     found = []
     for _ in range(repeat):
         began = time.process_time()
@@ -253,7 +253,7 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
     history = last.bytes.get("ledger, compacted", 0)
     figures = [
         Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB", METADATA_MAX_MB),
-        Figure("of these the ledger's compacted hours, which are kept for ever", history / 1e6, "MB"),
+        Figure("of these the ledger's compacted hours, which are kept permanently", history / 1e6, "MB"),
         *(
             Figure(f"{what}, day {last.day} to day {second.day}", seconds / second.cpu_seconds[what], "", GROWTH_MAX)
             for what, seconds in last.cpu_seconds.items()

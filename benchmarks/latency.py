@@ -28,7 +28,7 @@ FAST_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Live:
-    """How a latency is measured.
+    """Settings of the measurement.
 
     Attributes:
         rate: Messages a second over all topics.
@@ -52,7 +52,7 @@ class Live:
 
 
 class LiveResult(msgspec.Struct, frozen=True):
-    """What came of one run.
+    """Results of one run.
 
     Attributes:
         trigger_seconds: Its trigger.
@@ -63,7 +63,7 @@ class LiveResult(msgspec.Struct, frozen=True):
         idle: CPU time afterwards.
         batches: Batches seen since then.
         batch_seconds_median: Of those, from plan to commit.
-        paced: What the pacer says.
+        paced: The pacer's report.
         rows: Rows in the table at the end, equal to those of the bare loop.
     """
 
@@ -84,7 +84,7 @@ def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console
 
     Raises:
         LiveRunError: A part of a run failed.
-        WrongRowsError: The table is not as it should be.
+        WrongRowsError: The table differs from the expected rows.
     """
     conditions = Conditions.now()
     results = []
@@ -101,9 +101,9 @@ def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console
 def _run(live: Live, stage: Stage) -> LiveResult:
     """One run.
 
-    1. Snapshots are there and committed, the stream is up, the pacer has made its messages.
-    2. Messages come; the first seconds are not measured.
-    3. All messages are committed; then the stream is watched while nothing comes.
+    1. Snapshots are sent and committed, the stream is up, the pacer has made its messages.
+    2. Messages are sent; the first seconds are not measured.
+    3. All messages are committed; then the idle stream is measured.
     4. The stream is stopped, and its rows are proven.
     """
     first, until = stage.size.sessions_per_topic, stage.size.messages_per_topic
@@ -142,7 +142,7 @@ def _percentiles(delays: npt.NDArray[np.float64]) -> list[float]:
 
 
 def figures(results: Sequence[LiveResult]) -> list[Figure]:
-    """What was promised, and what was not."""
+    """The promised figures, and further ones."""
     found: list[Figure] = []
     for result in results:
         is_fast, name = result.trigger_seconds == FAST_SECONDS, f"trigger {result.trigger_seconds:g} s: "

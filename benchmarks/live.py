@@ -35,10 +35,10 @@ _LOG_LINES = 20
 
 
 class LiveRunError(Exception):
-    """A part of a live run failed, or did not come to where it should in time.
+    """A part of a live run failed, or did not reach its condition in time.
 
     Attributes:
-        log: The end of what the part said.
+        log: The end of the part's log.
     """
 
     def __init__(self, what: str, log: Path) -> None:
@@ -49,11 +49,11 @@ class LiveRunError(Exception):
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a live run takes place.
+    """The environment of a live run.
 
     Attributes:
         bootstrap_servers: The broker.
-        size: The messages; its topics are made empty at the start.
+        size: The messages; its topics are emptied at the start.
         folder: A folder of its own.
         trigger_seconds: A batch every so many seconds.
     """
@@ -70,12 +70,12 @@ class Stage:
 
     @property
     def local(self) -> Path:
-        """The stream's hot copies of state."""
+        """The stream's local stores."""
         return self.folder / LOCAL
 
     @property
     def log(self) -> Path:
-        """What all parts say."""
+        """The log of all parts."""
         return self.folder / "live.log"
 
     def open(self) -> None:
@@ -90,7 +90,7 @@ class Stage:
         return commits(self.folders.table, self._seen)
 
     def seen(self) -> Seen:
-        """All that can be said of each batch."""
+        """The measurements of each batch."""
         return Seen(self.folders, self.commits())
 
     @property
@@ -99,7 +99,7 @@ class Stage:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Have the observer look while this lasts."""
+        """Run the observer in this context."""
         program = [sys.executable, "-I", observer.__file__, str(self.folders.table), str(self._seen)]
         process = start_child(program, folder=self.folder, log=self.log)
         try:
@@ -111,7 +111,7 @@ class Stage:
         """Wait for a condition while a process runs.
 
         Raises:
-            LiveRunError: The process ended, or the condition did not come to hold in time.
+            LiveRunError: The process ended, or the condition did not hold in time.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
@@ -122,11 +122,11 @@ class Stage:
             time.sleep(_POLL_SECONDS)
 
     def wait_until_committed(self, messages: int, running: subprocess.Popen[bytes]) -> None:
-        """Wait until the ledger says that so many messages were read."""
+        """Wait until that many messages are read, according to the ledger."""
         self.wait(f"{messages:,} messages are committed", lambda: reached(self.folders.ledger) >= messages, running)
 
     def prove(self) -> int:
-        """Compare the table with the rows of the bare loop over the same topics; how many there are.
+        """Compare the table with the rows of the bare loop over the same topics; returns their number.
 
         Raises:
             WrongRowsError: They differ.
@@ -158,7 +158,7 @@ class LiveStream:
         """End it as an operator's Ctrl-C does.
 
         Raises:
-            LiveRunError: It did not end well.
+            LiveRunError: It did not end normally.
         """
         self.process.terminate()
         self.wait_for_end()
@@ -167,7 +167,7 @@ class LiveStream:
         """Wait until it has ended by itself.
 
         Raises:
-            LiveRunError: It did not, or not well.
+            LiveRunError: It did not, or not normally.
         """
         try:
             code = self.process.wait(PATIENCE_SECONDS)
@@ -178,7 +178,7 @@ class LiveStream:
             raise LiveRunError(f"the stream ended with {code}", self._stage.log)
 
     def kill(self) -> None:
-        """Kill the driver (SIGKILL); its JVM and workers must find out by themselves, and do."""
+        """Kill the driver (SIGKILL); its JVM and workers must detect that themselves, and do."""
         self.process.kill()
         self.process.wait()
 
@@ -186,7 +186,7 @@ class LiveStream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind, whatever happened."""
+        """End the process, whatever happened."""
         if self.process.poll() is None:
             below = descendants(self.pid)
             self.kill()
@@ -195,7 +195,7 @@ class LiveStream:
 
 
 class Pacer:
-    """The pacer as a process: made ready, then told to go."""
+    """The pacer as a process: prepared, then started."""
 
     def __init__(self, stage: Stage, rate: float, first: int, until: int) -> None:
         self._stage, self._go, self._report = stage, stage.folder / "go", stage.folder / "paced.json"
@@ -213,7 +213,7 @@ class Pacer:
         self._go.touch()
 
     def finish(self, *, early: bool = False) -> Paced:
-        """Wait for its last message, or end it now; what it has sent.
+        """Wait for its last message, or end it now; returns what it has sent.
 
         Raises:
             LiveRunError: It failed.

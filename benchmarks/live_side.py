@@ -1,6 +1,6 @@
 """lockstep on live messages: the stream of the workload with a trigger of so many seconds, until SIGTERM.
 
-It runs as `lockstep run` does, with everything on that a user has on.
+It runs as `lockstep run` does, with all defaults of a user enabled.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lockstep.operations.foreground import run_in_foreground
 from lockstep.settings import KafkaSettings, Settings
 
 LOCAL = "local"
-"""Folder of the hot copies below the output folder."""
+"""Folder of the local stores below the output folder."""
 
 
 @dataclass(frozen=True)
 class LiveTask:
-    """What a live run is asked to do.
+    """Task of a live run.
 
     Attributes:
         bootstrap_servers: The broker, as `host:port`.
@@ -36,7 +36,7 @@ class LiveTask:
     trigger_seconds: float
 
     def command(self) -> list[str]:
-        """The command that does it; `main` reads it."""
+        """The command of the task; `main` reads it."""
         return [
             *(sys.executable, "-m", "benchmarks.live_side"),
             *("--bootstrap-servers", self.bootstrap_servers, "--topics", self.topics),

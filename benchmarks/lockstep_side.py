@@ -1,4 +1,4 @@
-"""lockstep on the workload: through a public `Stream`, with everything on that a user has on.
+"""lockstep on the workload: through a public `Stream`, with all defaults of a user enabled.
 
 Strict class, ledger, state saved each batch, synced files, Delta commit; a Spark session of its own.
 """
@@ -20,7 +20,7 @@ from lockstep.spark.session import start_context
 
 
 def main() -> None:
-    """Do the task of the command line."""
+    """Run the task of the command line."""
     task = parse_task()
     stream = replace(sensors(task.topics), limits=Limits(batch_messages=task.batch_messages))
     settings = Settings(

@@ -14,7 +14,7 @@ from benchmarks import reaper
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a command used.
+    """Resource usage of a command.
 
     Attributes:
         exit_code: Of the command itself; negative is the number of the signal that ended it.
@@ -37,7 +37,7 @@ class CommandFailedError(Exception):
 
     Attributes:
         command: The command.
-        usage: What it used until then.
+        usage: Its usage until then.
     """
 
     def __init__(self, command: Sequence[str], usage: Usage) -> None:
@@ -50,9 +50,9 @@ class CommandFailedError(Exception):
 
 
 def run_measured(command: Sequence[str], env: Mapping[str, str]) -> Usage:
-    """Run a command to its end and say what it and all its descendants used.
+    """Run a command to its end and return its usage and that of all its descendants.
 
-    What is not a descendant (the broker) is not counted.
+    Processes that are no descendants (the broker) are not counted.
 
     Args:
         command: The command and its arguments; its output is the caller's.
@@ -72,7 +72,7 @@ def run_measured(command: Sequence[str], env: Mapping[str, str]) -> Usage:
 
 
 def _run(reaping: Sequence[str], env: Mapping[str, str]) -> None:
-    """Run the reaper; when this process is asked to end, let it end what it started first."""
+    """Run the reaper; when this process is terminated, let the reaper end its processes first."""
     with subprocess.Popen(reaping, env=dict(env)) as process:
         try:
             process.wait()

@@ -3,7 +3,7 @@
 Measured on these messages (decode + fold + columns, CPU microseconds a message, best and median of
 races on a shared 2-core machine): changed columns as `UNSET` defaults with rows as tuples 3.6 / 4.5;
 as a `TypedDict` with rows as dictionaries 3.7 / 5.1; with rows as Structs changed by attribute
-4.0 / 5.5: one race of 40 samples each, so dictionaries are no clear loser. `gc=False` says that no
+4.0 / 5.5: one race of 40 samples each, so dictionaries are no clear loser. `gc=False` declares that no
 message can be part of a cycle; whether it saves time here is undecided (best -12 %, median +5 %).
 """
 
@@ -62,7 +62,7 @@ class Update(msgspec.Struct, frozen=True, gc=False, tag="update", tag_field="typ
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """An output row: one changed row, as it is and as it was. Proof columns come from the system."""
+    """An output row: one changed row, before and after. The system adds the provenance columns."""
 
     id: int
     status: str

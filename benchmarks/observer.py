@@ -1,6 +1,6 @@
-"""Watches a Delta table's log from outside and notes when each version could first be read.
+"""Watches a Delta table's log from outside and records when each version could first be read.
 
-A program of its own, so that what it measures does not share its interpreter. It looks for the next
+A program of its own, so that the measured run does not share its interpreter. It polls for the next
 entry 200 times a second, as a reader that polls the log does; an entry appears whole or not at all.
 Standard library only.
 
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.005
 
 
 def watch(table: Path, report: Path, done: threading.Event) -> None:
-    """Note the time of each version, from 0 on, until told to end."""
+    """Record the time of each version, from 0 on, until `done`."""
     version = 0
     with report.open("a", buffering=1) as lines:
         while not done.is_set():

@@ -1,7 +1,7 @@
-"""Sends messages of the workload at a steady rate. A program of its own; its CPU time is nobody's.
+"""Sends messages of the workload at a steady rate. A program of its own; its CPU time is not measured.
 
-All messages are made first, so that making them takes no processor from the run that is measured.
-Kafka's timestamp of a message (CreateTime) is the moment at which it was given to the producer.
+All messages are made first, so that making them takes no CPU from the measured run.
+Kafka's timestamp of a message (CreateTime) is the time at which it was passed to the producer.
 
     python -m benchmarks.pacer BROKER SIZE FIRST UNTIL RATE GO REPORT
 
@@ -29,12 +29,12 @@ _FLUSH_SECONDS = 60.0
 
 
 class Paced(msgspec.Struct, frozen=True):
-    """What was sent.
+    """Result of a pacer.
 
     Attributes:
-        messages: How many.
+        messages: Number of messages.
         seconds: From the first to the last.
-        behind_seconds_max: Farthest that it was behind its rate: a figure of an overloaded machine.
+        behind_seconds_max: Largest delay behind its rate: high on an overloaded machine.
     """
 
     messages: int
@@ -47,7 +47,7 @@ class NotDeliveredError(Exception):
 
 
 def send(producer: Producer, messages: list[tuple[str, bytes, bytes]], rate: float, done: threading.Event) -> Paced:
-    """Send all messages, each no earlier than its turn; an end that is asked for comes between two ticks.
+    """Send all messages, each no earlier than its time; a requested end takes effect between two ticks.
 
     Raises:
         NotDeliveredError: The broker refused a message.
@@ -75,7 +75,7 @@ def send(producer: Producer, messages: list[tuple[str, bytes, bytes]], rate: flo
 
 
 def main() -> None:
-    """Do as the command line says."""
+    """Run the command line."""
     broker, size, first, until, rate, go, report = sys.argv[1:]
     done = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())

@@ -1,9 +1,9 @@
-"""Runs one command and counts the CPU time and memory of every process that comes of it.
+"""Runs one command and measures the CPU time and memory of all its processes.
 
 A program of its own, started by `benchmarks.measure`: the kernel adds a process's CPU time to the
-one that waits for it, so whoever adopts all orphans (a "child subreaper") and waits for everything
-loses nothing, not even daemons that end long after their parents. Standard library only, so that it
-is up at once.
+one that waits for it, so a process that adopts all orphans (a "child subreaper") and waits for all
+of them loses nothing, not even daemons that end long after their parents. Standard library only, so
+that it starts immediately.
 
     python reaper.py REPORT COMMAND...      writes REPORT (JSON) when all has ended
 """
@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-# What still runs when the command has ended gets this long, then SIGKILL: a figure without the
-# daemons' time would be wrong, and waiting for them for ever no figure.
+# Processes that outlive the command get this long, then SIGKILL: a figure without the
+# daemons' time would be wrong, and an endless wait gives none.
 LEFT_BEHIND_SECONDS_MAX = 30.0
 SAMPLE_SECONDS = 0.25
 _POLL_SECONDS = 0.05
@@ -33,14 +33,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _Ended(BaseException):
-    """The caller is gone, or asked for an end."""
+    """The caller is gone, or has requested the end."""
 
 
 class _Sampler(threading.Thread):
-    """Looks at all descendants four times a second: peak memory, and CPU time that nobody will count.
+    """Samples all descendants four times a second: peak memory, and CPU time that no parent counts.
 
-    A process whose parent ignores SIGCHLD (Spark's daemon of Python workers does) is buried by the
-    kernel, which adds its time to nobody's: its last look counts, at most a quarter second short.
+    A process whose parent ignores SIGCHLD (Spark's daemon of Python workers does) is reaped by the
+    kernel, which adds its time to no process: its last sample counts, at most a quarter second short.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Sampler(threading.Thread):
 
     @property
     def uncounted_seconds(self) -> float:
-        """CPU time of all processes that are waited for by nobody."""
+        """CPU time of all processes without a waiting parent."""
         return sum(self._uncounted_seconds.values())
 
     def run(self) -> None:
@@ -72,7 +72,7 @@ def run(command: list[str]) -> dict[str, float]:
     """Run a command to the end of its last descendant.
 
     1. Adopt orphans; end when the caller ends. 2. Run the command and sample memory. 3. Wait for
-    the command, and for every other process that ends meanwhile. 4. Wait for what it left behind.
+    the command, and for every other process that ends meanwhile. 4. Wait for leftover processes.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # 1
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -100,7 +100,7 @@ def run(command: list[str]) -> dict[str, float]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below a process, at this moment."""
+    """All current descendants of a process."""
     found: list[int] = []
     for child in _children(pid):
         found += [child, *descendants(child)]
@@ -108,7 +108,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """A process's children, whichever of its threads started them."""
+    """A process's children, of all its threads."""
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread or process that has just ended
@@ -144,7 +144,7 @@ def _wait_for(pid: int) -> int:
 
 
 def _wait_for_the_rest() -> int:
-    """Wait for all other descendants, by force past the deadline; how many were killed."""
+    """Wait for all other descendants, killing them after the deadline; returns how many were killed."""
     deadline = time.monotonic() + LEFT_BEHIND_SECONDS_MAX
     killed = 0
     while _reap():
@@ -155,7 +155,7 @@ def _wait_for_the_rest() -> int:
 
 
 def _reap() -> bool:
-    """Wait for everything that has ended; whether any child is left."""
+    """Reap everything that has ended; returns whether any child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -184,5 +184,5 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 if __name__ == "__main__":
     try:
         Path(sys.argv[1]).write_text(json.dumps(run(sys.argv[2:])))
-    except (_Ended, KeyboardInterrupt):  # asked to end, and everything below has ended: nothing to tell
+    except (_Ended, KeyboardInterrupt):  # terminated, and all descendants have ended: nothing to report
         raise SystemExit(128 + signal.SIGTERM) from None

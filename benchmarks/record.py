@@ -1,4 +1,4 @@
-"""What a benchmark found: figures with their goals, the curves to draw, and how it was measured."""
+"""A benchmark's result: figures with their goals, the curves to draw, and the conditions of the measurement."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Figure(msgspec.Struct, frozen=True):
     """One measured figure.
 
     Attributes:
-        name: What it is.
-        value: How much.
-        unit: Of what; empty for ratios.
-        goal: The most that it should be; None where nothing was promised.
+        name: Its name.
+        value: Its value.
+        unit: Its unit; empty for ratios.
+        goal: The upper limit; None where nothing was promised.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
         title: Over the axes.
         x_label: With its unit.
         y_label: With its unit.
-        series: What is drawn.
+        series: The curves or bars.
         goals: Lines of goals.
     """
 
@@ -72,18 +72,18 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark's result, whole enough to be judged and drawn again.
+    """A benchmark's result, complete enough to be judged and drawn again.
 
     Attributes:
         benchmark: Its name.
         date: Day (UTC).
         commit: Commit of the repository; "+" where measured files differed from it.
-        versions: Of what took part.
+        versions: Versions of the components.
         hardware: The machine.
-        settings: What was chosen for the run.
-        figures: What came out.
-        panels: How it is drawn.
-        details: Everything measured below the figures, for whoever doubts them.
+        settings: Settings of the run.
+        figures: The results.
+        panels: The plots.
+        details: All measurements behind the figures.
     """
 
     benchmark: str
@@ -98,7 +98,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def file_name(self) -> str:
-        """Name of its file, without a suffix; a later one of the day takes its place."""
+        """Name of its file, without a suffix; a later one of the same day replaces it."""
         return f"{self.date}-{self.benchmark}"
 
 
@@ -112,7 +112,7 @@ class Conditions(msgspec.Struct, frozen=True):
 
     @classmethod
     def now(cls) -> Conditions:
-        """Look at the machine and the repository."""
+        """Read the current conditions of machine and repository."""
         return cls(today(), commit(), versions(), hardware())
 
     def record(

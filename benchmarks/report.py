@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as a file to keep."""
+"""The measurements, as a table for people and as a file to keep."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Result(msgspec.Struct, frozen=True):
         return median(run.cpu_seconds for run in self.runs) / size.messages * 1e6
 
     def steady_per_million(self, size: Size, smoke: Size) -> float | None:
-        """The same without what the smoke size costs; None for the smoke size itself."""
+        """The same without the cost of the smoke size; None for the smoke size itself."""
         if size == smoke:
             return None
         used = median(run.cpu_seconds for run in self.runs) - self.start_up_cpu_seconds
@@ -70,7 +70,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """The machine; `load_average` (1 minute, at the start) tells how much of it was others'."""
+    """The machine; `load_average` (1 minute, at the start) shows how much others used of it."""
 
     processor: str
     cores: int
@@ -80,7 +80,7 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything about one benchmark: what, when, with what, on what, and the figures."""
+    """The whole report of a benchmark: settings, date, versions, hardware, and the figures."""
 
     date: str
     size: Size
@@ -93,7 +93,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def versions() -> dict[str, str]:
-    """Versions of what takes part. An interpreter built without optimization is half as fast."""
+    """Versions of the components. An interpreter built without optimization is half as fast."""
     optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     python = f"{platform.python_version()} ({'optimized' if optimized else 'plain'} build)"
     return {"python": python, "librdkafka": confluent_kafka.libversion()[0], **_installed()}
@@ -107,7 +107,7 @@ def hardware() -> Hardware:
 
 
 def commit() -> str:
-    """The commit of the repository that is measured; "unknown" outside of one."""
+    """The measured commit of the repository; "unknown" outside of one."""
     described = _git("rev-parse", "--short", "HEAD")
     if described is None:
         return "unknown"
@@ -115,7 +115,7 @@ def commit() -> str:
 
 
 def save(report: Report, folder: Path) -> Path:
-    """Write the report as <date>-<size>.json; a later one of the day takes its place."""
+    """Write the report as <date>-<size>.json; a later one of the same day replaces it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{report.date}-{report.size.name}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
@@ -128,7 +128,7 @@ def today() -> str:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the figures, a column a system; ratios are to the first."""
+    """Print the figures, one column per system; ratios are to the first."""
     size = report.size
     title = f"{size.name}: {size.messages:,} messages, {size.topics:,} topics, {size.sessions:,} sessions"
     table = Table(title=title, caption=_CAPTION, caption_justify="left")

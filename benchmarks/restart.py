@@ -1,4 +1,4 @@
-"""Restarts: after a kill -9, with and without the local copy of state, and by a planned handover."""
+"""Restarts: after a kill -9, with and without the local store, and by a planned handover."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESTART_MAX_SECONDS, HANDOVER_EXTRA_SECONDS, IDLE_CORES_MAX = 15.0, 1.0, 0.1
 
 @dataclass(frozen=True)
 class Restarts:
-    """How restarts are measured.
+    """Settings of the measurement.
 
     Attributes:
         size: The messages; sessions times rows is the state.
@@ -43,15 +43,15 @@ class Restarts:
 
 
 class RestartResult(msgspec.Struct, frozen=True):
-    """What came of it; seconds are from the start of the new process to its first batch being visible.
+    """Results; seconds are from the start of the new process until its first batch is visible.
 
     Attributes:
         kept_seconds: After a kill -9.
-        lost_seconds: After a kill -9, and the local copy of state gone.
+        lost_seconds: After a kill -9, with the local store removed.
         gap_seconds: From the last batch of the old run to the first of the new one.
         handover_seconds: A planned restart, from the new process's start.
         batch_seconds: Median time between two batches before the handover.
-        idle: CPU time of the stream while nothing came.
+        idle: CPU time of the stream without messages.
         rows: Rows in the table at the end, equal to those of the bare loop.
     """
 
@@ -65,11 +65,11 @@ class RestartResult(msgspec.Struct, frozen=True):
 
 
 def measure_restart(restarts: Restarts, *, bootstrap_servers: str, folder: Path, console: Console) -> Record:
-    """Kill, restart and hand over one stream under messages that keep coming.
+    """Kill, restart and hand over one stream while messages keep arriving.
 
     Raises:
         LiveRunError: A part of the run failed.
-        WrongRowsError: The table is not as it should be.
+        WrongRowsError: The table differs from the expected rows.
     """
     conditions = Conditions.now()
     stage = Stage(bootstrap_servers, restarts.size, folder / "restart", restarts.trigger_seconds)
@@ -91,10 +91,10 @@ class _Restarting:
     def run(self) -> RestartResult:
         """All restarts of the stream.
 
-        1. The state is made and committed; messages begin to come.
-        2. kill -9, and start again. 3. The same with the local copy of state gone.
-        4. A second run takes over from the living one.
-        5. Messages end; the idle stream is watched, stopped, and its rows are proven.
+        1. The state is made and committed; messages begin to arrive.
+        2. kill -9, and start again. 3. The same with the local store removed.
+        4. A second run takes over from the running one.
+        5. Messages end; the idle stream is measured, stopped, and its rows are proven.
         """
         stage, size = self._stage, self._restarts.size
         first, until = size.sessions_per_topic, size.messages_per_topic
@@ -133,7 +133,7 @@ class _Restarting:
         return seconds
 
     def _lose_local_copy(self) -> None:
-        """Out of the new run's sight at once; workers of the killed one may still write for a moment."""
+        """Hidden from the new run immediately; workers of the killed one may still write for a moment."""
         self._stage.local.rename(self._stage.folder / "lost")
 
     def _handed_over(self) -> tuple[list[Commit], Commit]:
@@ -172,7 +172,7 @@ def _usual(commits: Sequence[Commit]) -> float:
 
 
 def figures(result: RestartResult) -> list[Figure]:
-    """What was promised."""
+    """The promised figures."""
     gap_max = result.batch_seconds + HANDOVER_EXTRA_SECONDS
     return [
         Figure("kill -9 to first batch, local copy kept", result.kept_seconds, "s", RESTART_MAX_SECONDS),

@@ -1,4 +1,4 @@
-"""Measures systems in turns, so that what else the machine does hits all of them alike."""
+"""Measures systems in turns, so that other load of the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.workload import Size
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Plan of a measurement.
 
     Attributes:
         size: The messages.
-        smoke: The small size whose runs say what start-up costs.
-        systems: Who runs, in the order of each round.
+        smoke: The small size whose runs measure start-up.
+        systems: The systems, in the order of each round.
         repeat: Rounds.
         batch_messages: Messages of a batch.
     """
@@ -39,19 +39,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one system: what it wrote and what it used."""
+    """One run of one system: its rows and its usage."""
 
     digest: Digest
     usage: Usage
 
 
 class WrongRowsError(Exception):
-    """A system wrote other rows than it should; its time means nothing.
+    """A system wrote wrong rows; its time means nothing.
 
     Attributes:
         system: Its name.
         expected: The right rows.
-        found: What it wrote.
+        found: Its rows.
     """
 
     def __init__(self, system: str, expected: Digest, found: Digest) -> None:
@@ -96,7 +96,7 @@ def measure_all(plan: Plan, bootstrap_servers: str, folder: Path, console: Conso
 
 
 class Bench:
-    """Runs systems against one broker, each in an output folder of its own that goes afterwards."""
+    """Runs systems against one broker, each in an output folder of its own that is removed afterwards."""
 
     def __init__(
         self, systems: Sequence[System], batch_messages: int, bootstrap_servers: str, folder: Path, console: Console
@@ -143,7 +143,7 @@ def prove(runs: Mapping[str, Sequence[Run]], right: Digest) -> None:
 
 
 def result_of(name: str, digest: Digest, start_up: Sequence[Run], runs: Sequence[Run]) -> Result:
-    """The runs of one system over one size, as they are kept."""
+    """The runs of one system over one size, as stored."""
     return Result(
         system=name,
         rows=digest.rows,

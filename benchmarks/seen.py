@@ -1,4 +1,4 @@
-"""From the observer's notes, the table's log and the ledger: when each message became visible."""
+"""Computes when each message became visible, from the observer's records, the table's log and the ledger."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Commit:
 
 
 def commits(table: Path, notes: Path) -> list[Commit]:
-    """The batches among the versions that were noted so far, in order."""
+    """The batches among the recorded versions, in order."""
     found: list[Commit] = []
     for line in notes.read_text().splitlines() if notes.exists() else []:
         version, seen_ns = map(int, line.split())
@@ -47,12 +47,12 @@ def commits(table: Path, notes: Path) -> list[Commit]:
 
 
 def reached(ledger: Path) -> int:
-    """Messages that the ledger says were read; 0 while there is none."""
+    """Messages read, according to the ledger; 0 without one."""
     return sum(row.messages for row in read_ledger(ledger)) if (ledger / "_delta_log").exists() else 0
 
 
 class Seen:
-    """What was seen of a run, with its ledger beside it."""
+    """The observed commits of a run, with its ledger."""
 
     def __init__(self, folders: StreamFolders, seen: Sequence[Commit]) -> None:
         self.commits = seen
@@ -87,7 +87,7 @@ def created_ms(bootstrap_servers: str, size: Size) -> dict[str, Times]:
     """Kafka's timestamp of each message, by topic, at the index of its offset.
 
     Raises:
-        KafkaException: The broker did not give all messages.
+        KafkaException: The broker did not return all messages.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "created", "auto.offset.reset": "error"})
     try:

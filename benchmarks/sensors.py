@@ -1,4 +1,4 @@
-"""The workload as a stream: what a user of lockstep would write, with the same fold as the bare loop."""
+"""The workload as a stream: a user's declaration, with the same fold as the bare loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sensors(Transform[Message, State, Change]):
     """Rows of 8 columns by id; an update changes some columns of some rows."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
-        """Sessions and numbers come with each message."""
+        """Session and number are in each message."""
         kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
         return Envelope(message.session, kind, message.seq, None, message.ts)
 
@@ -28,7 +28,7 @@ class Sensors(Transform[Message, State, Change]):
         return {row.id: astuple(row)[1:] for row in message.rows}
 
     def on_update(self, state: State, message: Message, record: Record) -> Iterable[Change]:
-        """One output row a changed row."""
+        """One output row per changed row."""
         changed = []
         for change in message.rows:
             row, s, n, a, b, c, d, q, f = astuple(change)

@@ -1,7 +1,7 @@
-"""Sweeps: the same messages over more topics, or over more sessions. Each point beside the bare loop.
+"""Sweeps: the same messages over more topics, or over more sessions, each point with the bare loop.
 
-What is compared is CPU time per message without start-up; start-up is a run over the smoke size.
-The rows of every run are those of the bare loop, those of the smoke size are those of the plain fold.
+The compared figure is CPU time per message without start-up; start-up is a run over the smoke size.
+The rows of every run equal those of the bare loop, those of the smoke size equal those of the plain fold.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _UNIT = "CPU s per million messages"
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is swept.
+    """Settings of a sweep.
 
     Attributes:
         name: Name of the benchmark, and of the count that grows: a field of `Size`.
         sizes: The points, in order of that count.
         base: The count that ratios are taken to.
         ratio_max: Goal of the last point's ratio.
-        smoke: The size whose runs say what start-up costs.
+        smoke: The size whose runs measure start-up.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Sweep:
     smoke: Size = SMOKE
 
     def count(self, size: Size) -> int:
-        """Where a size lies on the axis."""
+        """The position of a size on the axis."""
         return int(getattr(size, self.name))
 
     def only(self, counts: str) -> Sweep:
-        """The sweep over some of its counts, given as "8,1000"; over all of them for nothing."""
+        """The sweep over some of its counts, given as "8,1000"; over all of them for an empty text."""
         kept = [size for size in self.sizes if not counts or str(self.count(size)) in counts.split(",")]
         return replace(self, sizes=kept)
 
@@ -59,7 +59,7 @@ _SYSTEMS = (REFERENCE, LOCKSTEP)
 
 @dataclass(frozen=True)
 class Point:
-    """One size of a sweep and what each system took for it."""
+    """One size of a sweep and the usage of each system."""
 
     size: Size
     results: Sequence[Result]

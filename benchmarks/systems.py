@@ -25,8 +25,8 @@ class System:
     """A system under test.
 
     Attributes:
-        name: As the table of results shows it.
-        module: What `python -m` runs.
+        name: Its name in the table of results.
+        module: The module for `python -m`.
         rows: Folder of the rows below the output folder.
     """
 
@@ -41,7 +41,7 @@ class System:
 
 @dataclass(frozen=True)
 class Task:
-    """What a system is asked to do.
+    """Task of a system.
 
     Attributes:
         bootstrap_servers: The broker, as `host:port`.
@@ -77,7 +77,7 @@ def parse_task(arguments: list[str] | None = None) -> Task:
 def environment() -> dict[str, str]:
     """The environment of every system: this one, with the repository and its library importable.
 
-    Compiled modules are kept, whatever this environment says: a system that is run warm has them,
+    Compiled modules are cached, whatever this environment sets: a system that runs warm has them,
     and compiling pandas alone (which pyarrow imports) is 2 CPU seconds of start-up.
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -86,7 +86,7 @@ def environment() -> dict[str, str]:
 
 
 REFERENCE = System("bare", "benchmarks.bare")
-"""What the ratios are taken to."""
+"""The base of the ratios."""
 
 STREAM = "sensors"
 """Name of lockstep's stream, and of the group in Kafka that shows its positions."""

@@ -1,4 +1,4 @@
-"""CPU time of a live process tree, by what its processes are for."""
+"""CPU time of a live process tree, by role of its processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DRIVER, JVM, WORKERS = "driver", "jvm", "workers"
 
 
 class TreeUsage(msgspec.Struct, frozen=True):
-    """What a tree used while it was watched.
+    """CPU time of a tree while it was watched.
 
     Attributes:
-        wall_seconds: How long it was watched.
+        wall_seconds: Duration of the watch.
         cpu_seconds: User and system time by role: driver (Python), jvm, workers (Python).
     """
 
@@ -34,10 +34,10 @@ class TreeUsage(msgspec.Struct, frozen=True):
 
 
 class TreeMeter(threading.Thread):
-    """Watches a process and all its descendants from its making to `finish`.
+    """Watches a process and all its descendants from its creation to `finish`.
 
-    A process that ends meanwhile counts with what it had used at the last look, at most a quarter
-    second short; nothing is counted twice, as only each process's own time is.
+    A process that ends meanwhile counts with its usage at the last sample, at most a quarter
+    second short; nothing is counted twice, because only each process's own time is.
     """
 
     def __init__(self, pid: int) -> None:
@@ -52,12 +52,12 @@ class TreeMeter(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look four times a second."""
+        """Sample four times a second."""
         while not self._done.wait(SAMPLE_SECONDS):
             self._look()
 
     def finish(self) -> TreeUsage:
-        """Look a last time, and say what was used."""
+        """Take a last sample, and return the usage."""
         self._done.set()
         self.join()
         self._look()

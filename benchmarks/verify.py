@@ -1,4 +1,4 @@
-"""Are the rows right? A count and a sum of hashes that do not depend on order or on file splits.
+"""Verifies rows: a count and a sum of hashes that do not depend on order or on file splits.
 
 Exactly, with all arithmetic modulo 2^64 and `mix` the SplitMix64 step of `benchmarks.workload`:
 
@@ -38,10 +38,10 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Digest:
-    """What a set of rows comes to.
+    """Digest of a set of rows.
 
     Attributes:
-        rows: How many.
+        rows: Number of rows.
         hash_sum: Sum of their hashes modulo 2^64.
     """
 
@@ -77,7 +77,7 @@ def digest_of_batch(batch: pa.RecordBatch) -> Digest:
 
 
 def expected(size: Size) -> Digest:
-    """The digest of the right rows, straight from the generator. About 40 us a message."""
+    """The digest of the right rows, directly from the generator. About 40 us a message."""
     rows = hash_sum = 0
     for row in _plain_fold(size):
         rows += 1
@@ -100,7 +100,7 @@ def _words(name: str, column: pa.Array[Any]) -> Words:
         return (column.to_numpy() + 0.0).view(np.uint64)  # adding 0.0 makes -0.0 to 0.0
     if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
         return column.cast(pa.int64()).to_numpy().view(np.uint64)
-    encoded: Any = pc.dictionary_encode(column.cast(pa.string()))  # the stubs do not know its parts
+    encoded: Any = pc.dictionary_encode(column.cast(pa.string()))  # the stubs lack its parts
     distinct: Words = np.array([_text_word(text) for text in encoded.dictionary.to_pylist()], dtype=np.uint64)
     codes: npt.NDArray[np.int32] = encoded.indices.to_numpy()
     return distinct[codes]

@@ -71,7 +71,7 @@ def test_a_commit_that_nobody_answers_for_ends_the_run(folders: StreamFolders) -
     run, lossy = lossy_run(folders)
     with pytest.raises(CommitUnknown) as unknown:
         run.commit(run.prepared())
-    assert unknown.value.problem == f"{folders.table}: nobody answered whether version 2 was written"
+    assert unknown.value.problem == f"{folders.table}: no answer whether version 2 was written"
     assert unknown.value.next_step == "start the stream again: the next claim finds out"
     assert lossy.late is not None
     assert stored_offsets(folders) == []

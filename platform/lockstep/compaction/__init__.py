@@ -1,1 +1,1 @@
-"""Compaction of closed hours: many small files into few large ones, order kept, proven to change no row."""
+"""Compaction of closed hours: many small files into few large ones, order preserved, proven to change no row."""

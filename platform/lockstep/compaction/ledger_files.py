@@ -1,7 +1,7 @@
-"""Compacts the ledger: the files of a closed hour, one a batch, become one file; order and rows kept, proven equal.
+"""Compacts the ledger: the files of a closed hour, one per batch, become one file; order and rows preserved, proven.
 
-Files that a reader of positions may still ask for by name are left alone: those from the newest full set of positions
-on. The files that were replaced stay for readers that are under way, and are deleted by a later run.
+Files that a reader of positions may still request by name are not touched: those from the newest full set of
+positions on. The replaced files are kept for running readers, and are deleted by a later run.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PROOF = "lockstep.proof"
 REPLACED_SECONDS = 2 * 3600.0
 """Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 GROUP_ROWS = 100_000
-"""Rows of a row group: what a compaction holds in memory."""
+"""Rows of a row group, which a compaction holds in memory."""
 COMPRESSION_LEVEL = 9
 
 
 class LedgerFile(msgspec.Struct, frozen=True):
-    """A live file of the ledger that says which batches it holds."""
+    """A live file of the ledger whose name contains its batches."""
 
     path: str
     size: int
@@ -58,14 +58,14 @@ class LedgerBin(msgspec.Struct, frozen=True):
 
 
 class LedgerCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to the ledger, or is to be done.
+    """The result, or the plan, of a compaction of the ledger.
 
     Attributes:
         hours: Hours that were compacted.
         files_before: Their files.
-        files_after: Files that took their place.
+        files_after: Files that replaced them.
         rows: Rows in them.
-        replaced_deleted: Files of batches that a compacted file holds, deleted.
+        replaced_deleted: Deleted files whose batches a compacted file contains.
         bytes_deleted: Their bytes.
     """
 
@@ -80,8 +80,8 @@ class LedgerCompaction(msgspec.Struct, frozen=True, kw_only=True):
 def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...]:
     """The hours that are worth compacting, oldest first. Pure.
 
-    An hour is closed once a later one has a file; of the newest hour, and from the newest full set of positions on,
-    nothing is touched. Where a clock went back, a batch belongs to the hour of the batch before it.
+    An hour is closed once a later one has a file; the newest hour, and everything from the newest full set of positions
+    on, are not touched. Where a clock went back, a batch belongs to the hour of the batch before it.
     """
     ordered = sorted(files, key=lambda file: (file.name.generation, file.name.first))
     hours, latest = list[tuple[str, LedgerFile]](), ""
@@ -99,20 +99,20 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
 
 
 def list_live_files(ledger: Path) -> tuple[LedgerFile, ...]:
-    """The live files of the ledger whose names tell their batches."""
+    """The live files of the ledger whose names contain their batches."""
     return _named(DeltaTable(ledger))
 
 
 def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
-    """Compact the closed hours, one commit each; safe beside a writer, readers and another compaction.
+    """Compact the closed hours, one commit each; safe while a writer, readers and another compaction run.
 
-    1. Bring the ledger forward to the head, so that nothing it names is missing.
+    1. Bring the ledger forward to the head, so that no named file is missing.
     2. Rewrite each closed hour and read the new file again: it must equal its inputs, row by row.
     3. Commit: inputs out, output in, no data changed; a bin whose inputs another compaction took is dropped.
-    4. Delete the files of batches that a compacted file has held for `REPLACED_SECONDS`.
+    4. Delete the files whose batches a compacted file has contained for `REPLACED_SECONDS`.
 
     Raises:
-        TableError: A file is damaged, or the ledger is not as its head says.
+        TableError: A file is damaged, or the ledger does not match its head.
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
     done = LedgerCompaction()
@@ -135,10 +135,10 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
 
 
 def list_replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]:
-    """Files that no version since a while names: of batches that a live compacted file holds.
+    """Files that no recent version names: their batches are in a live compacted file.
 
-    Told by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
-    that no compacted file holds.
+    Decided by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
+    that no compacted file contains.
     """
     before = (time.time() if now is None else now) - REPLACED_SECONDS
     live = _named(DeltaTable(ledger))
@@ -195,7 +195,7 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
 
 
 def _rows(ledger: Path, file: LedgerFile, schema: pa.Schema) -> pa.Table:
-    """The rows of a file; columns that it does not have yet are null."""
+    """The rows of a file; columns that it lacks are null."""
     verify(ledger / file.path, ledger.parent.name)
     found = pq.ParquetFile(ledger / file.path).read()
     if found.num_rows != file.rows:
@@ -211,7 +211,7 @@ def _rows(ledger: Path, file: LedgerFile, schema: pa.Schema) -> pa.Table:
 
 
 def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile) -> bool:
-    """A compare-and-swap; False where an input is not live any more."""
+    """A compare-and-swap; False where an input is no longer live."""
     inputs = {file.path for file in part.files}
     for _ in range(MOST_ATTEMPTS):
         refresh(handle, ledger)
@@ -228,7 +228,7 @@ def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile)
                 post_commithook_properties=NO_HOOKS,
             )
         except DeltaError:
-            continue  # a batch or another compaction was faster: look again
+            continue  # a batch or another compaction was faster: retry
         delta_log.sync_path(delta_log.make_entry_path(ledger, version))
         delta_log.sync_path(ledger / "_delta_log")
         return True
@@ -240,7 +240,7 @@ def _properties(handle: DeltaTable, part: LedgerBin, output: DataFile) -> Commit
     return CommitProperties(
         custom_metadata={delta_log.KIND: "side", PROOF: msgspec.json.encode(proof).decode()},
         max_commit_retries=0,
-        # The number as it stands: the last line of an entry says that it is whole.
+        # The literal number: the last line of an entry is the sign that it is complete.
         app_transactions=[Transaction(delta_log.BATCH, handle.transaction_version(delta_log.BATCH) or 0)],
     )
 

@@ -1,4 +1,4 @@
-"""Which files to merge; pure."""
+"""Plans which files to merge. Pure."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ TARGET_BYTES = 256 * 1024 * 1024
 make a task longer and its scratch larger; at a quarter of it a year of a busy stream has four times
 the entries that every reader must list before its first row."""
 LARGE_RATIO = 0.5
-"""A file of this share of the target stays: rewriting it could at best halve the number of files."""
+"""A file of this share of the target is not rewritten: that could at best halve the number of files."""
 COMPACTED_PREFIX = "compacted"
-"""Files so named are final: nothing is added to a closed hour, so there is nothing to gain twice."""
+"""Files with this prefix are final: nothing is added to a closed hour, so a second rewrite gains nothing."""
 
 RowKey = tuple[str, int, int]
 """(topic id, partition, emit offset)."""
 
 
 class LiveFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the output table, as the log names it.
+    """A file of the output table, according to the log.
 
     Attributes:
         path: Relative to the table.
         size: Bytes.
         rows: Number of rows.
         commit_hour: Value of the partition column.
-        added_ms: When it was committed, in milliseconds since 1970, by the committer's clock.
-        lowest: Least topic id, partition and emit offset, each by itself; empty without statistics.
+        added_ms: Time of its commit, in milliseconds since 1970, by the committer's clock.
+        lowest: Least topic id, partition and emit offset, each on its own; empty without statistics.
     """
 
     path: str
@@ -64,18 +64,18 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 def is_closed(hour: str, head: Head) -> bool:
-    """Whether no batch can be committed into an hour any more: the log closes hours, not the clock."""
+    """Whether no batch can be committed into an hour any more: hours are closed by the log, not by the clock."""
     return hour < head.hour or hour <= head.closed_hour
 
 
 def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARGET_BYTES) -> tuple[Bin, ...]:
-    """The bins that are worth rewriting, oldest hour first; none once all is compacted.
+    """The bins worth rewriting, oldest hour first; none once everything is compacted.
 
-    1. Leave out open hours, and files that are compacted or large already.
-    2. Order the files of an hour by their commit, so that the bins of an hour hold, for each
-       partition, offsets that follow each other. Rewriting orders rows by themselves: where a
+    1. Exclude open hours, and files that are compacted or large already.
+    2. Sort the files of an hour by their commit, so that the bins of an hour contain, for each
+       partition, consecutive offsets. Rewriting sorts the rows of each bin: where a
        clock went back, only the bins overlap, never the rows inside.
-    3. Cut the hour into parts of equal size, each at most about the target; a part of one file stays.
+    3. Split the hour into parts of equal size, each at most about the target; a part of one file is not rewritten.
     """
     chosen = [file for file in files if is_closed(file.commit_hour, head) and _small(file, target_bytes)]
     ordered = sorted(chosen, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
@@ -104,7 +104,7 @@ _LOWEST = ("min._topic_id", "min._partition", "min._emit_offset")
 
 
 class LiveFiles:
-    """A handle on the table that knows its files; refreshed from the log, entry by entry."""
+    """A handle on the table with its live files; refreshed from the log, entry by entry."""
 
     def __init__(self, table: Path) -> None:
         self._handle = DeltaTable(table)
@@ -122,7 +122,7 @@ class LiveFiles:
         return tuple(_live_file(row) for row in actions.select(wanted).to_pylist())
 
     def missing(self, paths: Collection[str], version: int) -> list[str]:
-        """Those of the paths that are not live any more, as of `version` or later."""
+        """Those of the paths that are no longer live, as of `version` or later."""
         self._forward(version)
         live = set(pa.table(self._handle.get_add_actions()).column("path").to_pylist())
         return sorted(set(paths) - live)

@@ -1,6 +1,6 @@
 """Row digest and proof of equality.
 
-Definition, exact, so that anybody can compute it again:
+Exact definition, to recompute it independently:
 
 - mix(x) is the finalizer of SplitMix64, arithmetic is modulo 2^64, G = 0x9E3779B97F4A7C15.
 - A sequence of 64-bit numbers e_1 ... e_n hashes to mix(n + sum of mix(e_i + i * G)).
@@ -32,7 +32,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xD6E8FEB86659FD93)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _BLOCK_ROWS = 16_384
-"""128 kB a column: two or three of them fit into a core's second cache."""
+"""128 kB a column: two or three of them fit into a core's second-level cache."""
 
 
 def digest_rows(rows: pa.Table) -> int:
@@ -44,7 +44,7 @@ def digest_rows(rows: pa.Table) -> int:
 
 
 def hash_rows(rows: pa.RecordBatch) -> U64:
-    """One 64-bit hash a row."""
+    """One 64-bit hash per row."""
     return _fields([_numbers(column) for column in rows.columns], rows.num_rows)
 
 
@@ -60,7 +60,7 @@ def _mix(x: U64) -> U64:
 
 
 def _fields(fields: list[U64], length: int) -> U64:
-    """Hashes of sequences that all have the same number of elements, one array an element."""
+    """Hashes of sequences that all have the same number of elements, one array per element."""
     total = np.full(length, len(fields), np.uint64)
     place = np.uint64(0)
     with np.errstate(over="ignore"):
@@ -88,7 +88,7 @@ def _numbers(values: pa.Array[Any]) -> U64:
 
 
 def _numbers_of_valid(values: Any) -> U64:
-    """As `_numbers`, with anything where a value is null."""
+    """As `_numbers`, with an arbitrary number where a value is null."""
     kind: pa.DataType = values.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _texts(values)
@@ -161,19 +161,19 @@ class Span(msgspec.Struct, frozen=True):
     last: RowPlace
 
     def joined(self, other: Span | None) -> Span:
-        """Both together."""
+        """The span of both."""
         if other is None:
             return self
         return Span(self.rows + other.rows, min(self.first, other.first), max(self.last, other.last))
 
 
 class RowProof(msgspec.Struct, frozen=True):
-    """What must be the same before and after.
+    """The invariants of a compaction.
 
     Attributes:
         rows: Number of rows.
         digest: Sum of the rows' 64-bit hashes modulo 2^64, as `digest_rows.digest` defines it.
-        spans: What is there of each partition.
+        spans: The span of each partition.
     """
 
     rows: int = 0
@@ -187,7 +187,7 @@ class RowProof(msgspec.Struct, frozen=True):
 
 
 class ProofDiffers(TableError):
-    """A compacted file does not hold what its inputs hold.
+    """A compacted file differs from its inputs.
 
     Attributes:
         before: Proof of the inputs.
@@ -221,7 +221,7 @@ def compare_proofs(before: RowProof, after: RowProof) -> None:
     """Check that nothing changed.
 
     Raises:
-        ProofDiffers: Names what differs first: rows, a partition's range, or values.
+        ProofDiffers: Names the first difference: rows, a partition's range, or values.
     """
     if before.rows != after.rows:
         raise ProofDiffers(before, after, f"{before.rows} rows became {after.rows}")

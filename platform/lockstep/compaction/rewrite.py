@@ -1,8 +1,8 @@
 """Rewrites one bin, in order.
 
-Rows are collected into runs of a bounded size. A run is grouped by partition, in order inside each,
-and lies in a mapped scratch file, so that the system may take its memory back. The ordered whole is
-then slices of the runs, one after another.
+Rows are collected into runs of a bounded size. A run is grouped by partition, sorted inside each,
+and stored in a mapped scratch file, so that the system may reclaim its memory. The sorted whole
+consists of slices of the runs, one after another.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from lockstep.errors import TableError
 from lockstep.table.parquet import DataFile, DataFileWriter
 
 RUN_BYTES = 64 * 1024 * 1024
-"""Decoded rows of a run: about three times of it is in memory while it is ordered. Smaller runs cut the
+"""Decoded rows of a run: about three times as much is in memory while it is sorted. Smaller runs split the
 rows of a partition into more slices; larger ones only take more memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRun:
-    """Rows grouped by partition and in order inside each.
+    """Rows grouped by partition and sorted inside each.
 
     Attributes:
         rows: The rows.
-        segments: Where each partition's rows lie, in order.
+        segments: The segments of the partitions, in order.
         proof: Proof of the rows as they were read, before they were moved.
     """
 
@@ -60,7 +60,7 @@ def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -
 
     Args:
         tables: Row groups of the inputs, in any order; each sorted per partition.
-        scratch: Folder for scratch files, which have no name once they are written.
+        scratch: Folder for scratch files, which are unlinked once written.
         run_bytes: Decoded bytes of a run, at least.
 
     Raises:
@@ -105,7 +105,7 @@ def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
 
 
 def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly `rows` rows, but for the last."""
+    """The same rows in tables of exactly `rows` rows, except the last."""
     held: list[pa.Table] = []
     count = 0
     for piece in slices:
@@ -159,7 +159,7 @@ def _join_segments(parts: list[Segments]) -> tuple[Segments, I64]:
 
 
 def _spilled(rows: pa.Table, scratch: Path) -> pa.Table:
-    """The same rows in a mapped file, whose name is removed: nothing is left, whatever dies."""
+    """The same rows in a mapped, unlinked file: nothing remains, whatever dies."""
     with tempfile.NamedTemporaryFile(dir=scratch, prefix="lockstep-compaction-") as file:
         with pa.ipc.new_file(file.name, rows.schema) as writer:
             writer.write_table(rows)
@@ -175,7 +175,7 @@ ROW_GROUP_ROWS = 200_000
 """Readers skip row groups, and rows are ordered by topic: smaller groups let a reader of one topic skip
 more; far smaller ones compress worse."""
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Decoded bytes of a row group, for wide rows: what the writer holds in memory."""
+"""Decoded bytes of a row group, for wide rows: the writer holds them in memory."""
 
 
 class RewriteTask(msgspec.Struct, frozen=True):
@@ -184,7 +184,7 @@ class RewriteTask(msgspec.Struct, frozen=True):
     Attributes:
         table: Folder of the output table.
         bin: The files to rewrite.
-        scratch: Folder for scratch files on the machine of the task; its temporary folder when left out.
+        scratch: Folder for scratch files on the machine of the task; by default its temporary folder.
     """
 
     table: Path
@@ -193,7 +193,7 @@ class RewriteTask(msgspec.Struct, frozen=True):
 
 
 class Rewritten(msgspec.Struct, frozen=True):
-    """A bin's output: synced, proven equal to its inputs, and named by nobody yet."""
+    """A bin's output: synced, proven equal to its inputs, and not yet named by a commit."""
 
     file: DataFile
     digest: int
@@ -209,7 +209,7 @@ class BinRefused(msgspec.Struct, frozen=True):
 
 
 def rewrite_or_refuse(task: RewriteTask) -> Rewritten | BinRefused:
-    """Rewrite a bin; a refusal is a value, because Spark would only try it again."""
+    """Rewrite a bin; a refusal is a value, because Spark would only retry an exception."""
     try:
         return rewrite_bin(task)
     except TableError as error:
@@ -219,15 +219,15 @@ def rewrite_or_refuse(task: RewriteTask) -> Rewritten | BinRefused:
 def rewrite_bin(task: RewriteTask) -> Rewritten:
     """Rewrite a bin into one file.
 
-    1. Read every input once, into runs ordered by partition; prove what was read. A row of before a column was
-       added has null there, as every reader of the table sees it.
+    1. Read every input once, into runs sorted by partition; prove the input. A row from before a column was
+       added has null there, as for every reader of the table.
     2. Write the runs' slices, in order, as one file.
     3. Read the file back; prove that its rows are the same and in order.
 
     Raises:
         OutOfOrder: The inputs' rows overlap, or an input is not sorted.
-        ProofDiffers: The output is not what the inputs are; it is removed.
-        TableError: An input is missing, or is not what the log says of it.
+        ProofDiffers: The output differs from its inputs; it is removed.
+        TableError: An input is missing, or differs from its log entry.
     """
     started = time.process_time()
     scratch = task.scratch or Path(tempfile.gettempdir())
@@ -267,11 +267,11 @@ def _check_order(segments: Segments, last: tuple[PartitionKey, RowPlace] | None)
 
 
 class _Unlike(TableError):
-    """A file has other columns than the one before it."""
+    """A file has other columns than the previous one."""
 
 
 def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:
-    """The inputs' rows; all files are looked at beforehand only where their columns were found to differ."""
+    """The inputs' rows; all files are inspected beforehand only where their columns were found to differ."""
     try:
         return collect_runs(_read_inputs(task), scratch, run_bytes=RUN_BYTES)
     except _Unlike as unlike:
@@ -292,7 +292,7 @@ def _read_inputs(task: RewriteTask, widest: pa.Schema | None = None) -> Iterator
 
 
 def widen_schema(rows: pa.Table, widest: pa.Schema) -> pa.Table:
-    """Rows with all columns of a schema, in its order; null in those that they do not have."""
+    """Rows with all columns of a schema, in its order; missing ones are null."""
     columns = [
         rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type) for field in widest
     ]
@@ -300,10 +300,10 @@ def widen_schema(rows: pa.Table, widest: pa.Schema) -> pa.Table:
 
 
 def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
-    """The schema that has the columns of all inputs; those that not all have, or that may be null in one, are optional.
+    """The schema with the columns of all inputs; columns that are missing or nullable in one of them are optional.
 
     Raises:
-        TableError: A column is of two types.
+        TableError: A column has two types.
     """
     schemas = []
     for file in task.bin.files:

@@ -1,7 +1,7 @@
-"""Where the rows of a partition lie: runs of one partition inside what was read, with their bounds.
+"""Segments of the rows of a partition, with their bounds.
 
-Files hold several partitions, each sorted. So rows never need sorting: it is enough to put the
-segments of each partition into the order of their offsets, and to refuse where they overlap.
+Files contain several partitions, each sorted. So rows never need sorting: it is enough to sort the
+segments of each partition by their offsets, and to refuse overlaps.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _PARTITION_BITS: Final = 32
 
 
 class RowPlace(NamedTuple):
-    """Place of a row inside its partition."""
+    """Position of a row inside its partition."""
 
     emit_offset: int
     row: int
 
 
 class OutOfOrder(TableError):
-    """Rows of a partition do not follow each other by (emit offset, row).
+    """Rows of a partition are not sorted by (emit offset, row).
 
     Attributes:
         topic_id: Topic id of the partition.
         partition: Its number.
-        offset: Emit offset at which order ends.
+        offset: Emit offset at which the order breaks.
     """
 
     def __init__(self, key: PartitionKey, offset: int, problem: str) -> None:
@@ -53,7 +53,7 @@ class Segments:
     """Segments of some rows, one entry each in every array.
 
     Attributes:
-        keys: The partitions that `key` counts, in order.
+        keys: The partitions that `key` refers to, in order.
         key: Index into `keys`.
         start: First row of the segment.
         length: Number of rows.
@@ -98,7 +98,7 @@ def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
         breaks: Row numbers at which another source begins.
 
     Raises:
-        OutOfOrder: Inside a segment a row does not follow the one before.
+        OutOfOrder: Inside a segment a row does not follow the previous one.
     """
     topics: Any = rows.column("_topic_id").combine_chunks().dictionary_encode()
     codes = _integers(topics.indices) << _PARTITION_BITS | _integers(rows.column("_partition"))
@@ -124,7 +124,7 @@ def add_keys(segments: Segments, keys: tuple[PartitionKey, ...]) -> Segments:
 
 
 def check_disjoint(ordered: Segments) -> None:
-    """Check that each segment lies wholly before the next of its partition.
+    """Check that each segment ends before the next of its partition begins.
 
     Raises:
         OutOfOrder: Two overlap: the same row twice, or ranges that interleave.

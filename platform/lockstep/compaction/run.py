@@ -29,8 +29,8 @@ class Rewriter(msgspec.Struct, frozen=True):
     """A way to rewrite bins.
 
     Attributes:
-        rewrite: Rewrites all bins it is given; outcomes in the order of the tasks.
-        at_once: Bins worth giving it at a time; each set is committed before the next begins.
+        rewrite: Rewrites all given bins; outcomes in the order of the tasks.
+        at_once: Bins per call; each set is committed before the next begins.
     """
 
     rewrite: Callable[[Sequence[RewriteTask]], Sequence[Outcome]]
@@ -58,16 +58,16 @@ PROOF = "lockstep.proof"
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one compaction did. Files, bytes and rows are those of the bins it committed.
+    """The result of one compaction. Files, bytes and rows are those of the bins it committed.
 
     Attributes:
         bins: Bins committed.
-        bins_lost: Bins that another compaction or a rewind was faster with; nothing is lost but work.
+        bins_lost: Bins lost to a faster compaction or rewind; nothing is lost but work.
         hours: Hours with committed bins.
-        files_before: Files that the bins had.
-        files_after: Files that took their place.
+        files_before: Files of the bins.
+        files_after: Files that replaced them.
         bytes_before: Their bytes.
-        bytes_after: Bytes of the files that took their place.
+        bytes_after: Bytes of the files that replaced them.
         rows: Rows rewritten.
         cpu_seconds: CPU time of the rewriting, proofs included.
         seconds: From start to end.
@@ -86,11 +86,11 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionRefused(TableError):
-    """Some bins could not be compacted; the table is as it was for these, and the others are done.
+    """Some bins could not be compacted; the table is unchanged for these, and the others are done.
 
     Attributes:
         hours: The hours of the refused bins.
-        result: What was done.
+        result: The result of the others.
     """
 
     def __init__(self, refused: list[tuple[Bin, BinRefused]], result: CompactionResult) -> None:
@@ -101,7 +101,7 @@ class CompactionRefused(TableError):
 
 
 class InputsGone(TableError):
-    """Inputs are not live any more, or the generation is another: this work came too late.
+    """Inputs are no longer live, or the generation has changed: this work came too late.
 
     Attributes:
         hour: The commit hour of the bin.
@@ -119,21 +119,21 @@ def compact_stream(
     target_bytes: int = TARGET_BYTES,
     scratch: Path | None = None,
 ) -> CompactionResult:
-    """Compact the closed hours of a stream; nothing happens when all is compacted.
+    """Compact the closed hours of a stream; does nothing when everything is compacted.
 
     1. Read the head and the live files; plan the bins.
-    2. Rewrite as many bins at a time as the rewriter has room for; each output is proven equal.
-    3. Commit each bin by itself: its inputs out, its output in, no data changed.
+    2. Rewrite as many bins at a time as the rewriter accepts; each output is proven equal.
+    3. Commit each bin separately: its inputs out, its output in, no data changed.
 
     Args:
-        folders: Where the stream lies.
-        rewriter: Who rewrites; this process when left out.
+        folders: The folders of the stream.
+        rewriter: The rewriter; by default this process.
         target_bytes: Size of a compacted file at most, about.
-        scratch: Folder for scratch files, where the rewriting runs; its temporary folder when left out.
+        scratch: Folder for scratch files, where the rewriting runs; by default its temporary folder.
 
     Raises:
         CompactionRefused: A bin's rows overlap, or a proof differs; raised after all others are done.
-        TableError: The table is not as its head says.
+        TableError: The table does not match its head.
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     began = time.monotonic()
@@ -149,7 +149,7 @@ def compact_stream(
 
 
 class _Compaction:
-    """One compaction under way."""
+    """One running compaction."""
 
     def __init__(self, folders: StreamFolders, rewriter: Rewriter, scratch: Path | None) -> None:
         self.rewriter, self._scratch, self._table = rewriter, scratch, folders.table
@@ -193,7 +193,7 @@ class _Compaction:
             self.result = _added(self.result, part, output)
 
     def _gone(self, part: Bin, base: Base) -> str | None:
-        """Why a bin cannot be compacted any more; None while it can."""
+        """Why a bin can no longer be compacted; None while it can."""
         if base.head.generation != self._generation:
             return f"generation {self._generation} has become {base.head.generation}"
         missing = self._live.missing([file.path for file in part.files], base.version)
@@ -223,7 +223,7 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
 def _removed(file: LiveFile) -> RemoveAction:
     return RemoveAction(
         file.path,
-        data_change=False,  # a stream reader dies of a removal that changes data
+        data_change=False,  # a removal that changes data ends a stream reader
         deletion_timestamp=int(time.time() * 1000),
         size=file.size,
         partition_values={"commit_hour": file.commit_hour},

@@ -76,7 +76,7 @@ def _compare_unions(
     if len(old) != len(new) or not may_add_none:
         yield Incompatibility(path, str(stored), str(declared))
         return
-        # Members are sorted by their encoding, kind and tag first, so that corresponding ones are paired.
+    # Members are sorted by their encoding, kind and tag first, so that corresponding ones are paired.
     for was, now in zip(old, new, strict=True):
         yield from _compare(was, now, path)
 

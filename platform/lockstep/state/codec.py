@@ -60,8 +60,8 @@ class StateNotOfItsType(StateError):
     """A fold left a state that its declared type cannot hold.
 
     Attributes:
+        session: The session.
         reason: msgspec's error text.
-        reason: What msgspec says.
     """
 
     def __init__(self, session: str, reason: str, *, next_step: str) -> None:

@@ -1,4 +1,4 @@
-"""Log checkpoints: made when reading the log since the last one costs more than a checkpoint does."""
+"""Log checkpoints: written when reading the log since the last one costs more than a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deltalake import DeltaTable
 from lockstep.table import delta_log
 
 ENTRIES_MIN = 20
-"""The log is looked at so often: a look costs as many stat() calls as there are entries."""
+"""Commits between checks: a check costs as many stat() calls as there are entries."""
 ENTRIES_MAX = 200
 """Reading an entry costs up to a millisecond, so opening a table costs 0.2 s more at most, however large a checkpoint
 is. With a checkpoint every 20 entries, a ledger of a day (17,000 files) wrote 19 GB of checkpoints."""
 COST_RATIO = 4
-"""A byte of a checkpoint costs as much as so many bytes of the log: each commit reads all entries since the last
+"""A byte of a checkpoint costs as much as this many bytes of the log: each commit reads all entries since the last
 checkpoint, so n entries have been read n times. Measured: 0.1 CPU s a MB written, 0.4 ms an entry and commit."""
 
 
@@ -25,11 +25,11 @@ def write_checkpoint(table: Path) -> None:
 
 
 def write_checkpoint_if_due(table: Path, version: int) -> bool:
-    """Write a log checkpoint where it costs less than the entries since the last one; True when it was written.
+    """Write a log checkpoint if it costs less than the entries since the last one; True when it was written.
 
     Args:
         table: Folder of the table.
-        version: A version that was just committed; only one in `ENTRIES_MIN` is looked at.
+        version: A newly committed version; only one in `ENTRIES_MIN` is checked.
     """
     if version % ENTRIES_MIN or not is_due(table, version):
         return False

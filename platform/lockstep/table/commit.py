@@ -1,7 +1,7 @@
-"""The commit protocol: compare-and-swap, and what each kind requires.
+"""The commit protocol: compare-and-swap, and the requirements of each kind of commit.
 
-The order of the steps in `commit` is the protocol; each was found necessary by racing writers
-against each other and killing them (design: the commit of a batch).
+The order of the steps in `commit` is the protocol; each was found necessary by racing and killing writers
+(design: the commit of a batch).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from lockstep.table.schema_evolution import NO_HOOKS, Growth, find_schema_change
 from lockstep.table.written_by import read_written_by
 
 MOST_ATTEMPTS = 200
-"""Losing this often in a row to harmless commits means that somebody commits in a loop."""
+"""Losing this often in a row to harmless commits means that some process commits in a loop."""
 OLDEST_FILE_SECONDS = 36 * 3600
-"""Half of the 3 days after which vacuum may delete a file that no version names. Of files whose names do not say which
-batch wrote them: of those that do, clean-up deletes none that can be committed, however long their driver slept."""
+"""Half of the 3 days after which vacuum may delete a file that no version names. For files whose names do not contain
+their batch: of those that do, clean-up deletes none that can be committed, however long their driver was suspended."""
 
 
 class CommitKind(Enum):
@@ -51,27 +51,27 @@ class CommitKind(Enum):
 
 
 class Base(msgspec.Struct, frozen=True):
-    """The version a commit builds on, and the head as of there."""
+    """The version that a commit builds on, and its head."""
 
     version: int
     head: Head
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What is to be committed.
+    """A proposed commit.
 
     Attributes:
         kind: The kind of commit.
-        next_head: The head after it, made from each base anew; checks what the kind demands of
-            the base and raises where it does not hold. Pure.
+        next_head: The head after it, recomputed for each base; checks the requirements of the kind on
+            the base and raises where they do not hold. Pure.
         adds: Files to add.
         removes: Files to remove (compaction only).
         batch: Batch number, for kinds that are batches.
         epoch: New epoch, for claims.
-        metadata: More that the entry is to say.
+        metadata: Further metadata of the entry.
         alter: Changes the schema, as one commit with these properties (schema only).
         needs: Files outside the table's folder that the commit refers to, with the least size of each: side files and
-            state files. A driver that slept for days between its tasks and its commit may find them cleaned up.
+            state files. If a driver was suspended for days between its tasks and its commit, they may be cleaned up.
     """
 
     kind: CommitKind
@@ -96,7 +96,7 @@ class OutputLog:
     """A handle on the output table of a stream; one per thread that commits."""
 
     def __init__(self, table: Path, handle: DeltaTable | None = None) -> None:
-        """Open the table, or take a handle that goes to it by another way."""
+        """Open the table, or take a handle that reaches it another way."""
         self.folder = table
         self._handle, self._landed = handle or DeltaTable(table), 0
 
@@ -106,16 +106,16 @@ class OutputLog:
         return str(self._handle.metadata().id)
 
     def growth(self, wanted: pa.Schema, defaulted: frozenset[str]) -> Growth:
-        """What the table lacks of a schema, as of the last look. Raises TableError as `find_schema_changes` does."""
+        """The table's missing columns of a schema, as last read. Raises TableError as `find_schema_changes` does."""
         return find_schema_changes(self._handle, wanted, defaulted=defaulted)
 
     def base(self) -> Base:
         """The newest version and its head.
 
         Raises:
-            ForeignCommit: An entry of somebody else's lies after the newest of ours.
-            TableReplaced: The folder was moved, deleted or set back since the last look.
-            TableError: The newest entry of ours cannot be read.
+            ForeignCommit: A foreign entry follows our newest one.
+            TableReplaced: The folder was moved, deleted or restored since the last read.
+            TableError: Our newest entry cannot be read.
         """
         refresh(self._handle, self.folder)
         version = self._handle.version()
@@ -133,16 +133,16 @@ class OutputLog:
         """Commit a proposal at exactly the version after its base, or not at all.
 
         1. Refresh and read the head on this base, at every attempt.
-        2. Check on the base what the kind demands, and that each named file is there.
+        2. Check on the base the requirements of the kind, and that each named file exists.
         3. Write the entry, without retries: a true compare-and-swap.
-        4. After any exception read the entry: the token decides what happened.
-        5. Lost to something harmless: again from 1. What may not be lost to fails in 2.
+        4. After any exception read the entry: the token decides.
+        5. Lost to a harmless commit: again from 1. A conflicting commit fails in 2.
         6. Sync the entry and the log folder.
 
         Raises:
             Fenced: A newer writer has claimed the table.
-            TableError: The base is not as the kind demands.
-            CommitUnknown: Nobody can tell now whether it landed.
+            TableError: The base does not meet the requirements of the kind.
+            CommitUnknown: It is unknown whether the commit landed.
         """
         token = uuid.uuid4().hex
         for _ in range(MOST_ATTEMPTS):
@@ -207,7 +207,7 @@ def _properties(base: Base, head: Head, proposal: Proposal, token: str) -> Commi
 
 
 def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
-    """A file deleted meanwhile (by a vacuum, by hand) must not be named: readers would fail for ever."""
+    """Refuse a file that was deleted meanwhile (by a vacuum, by hand): readers would fail permanently."""
     for file in files:
         try:
             status = (table / file.path).stat()
@@ -240,7 +240,7 @@ def _unreadable(table: Path, version: int) -> TableError:
 
 def _unknown(table: Path, version: int) -> CommitUnknown:
     return CommitUnknown(
-        f"{table}: nobody answered whether version {version} was written",
+        f"{table}: no answer whether version {version} was written",
         next_step="start the stream again: the next claim finds out",
     )
 
@@ -253,7 +253,7 @@ class Writer(msgspec.Struct, frozen=True):
 
 
 class HourClosed(TableError):
-    """The batch was planned for an hour that has been closed meanwhile: plan it again."""
+    """The batch's hour has been closed since it was planned: plan it again."""
 
 
 class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,16 +261,16 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: Batch number; one more than the last.
-        commit_hour: The hour fixed when it was planned.
+        commit_hour: The hour fixed at planning.
         files: Data files, already synced.
         ledger: Its ledger file, already synced.
-        quarantine: Its files of the quarantine, already synced.
-        late: Its files of the late table, already synced.
-        full_ledger_at: When the ledger file holds all positions, the time of it in seconds.
-        findings: Evidence; not empty makes this commit the halt.
-        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
+        quarantine: Its quarantine files, already synced.
+        late: Its late-table files, already synced.
+        full_ledger_at: Time in seconds, if the ledger file contains all positions.
+        findings: The evidence; if there is any, this commit is the halt.
+        accepts_burst: An operator accepted a quarantine burst that is not over yet.
         needs: The side files, and the state files that the ledger file refers to, with the least size of each.
-        resumption: What an operator resumed the stream with, where this batch is a resumption.
+        resumption: The operator's resumption, if this batch is one.
     """
 
     number: int
@@ -300,9 +300,9 @@ def commit_claim(
         named_epoch: The epoch that this claim replaces.
         table_id: Delta's id of the output table.
         check: Refuses a head that this run may not take over (halted, another stream).
-        desired: The desired state from now on; None leaves it as it is. A halted stream stays halted, and takes the
-            new state when it is resumed. The first claim of all makes a new stream `bounded`, unless told otherwise.
-        reason: Why, and who wants it.
+        desired: The new desired state; None leaves it unchanged. A halted stream stays halted, and takes the
+            new state when it is resumed. The first claim makes a new stream `bounded` by default.
+        reason: The reason, and the operator.
     """
 
     def next_head(base: Base) -> Head:
@@ -311,7 +311,7 @@ def commit_claim(
             raise Fenced(named_epoch + 1, base.head.epoch)
         claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
         if desired is not None:
-            return _wished(base, claimed, desired, reason)
+            return _with_wanted_state(base, claimed, desired, reason)
         return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
 
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
@@ -320,7 +320,7 @@ def commit_claim(
 def commit_batch(
     writer: Writer, planned: BatchCommit, *, kind: CommitKind | None = None, reason: str = "resumed"
 ) -> Proposal:
-    """A batch of the writer that holds the table. One with findings is a halt; the one after a halt resumes."""
+    """A batch of the current writer. One with findings is a halt; the one after a halt resumes."""
 
     def next_head(base: Base) -> Head:
         head = base.head
@@ -328,7 +328,7 @@ def commit_batch(
         if head.batch != planned.number - 1:
             raise TableError(
                 f"batch {planned.number} does not follow the last committed batch {head.batch}",
-                next_step="start the stream again: it goes on from the ledger",
+                next_step="start the stream again: it continues from the ledger",
             )
         if planned.commit_hour <= head.closed_hour or planned.commit_hour < head.hour:
             raise HourClosed(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
@@ -363,23 +363,23 @@ def commit_closed_hour(hour: str) -> Proposal:
 
 
 def set_desired_state(writer: Writer, desired: Desired, reason: str) -> Proposal:
-    """Record what is wanted of the stream from now on; by the writer of this epoch."""
+    """Record the new desired state of the stream; by the writer of this epoch."""
 
     def next_head(base: Base) -> Head:
         _same_writer(base.head, writer)
-        return _wished(base, base.head, desired, reason)
+        return _with_wanted_state(base, base.head, desired, reason)
 
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
 
 
 def raise_rewind_floor(generation: int, batch: int) -> Proposal:
-    """Raise the oldest batch that a rewind may go back to; by anybody, as long as the generation is the same."""
+    """Raise the oldest batch that a rewind may go back to; by any process, within the same generation."""
 
     def next_head(base: Base) -> Head:
         if base.head.generation != generation:
             raise TableError(
                 f"generation {generation} has become {base.head.generation}",
-                next_step="nothing: the next clean-up counts anew",
+                next_step="nothing: the next clean-up counts again",
             )
         return msgspec.structs.replace(base.head, rewind_floor=max(batch, base.head.rewind_floor))
 
@@ -405,7 +405,7 @@ def keep_head(check: Callable[[Head], None]) -> Callable[[Base], Head]:
     return next_head
 
 
-def _wished(base: Base, head: Head, desired: Desired, reason: str) -> Head:
+def _with_wanted_state(base: Base, head: Head, desired: Desired, reason: str) -> Head:
     return msgspec.structs.replace(_with_desired(head, desired, reason), wished_version=base.version + 1)
 
 
@@ -425,7 +425,7 @@ def _halted_or_resumed(head: Head, findings: tuple[Finding, ...], reason: str) -
 
 
 def _added(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:
-    """What the head says of a side table after a batch that may add to it."""
+    """The head's entry of a side table after a batch that may add to it."""
     return SideBatch(batch, before.batch if before is not None else 0, files) if files else before
 
 

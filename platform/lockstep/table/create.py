@@ -1,4 +1,4 @@
-"""Creates the tables of a stream and refuses tables that are not its own."""
+"""Creates the tables of a stream and refuses foreign ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROPERTIES = {
     "delta.enableExpiredLogCleanup": "false",
 }
 SIDE_PROPERTIES = PROPERTIES | {
-    # Their rows are never changed, only moved into larger files: whoever reads them reads the newest version.
+    # Their rows are never changed, only moved into larger files: readers read the newest version.
     "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
 
@@ -38,14 +38,14 @@ def open_tables(
     defaulted: frozenset[str] = frozenset(),
     keeps_late: bool = False,
 ) -> OutputLog:
-    """The output table's log; all tables are created when they are not there.
+    """The output table's log; missing tables are created.
 
     Args:
-        folders: Where they lie.
+        folders: Their folders.
         schema: Of the output table.
         cluster_id: Id of the Kafka cluster.
         defaulted: Columns whose fields have a default.
-        keeps_late: There is to be a late table.
+        keeps_late: Whether a late table is needed.
 
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
@@ -87,11 +87,11 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             to_delta(schema),
             partition_by=partition_by,
             configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
-            # Never its default, which tries again at version 1: over the table of a run that was faster.
+            # Never its default, which retries at version 1: over the table of a run that was faster.
             commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
         )
     except DeltaError:
-        if not delta_log.has_log(folder):  # else another run created it in the same moment
+        if not delta_log.has_log(folder):  # otherwise another run created it concurrently
             raise
     delta_log.sync_path(delta_log.make_entry_path(folder, 0))
     delta_log.sync_path(folder / "_delta_log")
@@ -100,10 +100,10 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
 def evolve_tables(
     output: OutputLog, folders: StreamFolders, writer: Writer, schema: pa.Schema, defaulted: frozenset[str]
 ) -> str:
-    """Bring the columns of all tables to those of today; the writer does, before its first batch.
+    """Add the missing columns to all tables; done by the writer, before its first batch.
 
     Returns:
-        What was changed of the output table; empty when nothing was.
+        The changes of the output table; empty without any.
 
     Raises:
         TableError: The table cannot grow to the schema.

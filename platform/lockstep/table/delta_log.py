@@ -1,10 +1,10 @@
 """Log entries by number; the head each of ours carries.
 
-`history()` on a handle that is behind gives entries the wrong versions, so lockstep reads the file
+`history()` on a handle that is behind assigns wrong versions to entries, so lockstep reads the file
 of a version itself.
 
-Entries are found by bisection over their numbers, with one stat() or one small read a step, so that tens of thousands
-of them cost what a few do.
+Entries are found by bisection over their numbers, with one stat() or one small read per step, so that tens of
+thousands cost as little as a few.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FIRST_GENERATION = 1
 
 
 HEAD_VERSION = 2
-"""Version 1 said `running` after a run of any kind; see `Head.decode`."""
+"""Version 1 recorded `running` after a run of any kind; see `Head.decode`."""
 
 
 class Desired(Enum):
-    """The desired state of a stream. Who may set which: docs/decisions/0010.
+    """The desired state of a stream. Permitted changes: docs/decisions/0010.
 
     | state   | a never-ending run                        | a bounded run                         |
     |---------|-------------------------------------------|---------------------------------------|
-    | running | writes at all times: the supervisor's job | allowed while no never-ending one is  |
-    | bounded | nobody starts one but a person            | the topics sensor asks for new topics |
-    | stopped | nobody starts one but a person            | nobody starts one but a person        |
+    | running | always running: the supervisor's job      | allowed while no never-ending one is  |
+    | bounded | started by an operator only               | the topics sensor asks for new topics |
+    | stopped | started by an operator only               | started by an operator only           |
     | held    | refused until `lockstep start` or `stop`  | refused                               |
     | halted  | refused until `lockstep resume`           | refused                               |
     """
@@ -48,7 +48,7 @@ class Desired(Enum):
 
 
 class SideFile(msgspec.Struct, frozen=True):
-    """A file of a side table, named by the output commit and committed to its own table after.
+    """A file of a side table, named by the output commit and committed to its own table afterwards.
 
     Attributes:
         path: Relative to the side table.
@@ -64,7 +64,7 @@ class SideFile(msgspec.Struct, frozen=True):
 
 
 class SideBatch(msgspec.Struct, frozen=True):
-    """The newest addition to a side table that not every batch adds to.
+    """The newest addition to a side table that does not grow with every batch.
 
     Attributes:
         batch: The batch that added it.
@@ -82,8 +82,8 @@ class Resumption(msgspec.Struct, frozen=True):
 
     Attributes:
         batch: The batch that is the resumption.
-        at: When, in seconds since 1970 (UTC).
-        cause: Why and by whom.
+        at: Time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
     """
 
     batch: int
@@ -105,7 +105,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         stream: Name of the stream that owns the table.
         cluster_id: Id of the Kafka cluster it reads.
         table_id: Delta's id of the output table; empty until the first claim.
-        generation: The lineage of batches now going on.
+        generation: The current lineage of batches.
         lineage: Generations that ended.
         epoch: Epoch of the writer that may commit.
         batch: Number of the last batch.
@@ -114,18 +114,18 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         closed_hour: Newest hour into which nothing can be committed any more.
         desired: The desired state.
         reason: Why it was set, and by whom, in a few words.
-        wished_version: Version of the output table at which somebody last said what is wanted; 0 where nobody has.
+        wished_version: Version of the output table at which the desired state was last set by an operator; 0 for never.
         resumes_as: While halted: the desired state after the resumption.
         findings: The evidence, while halted.
         ledger: The ledger file of the last batch.
         quarantine: The newest addition to the quarantine.
         late: The newest addition to the late table.
         full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
-        full_ledger_at: When that was, in seconds since 1970 (UTC).
-        accepts_burst: An operator accepted a burst of quarantine that is not over yet.
+        full_ledger_at: Its time, in seconds since 1970 (UTC).
+        accepts_burst: An operator accepted a quarantine burst that is not over yet.
         rewind_floor: Oldest batch that a rewind may go back to.
-        last_resumption: The newest resumption; None while there was none.
-        version: Of this layout.
+        last_resumption: The newest resumption; None before the first.
+        version: Version of this layout.
     """
 
     stream: str
@@ -161,8 +161,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def decode(text: str) -> Head:
         """From a commit's metadata.
 
-        A head of version 1 says `running` whatever kind of run wrote it. It is read as `bounded`, so that no supervisor
-        starts what nobody asked for; the next never-ending run makes it `running`.
+        A head of version 1 is `running` whatever kind of run wrote it. It is read as `bounded`, so that no supervisor
+        starts a stream unasked; the next never-ending run makes it `running`.
 
         Raises:
             TableError: A newer release wrote fields that this one would silently drop.
@@ -188,16 +188,16 @@ _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """What lockstep needs of one log entry.
+    """The contents of a log entry that lockstep needs.
 
     Attributes:
         version: Version of the table that the entry made.
-        kind: lockstep's kind of commit; None for commits of anybody else.
+        kind: lockstep's kind of commit; None for foreign commits.
         token: The token of the attempt that made it.
-        head: The head it carries.
+        head: Its head.
         operation: Delta's name of the operation.
         author: The engine that wrote it.
-        written_at: When, by the writer's clock (UTC).
+        written_at: Time by the writer's clock (UTC).
     """
 
     version: int
@@ -221,12 +221,12 @@ def make_entry_path(table: Path, version: int) -> Path:
 
 
 def has_log(table: Path) -> bool:
-    """Whether there is a table in the folder."""
+    """Whether the folder contains a table."""
     return make_entry_path(table, 0).exists() or bool(list_checkpoints(table))
 
 
 def read_entry(table: Path, version: int) -> LogEntry | None:
-    """The entry of a version; None when there is none, or it is empty or cut."""
+    """The entry of a version; None when there is none, or it is empty or torn."""
     try:
         text = make_entry_path(table, version).read_bytes()
         lines = msgspec.json.Decoder(_Line).decode_lines(text)
@@ -248,7 +248,7 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
 
 
 def list_versions(table: Path) -> list[int]:
-    """The versions of which there is an entry, oldest first; none where there is no log."""
+    """The versions with an entry, oldest first; none without a log."""
     return sorted(int(name[:-5]) for name in _names(table) if _ENTRY.fullmatch(name))
 
 
@@ -268,7 +268,7 @@ def _names(table: Path) -> list[str]:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file or a folder's list of names survive a loss of power."""
+    """Sync a file, or a folder's list of names, so that it survives a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -285,20 +285,21 @@ def _time(value: object) -> datetime | None:
 
 
 ENTRIES_MAX = 20_000
-"""Entries kept in the log of an output table at most, whatever the retention says. Each commit lists the log's folder,
-1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at 1 s five."""
+"""Maximum of entries kept in the log of an output table, whatever the retention is. Each commit lists the log's
+folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at 1 s
+five."""
 
 
 def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> Head | None:
-    """The head at the first entry that is not older than a time, and one of the newest `entries_max`.
+    """The head at the first entry that is not older than a time, and is one of the newest `entries_max`.
 
     Args:
         table: Folder of the table.
         since: Seconds since 1970 (UTC), compared with the modification time of the entries' files.
-        entries_max: Entries from here to the newest at most.
+        entries_max: Maximum of entries from it to the newest.
 
     Returns:
-        None where no entry is so young.
+        None where no entry is recent enough.
     """
     versions = list_versions(table)
     first = bisect_left(versions, since, key=lambda version: make_entry_path(table, version).stat().st_mtime)
@@ -311,7 +312,7 @@ def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX
 
 
 def find_head_of_batch(table: Path, batch: int) -> Head | None:
-    """The head right after a batch was committed; None where the log does not go back so far."""
+    """The head right after a batch was committed; None where the log no longer contains it."""
     versions = list_versions(table)
     position = bisect_left(versions, batch, key=lambda version: _batch(table, version))
     if position == len(versions):

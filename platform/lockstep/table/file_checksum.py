@@ -1,7 +1,7 @@
-"""Files whose names carry the checksum of all their bytes: no bit of them can change without being seen.
+"""Files whose names contain the checksum of all their bytes: any changed bit is detected.
 
 Parquet has checksums of its pages only: of the flipped bytes of a ledger file, measured, five in a hundred were
-read as other values, three of them in the footer, where names and types of columns stand.
+read as other values, three of them in the footer, which contains names and types of columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEALED = re.compile(r"-[0-9a-f]{32}-([0-9a-f]{8})\.parquet$")
 
 
 def with_checksum(table: Path, file: DataFile) -> DataFile:
-    """The finished file under its sealed name."""
+    """The finished file renamed with its checksum."""
     path = table / file.path
     name = f"{path.stem}-{zlib.crc32(path.read_bytes()):08x}.parquet"
     path.rename(path.with_name(name))
@@ -29,10 +29,10 @@ def with_checksum(table: Path, file: DataFile) -> DataFile:
 
 
 def verify(path: Path, stream: str) -> None:
-    """Refuse a sealed file that is not as it was written; others are not judged.
+    """Refuse a file that does not match the checksum in its name; files without one are not judged.
 
     Raises:
-        TableError: It is missing, cut, or any byte of it is wrong.
+        TableError: It is missing, truncated, or any byte of it is wrong.
     """
     try:
         content = path.read_bytes()

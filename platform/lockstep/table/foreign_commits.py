@@ -1,7 +1,7 @@
-"""Commits of anybody else to a stream's tables: told by the entries that lie on top of the newest one of lockstep.
+"""Foreign commits to a stream's tables: detected by the entries on top of lockstep's newest one.
 
-Every commit of lockstep first looks whether the version under it is one of its own. So what somebody else committed
-stays on top, and is seen by the next look of whoever writes, compacts or starts, until `lockstep repair` sets it aside.
+Every commit of lockstep first checks whether the version under it is one of its own. So a foreign commit
+stays on top, and is detected by the next write, compaction or start, until `lockstep repair` sets it aside.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lockstep.table import delta_log
 
 
 class ForeignCommit(TableError):
-    """Somebody else committed to a table of a stream.
+    """A foreign commit to a table of a stream.
 
     Attributes:
         table: Folder of the table.
         version: The first version that is not of lockstep.
-        operation: Delta's name of what was done.
-        author: The engine that did it.
+        operation: Delta's name of the operation.
+        author: The engine that wrote it.
     """
 
     def __init__(self, table: Path, version: int, operation: str, author: str) -> None:
@@ -35,7 +35,7 @@ class ForeignCommit(TableError):
 
 
 class TableReplaced(TableError):
-    """The folder of a table was moved, deleted or set back under a run that has it open.
+    """The folder of a table was moved, deleted or restored under a run that has it open.
 
     Attributes:
         table: Folder of the table.
@@ -51,9 +51,9 @@ class TableReplaced(TableError):
 
 
 def find_foreign_commit(table: Path, version: int) -> ForeignCommit:
-    """The error that names a version of somebody else's."""
+    """The error of a foreign version."""
     entry = delta_log.read_entry(table, version)
-    what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "nobody knows whom")
+    what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "an unknown author")
     return ForeignCommit(table, version, what, who)
 
 
@@ -61,7 +61,7 @@ def refresh(handle: DeltaTable, table: Path) -> None:
     """Bring a handle to the newest version.
 
     Raises:
-        TableReplaced: What it had read is not there any more.
+        TableReplaced: Versions that it had read are gone.
     """
     try:
         handle.update_incremental()
@@ -72,7 +72,7 @@ def refresh(handle: DeltaTable, table: Path) -> None:
 
 
 def find_foreign_versions(table: Path, newest: int) -> list[int]:
-    """The versions of somebody else on top of a log, newest first; those that cannot be read are not judged."""
+    """The foreign versions on top of a log, newest first; unreadable ones are not judged."""
     found: list[int] = []
     for version in range(newest, 0, -1):
         entry = delta_log.read_entry(table, version)
@@ -83,7 +83,7 @@ def find_foreign_versions(table: Path, newest: int) -> list[int]:
 
 
 def refuse_foreign(table: Path, newest: int) -> None:
-    """Refuse a log on top of which lies somebody else's commit.
+    """Refuse a log with a foreign commit on top.
 
     Raises:
         ForeignCommit: Names the first of them.

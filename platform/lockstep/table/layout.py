@@ -1,4 +1,4 @@
-"""Where the parts of a stream lie under the table root."""
+"""Folders of a stream under the table root."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class StreamFolders(msgspec.Struct, frozen=True):
-    """The folders of one stream; each table in its own, because vacuum deletes foreign files.
+    """The folders of one stream; each table has its own, because vacuum deletes foreign files.
 
     Attributes:
         stream: Name of the stream.
@@ -25,7 +25,7 @@ class StreamFolders(msgspec.Struct, frozen=True):
 
     @property
     def ledger(self) -> Path:
-        """The side table that says what was read."""
+        """The side table of positions and counts."""
         return self.root / self.stream / "ledger"
 
     @property
@@ -35,7 +35,7 @@ class StreamFolders(msgspec.Struct, frozen=True):
 
     @property
     def late(self) -> Path:
-        """The side table of messages beyond the bound of lateness, where the class has one."""
+        """The side table of late messages, where the class has one."""
         return self.root / self.stream / "late"
 
     @property

@@ -27,14 +27,14 @@ from lockstep.table.schema_evolution import with_defaults
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator accepted of a partition, so that a halted stream could go on.
+    """An operator's decision on a partition, so that a halted stream could resume.
 
     Attributes:
-        kind: The option that said so, without its dashes: "accept-loss", "skip-session", "from-snapshot", ...
-        cause: The cause of the finding that it answers; empty when it answers none.
+        kind: The option of `lockstep resume`, without its dashes: "accept-loss", "skip-session", "from-snapshot", ...
+        cause: The cause of the finding that it covers; empty for none.
         start: First offset concerned.
         until: First offset after those concerned.
-        session: The session, where there is one.
+        session: The session, if any.
         who: The operator.
         why: The cause that was found.
     """
@@ -49,21 +49,20 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one batch did with one partition. `start` and `until` are offsets: [start, until).
+    """One batch's result in one partition. `start` and `until` are offsets: [start, until).
 
-    Counts are of messages, but `rows`; `accepted_without_row` counts accepted messages that
-    emitted none; `skipped` those of kind SKIP; `quarantined` those kept in quarantine. Sessions that
-    began before the offset `suspended_from` wait for their next snapshot; so do `suspended_sessions`, which an
-    operator skips. `catching_up`: the log was cut, which an operator accepted. `retired`: the topic is gone or was
-    made anew, which an operator accepted. `accepted_loss` says which offsets of this row were passed over. Times are
-    UTC. `state_*` names the section of the durable state file that holds the newest change of the partition's state.
+    Counts are of messages, except `rows`; `accepted_without_row` counts accepted messages that emitted none; `skipped`
+    those of kind SKIP; `quarantined` those in quarantine. Sessions that began before the offset `suspended_from` are
+    suspended until their next snapshot; so are `suspended_sessions`, skipped by an operator. `catching_up`: the log was
+    truncated, which an operator accepted. `retired`: the topic was deleted or re-created, which an operator accepted.
+    `accepted_loss` names the offsets of this row that were passed over. Times are UTC. `state_*` is the address of the
+    segment with the newest change of the partition's state.
 
-    `buffered` messages are held back in the state for a later batch; `released` ones were held back by an
-    earlier one and are counted under what became of them, too; `late` ones are in the late table; so messages
-    + released = with rows + accepted without row + skipped + dropped + quarantined + late + buffered.
-    `timer_rows` counts timers, and sessions fallen silent, that emitted rows. `watermark` is the event time
-    that the partition has come to, `rows_emitted` the number of rows that timers emitted at `until`, and
-    `planned_at` the time by which absurd event times are told.
+    `buffered` messages are in the state for a later batch; `released` ones were buffered by an earlier batch and also
+    count under their final outcome; `late` ones are in the late table; so messages + released = with rows + accepted
+    without row + skipped + dropped + quarantined + late + buffered. `timer_rows` counts timers, and idle sessions, that
+    emitted rows. `watermark` is the partition's watermark, `rows_emitted` the number of rows that timers emitted at
+    `until`, and `planned_at` the time against which absurd event times are detected.
     """
 
     generation: int
@@ -128,10 +127,10 @@ def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
 
 
 class LedgerFileName(msgspec.Struct, frozen=True):
-    """What the name of a ledger file says: a reader finds the files it needs without opening any.
+    """The parts of a ledger file's name: a reader finds the files it needs without opening any.
 
     Attributes:
-        hour: When its batches were committed, "YYYY-MM-DDTHH" UTC.
+        hour: Hour of its commits, "YYYY-MM-DDTHH" UTC.
         generation: Generation of its batches.
         first: Number of its first batch.
         last: Number of its last batch.
@@ -150,12 +149,12 @@ class LedgerFileName(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(path: str) -> LedgerFileName | None:
-        """From a file's name; None for a name that says nothing (a file of a batch without partitions)."""
+        """Parse a file's name; None for a name without these parts (a file of a batch without partitions)."""
         found = _FILE_NAME.search(path)
         return None if found is None else LedgerFileName(found[1], int(found[2]), int(found[3]), int(found[4]))
 
     def prefix(self, kind: str) -> str:
-        """How the file's name begins; a uuid and a checksum follow."""
+        """The prefix of the file's name; a uuid and a checksum follow."""
         return f"{kind}-{self.hour}-g{self.generation}-b{self.first}-{self.last}"
 
 
@@ -165,7 +164,7 @@ def read_ledger(ledger: Path, *, first_batch: int = 0, last_batch: int | None = 
     Only files that may hold such batches are opened.
 
     Raises:
-        TableError: A file that is needed is missing, or any byte of it is wrong.
+        TableError: A required file is missing, or any byte of it is wrong.
     """
     return with_defaults(read_columns(ledger, first_batch=first_batch, last_batch=last_batch), LedgerRow)
 
@@ -177,9 +176,9 @@ def read_columns(
 
     Args:
         ledger: Folder of the ledger.
-        columns: Names of columns; all when left out. Of the three that rows are ordered by none may be missing.
+        columns: Names of columns; by default all. The three sort columns of the rows are required.
         first_batch: First batch.
-        last_batch: Last batch; the newest when left out.
+        last_batch: Last batch; by default the newest.
     """
     paths = find_live_paths(ledger, first_batch=first_batch, last_batch=last_batch)
     return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
@@ -189,15 +188,15 @@ def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], 
     """The newest ledger row of every partition as of a head, by (topic id, partition).
 
     Reads the newest full set of positions and the ledger files after it, as the commits of the output table name
-    them: how many batches there were before, and how many files the ledger has, does not matter.
+    them: the number of earlier batches, and of the ledger's files, does not matter.
 
     Raises:
-        TableError: A file that is needed is missing, or any byte of it is wrong.
+        TableError: A required file is missing, or any byte of it is wrong.
     """
     if not head.batch:
         return {}
     files = _since_full_set(folders.table, head)
-    if files is None:  # entries are gone that hold it; the ledger has all of them
+    if files is None:  # log entries with it were cleaned up; the ledger has all of them
         return read_positions_at(folders, head.batch, full_batch=head.full_ledger_batch)
     rows = _read_files(folders.ledger, [file.path for file in files], None)
     return {(row.topic_id, row.partition): row for row in with_defaults(rows, LedgerRow)}
@@ -207,9 +206,9 @@ def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0
     """The newest ledger row of every partition as of an earlier batch.
 
     Args:
-        folders: Where the stream lies.
+        folders: The folders of the stream.
         batch: The batch.
-        full_batch: A batch before it that has a full set of positions; reads from the first when left out.
+        full_batch: An earlier batch with a full set of positions; by default the first is used.
     """
     rows = read_ledger(folders.ledger, first_batch=full_batch, last_batch=batch)
     return {(row.topic_id, row.partition): row for row in rows}
@@ -248,7 +247,7 @@ def _read_files(
     first_batch: int = 0,
     last_batch: int | None = None,
 ) -> pa.Table:
-    """Rows of some files; a column that is younger than a file is null in its rows."""
+    """Rows of some files; a column added after a file is null in its rows."""
     schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
     parts = [schema.empty_table()]
     for path in paths:
@@ -262,7 +261,7 @@ def _read_files(
 
 
 def read_clock() -> datetime:
-    """The time, for columns that people read; no decision is taken by it."""
+    """The time, for columns that people read; no decision depends on it."""
     return datetime.fromtimestamp(time.time(), UTC)
 
 

@@ -1,17 +1,17 @@
 """Parquet files with exact Delta statistics, synced.
 
-Readers skip files by these figures and answer min, max and count from them, so a wrong one loses
-rows without a word. So does a missing one: deltalake's dataset takes a file without bounds of a
-column for one that no filter on that column can match. What is done about each trap:
+Readers skip files by these statistics and answer min, max and count from them, so a wrong one silently
+loses rows. So does a missing one: deltalake's dataset takes a file without bounds of a
+column for one that no filter on that column can match. Known traps and their handling:
 
 - NaN is above every number for Spark, but no Parquet or Arrow maximum shows it. Spark also skips
   row groups by Parquet's own statistics, so `written_columns` leaves float columns out of those,
   and `SeenValues` watches the values instead. NaN and infinities are written as strings, as
-  Delta's own writer does. One reader is not helped by it: `DeltaTable.to_pyarrow_dataset` answers
-  filters on a float column wrongly for files with a NaN in it, whoever wrote them; Spark and
-  deltalake's QueryBuilder answer rightly.
+    Delta's own writer does. One reader is not helped by that: `DeltaTable.to_pyarrow_dataset` answers
+    filters on a float column wrongly for files with a NaN in it, from any writer; Spark and
+    deltalake's QueryBuilder answer correctly.
 - Delta keeps timestamps in milliseconds: minima are rounded down, maxima up.
-- Long strings are cut; a cut maximum gets a last character that sorts after what was cut off.
+- Long strings are truncated; a truncated maximum gets a last character that sorts after the removed rest.
 - Parquet counts nulls inside lists and maps as their elements: their nulls are counted here.
 """
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 
 STRING_CHARACTERS: Final = 32
-"""Longest string kept, Delta's own figure: longer ones make commits larger and skip little more."""
+"""Longest string kept, Delta's own limit: longer ones make commits larger and skip little more."""
 
 _LAST_CHARACTER: Final = "\U0010ffff"
 _ABOVE_ALL_TEXT: Final = _LAST_CHARACTER * STRING_CHARACTERS
-"""Sorts after any text: the character is none, and no text is made of it."""
+"""Sorts after any text: it is no character, and no text contains it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US: Final = (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-"""The end of the year 9999, as far as readers parse dates alike."""
+"""The end of the year 9999, the last that all readers parse alike."""
 
 FieldPath = tuple[str, ...]
 """Names from the column down to the leaf; lists and maps are leaves."""
@@ -59,11 +59,11 @@ FieldPath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class WrittenColumns:
-    """How a Parquet writer must treat columns, as arguments of pyarrow.parquet.ParquetWriter.
+    """Column options of a Parquet writer, as arguments of pyarrow.parquet.ParquetWriter.
 
     Attributes:
-        use_dictionary: Strings only: a dictionary of floats makes Spark miss -0.0 when asked for 0.0.
-        write_statistics: All leaves but floats, lists and maps.
+        use_dictionary: Strings only: with a dictionary of floats, Spark misses -0.0 in a search for 0.0.
+        write_statistics: All leaves except floats, lists and maps.
     """
 
     use_dictionary: list[str]
@@ -71,16 +71,16 @@ class WrittenColumns:
 
 
 def find_written_columns(schema: pa.Schema) -> WrittenColumns:
-    """What a file of this schema must be written with."""
+    """The column options for a file of this schema."""
     leaves = [leaf for leaf in _leaves(schema) if not _watched(leaf.kind)]
     strings = [".".join(leaf.path) for leaf in leaves if pa.types.is_string(leaf.kind)]
     return WrittenColumns(use_dictionary=strings, write_statistics=[".".join(leaf.path) for leaf in leaves])
 
 
 class ColumnStatistics:
-    """Watches what is written for what Parquet's metadata cannot tell: floats, and nulls of lists and maps.
+    """Tracks statistics of written rows that Parquet's metadata lacks: floats, and nulls of lists and maps.
 
-    Add what is written, row group by row group: the cost is per call and column, not per row.
+    Add written rows, row group by row group: the cost is per call and column, not per row.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -90,7 +90,7 @@ class ColumnStatistics:
         self._maxima: dict[FieldPath, float] = {}
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Take note of rows that are written."""
+        """Track written rows."""
         for leaf in self._leaves:
             values = leaf.values(rows)
             self._nulls[leaf.path] += values.null_count
@@ -100,24 +100,24 @@ class ColumnStatistics:
     def _floats(self, path: FieldPath, values: pa.ChunkedArray[Any] | pa.Array[Any]) -> None:
         if values.null_count == len(values):
             return
-        found: Any = pc.min_max(values).as_py()  # passes over NaN where there is a number
+        found: Any = pc.min_max(values).as_py()  # ignores NaN where there is a number
         highest = math.nan if _has_nan(values) else found["max"]
         self._minima[path] = min(self._minima.get(path, math.nan), found["min"], key=_nan_last)
         self._maxima[path] = max(self._maxima.get(path, -math.inf), highest, key=_nan_last)
 
     def bounds(self, path: FieldPath) -> Bounds:
-        """What was seen of one watched leaf."""
+        """The statistics of one tracked leaf."""
         return Bounds(self._nulls[path], _number(self._minima.get(path)), _number(self._maxima.get(path)))
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Statistics of one leaf as they go into the log; None is left out.
+    """Statistics of one leaf in the form of the log; None is left out.
 
     Attributes:
         nulls: Rows in which the leaf is null.
-        minimum: At most the least value.
-        maximum: At least the greatest value.
+        minimum: A lower bound of the values.
+        maximum: An upper bound of the values.
     """
 
     nulls: int | None
@@ -141,7 +141,7 @@ def compute_file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: 
     Args:
         metadata: The written file's own.
         schema: The file's Arrow schema.
-        seen: What was watched while writing. Without it floats have no bounds, and floats, lists
+        seen: Statistics tracked while writing. Without it floats have no bounds, and floats, lists
             and maps no null counts: safe, but nothing is skipped by them.
     """
     chunks = _chunks(metadata)
@@ -164,7 +164,7 @@ def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: Co
     bounded = [one for one in statistics if one.num_values]
     if not bounded or pa.types.is_binary(leaf.kind):
         return Bounds(nulls)
-    if not all(one.has_min_max for one in bounded):  # Parquet leaves out strings above 4 kB
+    if not all(one.has_min_max for one in bounded):  # Parquet omits strings above 4 kB
         return Bounds(nulls, "", _ABOVE_ALL_TEXT) if pa.types.is_string(leaf.kind) else Bounds(nulls)
     return Bounds(nulls, *_outwards(leaf.kind, bounded))
 
@@ -191,7 +191,7 @@ def _cut_maximum(text: str) -> str:
 
 
 def _timestamps(least_us: int, greatest_us: int) -> tuple[str | None, str | None]:
-    """Bounds in milliseconds; none where a date lies outside the years 1 to 9999."""
+    """Bounds in milliseconds; none where a date is outside the years 1 to 9999."""
     highest_us = min(-(-greatest_us // 1000) * 1000, max(_LATEST_US, greatest_us))
     try:
         return _instant(least_us // 1000 * 1000), _instant(highest_us)
@@ -209,14 +209,14 @@ def _exact(value: Decimal) -> msgspec.Raw:
 
 
 def _number(value: float | None) -> float | str | None:
-    """A float as Delta's own writer puts it into JSON, which has no NaN and no infinities."""
+    """A float in the JSON form of Delta's own writer: JSON has no NaN and no infinities."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _has_nan(values: pa.ChunkedArray[Any] | pa.Array[Any]) -> bool:
-    # A sum is NaN when a part is, and costs half of looking; opposite infinities make it NaN too.
+    # A sum is NaN when a part is, and costs half of a search; opposite infinities make it NaN too.
     if not math.isnan(pc.sum(values).as_py()):
         return False
     return bool(pc.any(pc.is_nan(values)).as_py())
@@ -262,7 +262,7 @@ ROW_GROUP_ROWS = 1_000_000
 """Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
 
 NAMED_MAX = 5
-"""So many files are named to people; the rest is counted."""
+"""Number of files named to people; the rest is counted."""
 
 BATCH_COMPRESSION_LEVEL = 1
 """zstd's fastest usual level: a batch's file is soon compacted, and its CPU time is the batch's."""
@@ -292,10 +292,10 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class DataFileWriter:
-    """Writes one Parquet file. The name ends in a uuid drawn here and is created exclusively.
+    """Writes one Parquet file. The name ends in a uuid generated here and is created exclusively.
 
-    A name made of epoch, batch and attempt would not do: attempts start again with each Spark job,
-    so a worker thought dead could overwrite a committed file.
+    A name of epoch, batch and attempt would not be unique: attempts restart with each Spark job,
+    so a worker assumed dead could overwrite a committed file.
     """
 
     def __init__(
@@ -314,10 +314,10 @@ class DataFileWriter:
             table: Folder of the table.
             schema: Of the rows.
             commit_hour: Value of the partition column; None for tables without partitions.
-            prefix: How the name begins.
+            prefix: Prefix of the name.
             compression_level: Of zstd.
-            counted_only: The file says how many rows it has and nothing of their values: a small file that is read
-                whole is half as large so, and its log entry a tenth. Bounds of some columns only would be wrong: see
+            counted_only: Write the number of rows only, without statistics of their values: a small file that is read
+                whole is half as large, and its log entry a tenth. Bounds of some columns only would be wrong: see
                 `statistics`.
         """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
@@ -326,7 +326,7 @@ class DataFileWriter:
         self._full = table / self._path
         self._full.parent.mkdir(parents=True, exist_ok=True)
         self._sink = self._full.open("xb")
-        # Floats carry no Parquet statistics: a NaN would hide rows. Watched values give Delta's own instead.
+        # Floats have no Parquet statistics: a NaN would hide rows. Tracked values give Delta's own instead.
         self._seen, columns = ColumnStatistics(schema), find_written_columns(schema)
         self._counted_only = counted_only
         self._parquet = pq.ParquetWriter(
@@ -334,7 +334,7 @@ class DataFileWriter:
             schema,
             compression="zstd",
             compression_level=compression_level,
-            use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs forget
+            use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs omit
             write_statistics=cast("bool", not counted_only and (columns.write_statistics or False)),
             store_schema=not counted_only,
         )
@@ -347,7 +347,7 @@ class DataFileWriter:
             self._seen.add(table)
 
     def finish(self) -> DataFile:
-        """Close and sync the file and its folder, then say what was written."""
+        """Close and sync the file and its folder; returns the finished file."""
         self._parquet.close()
         self._sink.flush()
         os.fsync(self._sink.fileno())
@@ -395,25 +395,25 @@ def write_file(
 
 
 def list_named_files(table: Path, version: int | None = None) -> list[tuple[Path, int]]:
-    """The files that a version names, the newest unless told otherwise, with their sizes."""
+    """The files of a version, by default the newest, with their sizes."""
     actions = DeltaTable(table, version=version).get_add_actions(flatten=True).select(["path", "size_bytes"])
     named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return [(table / path, size) for path, size in named]
 
 
 def find_wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
-    """Those that are missing or of another size."""
+    """Files that are missing or of another size."""
     return [str(path) for path, size in files if not path.exists() or path.stat().st_size != size]
 
 
 def format_some(items: list[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first items, and the number of further ones."""
     more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
     return ", ".join(items[:NAMED_MAX]) + more
 
 
 def delete_file(path: Path) -> int | None:
-    """Delete a file; its bytes, or None where another clean-up was faster."""
+    """Delete a file; returns its bytes, or None where another clean-up was faster."""
     try:
         size = path.stat().st_size
         path.unlink()

@@ -14,7 +14,7 @@ from lockstep.table.delta_log import SideFile
 from lockstep.table.parquet import write_file
 
 VALUE_BYTES_MAX = 1_000_000
-"""Larger values are cut: `value_bytes` keeps the true size, and Kafka the rest for as long as it retains it."""
+"""Larger values are truncated: `value_bytes` is the true size, and Kafka has the rest for as long as it retains it."""
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -30,17 +30,17 @@ class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         generation: Generation of the batch.
         batch: Number of the batch that read it.
-        topic_id: Kafka's id of the topic's life.
+        topic_id: Kafka's topic id.
         topic: Its name.
         partition: Partition number.
         offset: Offset of the message.
-        session: The session, where it could be told.
+        session: The session, if known.
         cause: Why: "undecodable", "transform raised", "suspended", "unknown session", "gap", ...
         expected: What would have been accepted.
-        found: What came, or the error's text.
+        found: What was found, or the error's text.
         timestamp: Kafka's timestamp (UTC).
         key: The record's key, as bytes.
-        value: The record's value, as bytes; cut at a megabyte.
+        value: The record's value, as bytes; truncated at a megabyte.
         value_bytes: Size of the whole value.
         headers: The record's headers.
     """

@@ -1,17 +1,17 @@
 """Rows to Arrow, fast path and strict path.
 
-Arrow alone is too obliging: it cuts 1.5 to 1 in an integer column, takes a naive datetime for UTC
+Arrow alone is too lenient: it truncates 1.5 to 1 in an integer column, takes a naive datetime for UTC
 and drops the time of a datetime in a date column.
 
 Measured on a row of 17 columns (integers, floats, strings, booleans, half of them optional) in
 chunks of 1,000: tuples into one struct array 0.65 us a row, generated list comprehensions per
 column 0.89, zip of tuples 0.97, attrgetter per column 1.2, dicts 1.8. So plain rows take the first
-way; rows with enums, nested structs, lists or dicts take zip, and convert only those columns.
+path; rows with enums, nested structs, lists or dicts take zip, and convert only those columns.
 
-Arrow alone takes 1.5 for an integer and a naive datetime for UTC, so msgspec checks the tuples
+Because Arrow accepts 1.5 as an integer and a naive datetime as UTC, msgspec checks the tuples
 first: 0.2 us a row for all columns, less than a check of the integers alone in Python. A chunk
 with anything doubtful is converted again value by value, which either succeeds (a subclass of
-int) or names the row and column that is wrong.
+int) or names the wrong row and column.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 Convert = Callable[[Any], object]
-"""From a value of the user's row to what Arrow takes; raises ValueError that says what is wrong."""
+"""From a value of the user's row to Arrow's form; raises ValueError with the problem."""
 
 
 def make_converter(column: ColumnType) -> Convert:
@@ -144,7 +144,7 @@ def _map(column: ColumnType) -> Convert:
 
 
 def _inside(where: str, convert: Convert, value: object) -> object:
-    """Convert a nested value; an error says where inside the column it is."""
+    """Convert a nested value; an error names its place inside the column."""
     try:
         return convert(value)
     except ValueError as wrong:
@@ -173,7 +173,7 @@ if TYPE_CHECKING:
     Tuples = list[tuple[Any, ...]]
 
 _WRONG: Final = (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError)
-"""What conversions raise for a value that does not fit."""
+"""Raised by conversions of a value that does not fit."""
 
 _PLAIN: Final[dict[ColumnKind, Any]] = {
     ColumnKind.STRING: str,
@@ -185,10 +185,10 @@ _PLAIN: Final[dict[ColumnKind, Any]] = {
     ColumnKind.TIMESTAMP: Annotated[datetime, msgspec.Meta(tz=True)],
     ColumnKind.DATE: date,
 }
-"""The kinds that Arrow takes as they are; the others need their converter."""
+"""The kinds that Arrow takes unchanged; the others need their converter."""
 
 _AS_THEY_ARE: Final = (bytes, datetime, date, Decimal)
-"""Types that msgspec shall not accept as text."""
+"""Types that msgspec must not accept as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +197,9 @@ class PartitionRun:
 
     Attributes:
         topic: Name.
-        topic_id: Kafka's id of the topic's life.
+        topic_id: Kafka's topic id.
         partition: Number.
-        rows: How many rows follow each other from there.
+        rows: Number of consecutive rows.
     """
 
     topic: str
@@ -210,7 +210,7 @@ class PartitionRun:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the rows of a chunk came from; each list has one entry a row, in the rows' order.
+    """The sources of the rows of a chunk; each list has one entry per row, in the rows' order.
 
     Attributes:
         runs: The topic-partitions, in order; their rows add up to the chunk.
@@ -231,7 +231,7 @@ class Provenance:
     emit_offsets: Sequence[int] | None = None
 
     def origin(self, position: int) -> RowOrigin:
-        """Where the row at a position of the chunk came from."""
+        """The source of the row at a position of the chunk."""
         ends = list(accumulate(run.rows for run in self.runs))
         run = self.runs[bisect_right(ends, position)]
         offset, row = self.offsets[position], self.row_numbers[position]
@@ -240,7 +240,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """Where one row came from.
+    """The source of one row.
 
     Attributes:
         topic: Name.
@@ -261,7 +261,7 @@ class RowOrigin:
 
 
 class RowRejected(LockstepError):
-    """A row holds a value that its column cannot.
+    """A value does not fit its column.
 
     Attributes:
         origin: The row.
@@ -299,7 +299,7 @@ class RowsBuilder:
         self._checked = _checked(self._columns)
 
     def build(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> pa.RecordBatch:
-        """The rows of a chunk with their proof, in order.
+        """The rows of a chunk with their provenance, in order.
 
         Raises:
             RowRefused: A value does not fit its column; names the first such row.
@@ -315,7 +315,7 @@ class RowsBuilder:
         return pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema)
 
     def _quick(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array[Any]] | None:
-        """The user's columns, or None where anything needs a closer look."""
+        """The user's columns, or None where anything needs a closer check."""
         if not set(map(type, rows)) <= {self._row_type}:
             return None
         tuples = list(map(astuple, rows))
@@ -326,7 +326,7 @@ class RowsBuilder:
             return None
 
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
-        struct: Any = pa.array(tuples, self._struct)  # the stubs do not know flatten()
+        struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
         return list(struct.flatten())
 
     def _converted(self, tuples: Tuples) -> list[pa.Array[Any]]:
@@ -358,18 +358,18 @@ class RowsBuilder:
 
 
 def _checked(columns: Sequence[Column]) -> type[msgspec.Struct]:
-    """A chunk as msgspec checks it. In a Struct, whose description of the type is built once."""
+    """The type by which msgspec checks a chunk. A Struct, whose type description is built once."""
     row = tuple(_checked_type(column.type) for column in columns)
     return msgspec.defstruct("Checked", [("rows", list[tuple[row]])])  # type: ignore[valid-type]  # made at run time
 
 
 def _checked_type(column: ColumnType) -> Any:
-    kind = _PLAIN.get(column.kind, Any)  # what is converted is checked by its converter
+    kind = _PLAIN.get(column.kind, Any)  # converted values are checked by their converter
     return kind | None if column.nullable and kind is not Any else kind
 
 
 def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
-    """The proof columns; topics and partitions are repeated by Arrow and cost nothing per row."""
+    """The provenance columns; topics and partitions are repeated by Arrow at no cost per row."""
     offsets = pa.array(proof.offsets, pa.int64())
     emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
     return [
@@ -386,7 +386,7 @@ def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
 
 
 def _refuse_proof(proof: Provenance) -> None:
-    """Name the first row of which the stream's `envelope` says what no column holds."""
+    """Name the first row whose `envelope` has values that no column can hold."""
     columns: tuple[tuple[str, Sequence[object], pa.DataType], ...] = (
         ("_session", proof.sessions, pa.string()),
         ("_sequence", proof.sequences, pa.int64()),

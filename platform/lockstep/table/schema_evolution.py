@@ -1,7 +1,7 @@
-"""How a table follows a declared type: what is added goes on by one commit, everything else is refused by name.
+"""Adapts a table to its declared type: additions are made in one commit, all other changes are refused by name.
 
-Added may be a column that is optional or has a default; older rows show null in it. A column may become optional.
-Dropping, renaming, narrowing and retyping are refused: old files would lie about them.
+An added column must be optional or have a default; older rows show null in it. A column may become optional.
+Dropping, renaming, narrowing and retyping are refused: old files would have wrong values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """What a table lacks of a declared type.
+    """Differences of a table from a declared type.
 
     Attributes:
-        added: Columns that it does not have.
-        loosened: Columns that it holds as never null, and that may be null now.
+        added: Missing columns.
+        loosened: NOT NULL columns that are optional now.
     """
 
     added: tuple[Field, ...] = ()
@@ -42,15 +42,15 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 def find_schema_changes(table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = frozenset()) -> Growth:
-    """What a table lacks of a schema.
+    """The changes that a table needs for a schema.
 
     Args:
-        table: The table as it is.
-        wanted: The schema of the type of today.
-        defaulted: Columns of it whose fields have a default.
+        table: The current table.
+        wanted: The schema of the current type.
+        defaulted: Its columns whose fields have a default.
 
     Raises:
-        TableError: The schema is not one that the table can grow to; says so column by column.
+        TableError: The table cannot be adapted to the schema; lists the columns.
     """
     held = {field.name: field for field in table.schema().fields}
     asked = {field.name: field for field in to_delta(wanted).fields}
@@ -74,11 +74,11 @@ def mark_added(added: Iterable[Field], batch: int) -> list[Field]:
 
 
 def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
-    """Add the columns to a side table that this release knows more than the one that made it; True when there were any.
+    """Add the columns that this release has and an older release's side table lacks; True when there were any.
 
     Raises:
-        ForeignCommit: Somebody else has committed to it.
-        TableError: The table is of another kind, or of a release that this one cannot follow.
+        ForeignCommit: It has a foreign commit.
+        TableError: The table is of another kind, or of an incompatible release.
     """
     everything = frozenset(wanted.names)
     for _ in range(MOST_ATTEMPTS):
@@ -93,7 +93,7 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
 
 
 def with_defaults(rows: pa.Table, row_type: type[T]) -> list[T]:
-    """The rows of a side table; where an older release had no such column, the field's default stands."""
+    """The rows of a side table; columns missing in an older release's file get the field's default."""
     optional = [field for field in msgspec.structs.fields(row_type) if not field.required]
     absent = [field.name for field in optional if field.name in rows.column_names and rows[field.name].null_count]
     found = rows.to_pylist()
@@ -110,7 +110,7 @@ def find_defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _with_newer(table: DeltaTable, wanted: pa.Schema) -> pa.Schema:
-    """A side table of a newer release has columns that this one leaves alone."""
+    """The schema with the columns of a newer release, which this one ignores."""
     held = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     return pa.schema([*wanted, *(field for field in held if field.name not in wanted.names)])
 
@@ -128,7 +128,7 @@ def _problem(name: str, held: dict[str, Field], asked: dict[str, Field], default
 
 
 def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
-    """One commit; False when somebody else committed in the same moment."""
+    """One commit; False when it lost to a concurrent one."""
     version = table.version() + 1
     try:
         table.alter.add_columns(
@@ -136,7 +136,7 @@ def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
             commit_properties=CommitProperties(
                 custom_metadata={delta_log.KIND: "side"},
                 max_commit_retries=0,
-                # The number as it stands: the last line of an entry says that it is whole.
+                # The literal number: the last line of an entry is the sign that it is complete.
                 app_transactions=[Transaction(delta_log.BATCH, table.transaction_version(delta_log.BATCH) or 0)],
             ),
             post_commithook_properties=NO_HOOKS,

@@ -1,4 +1,4 @@
-"""Side tables: committed right after the output table, from the file that its head names."""
+"""Side tables: committed right after the output table, from the files that its head names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 
 
 class SideLog:
-    """A side table that is kept open: opening one reads every entry since its last checkpoint, a CPU ms each."""
+    """A side table that stays open: opening one reads every entry since its last checkpoint, a CPU ms each."""
 
     def __init__(self, side: Path) -> None:
         """Nothing is opened before it is needed, nor on another thread than the one that needs it."""
@@ -33,17 +33,17 @@ class SideLog:
         """Bring the table up to a batch; True when something was missing.
 
         Only the last addition can be missing, because a batch is not committed before the side tables
-        hold what the one before it added. Safe to call by several processes at once, not by several threads.
+        contain the previous one's. Safe to call by several processes at once, not by several threads.
 
         Args:
-            files: What the batch adds.
+            files: The batch's additions.
             batch: Number of the batch.
-            after: The batch that added to the table before.
+            after: The previous batch that added to the table.
 
         Raises:
-            ForeignCommit: Somebody else has committed to it.
-            TableReplaced: Its folder was moved, deleted or set back since the last look.
-            TableError: When more than the last addition is missing, a file is gone, or it is ahead.
+            ForeignCommit: It has a foreign commit.
+            TableReplaced: Its folder was moved, deleted or restored since the last read.
+            TableError: More than the last addition is missing, a file is gone, or it is ahead.
         """
         problem: Exception | None = None
         handle = self._handle = self._handle or _opened(self._side)
@@ -60,17 +60,17 @@ class SideLog:
             if problem is None:
                 self._own = handle.version() + 1
                 return True
-        step = "mend the cause; start again"
+        step = "fix the cause; start again"
         raise CommitUnknown(f"{self._side}: batch {batch}: {problem}", next_step=step) from problem
 
     def _look(self, handle: DeltaTable) -> None:
         refresh(handle, self._side)
-        if handle.version() != self._own:  # else the newest entry is the one that was written here
+        if handle.version() != self._own:  # otherwise the newest entry was written here
             refuse_foreign(self._side, handle.version())
             self._own = handle.version()
 
     def checkpoint_if_due(self) -> None:
-        """Write a log checkpoint where that costs less than reading the log since the last one."""
+        """Write a log checkpoint if that costs less than reading the log since the last one."""
         if self._handle is not None:
             write_checkpoint_if_due(self._side, self._handle.version())
 
@@ -100,7 +100,7 @@ def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
     """Bring the side tables of a stream up to a head, or to a newer one where batches were committed meanwhile.
 
     Raises:
-        TableError: As `SideLog.forward` does, though no batch was committed since the head was read.
+        TableError: As `SideLog.forward`, even though no batch was committed since the head was read.
     """
     for _ in range(MOST_ATTEMPTS):
         try:
@@ -137,7 +137,7 @@ def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int
             post_commithook_properties=_NO_HOOKS,
         )
     except (DeltaError, OSError) as error:
-        # Whoever won wrote the same file for the same batch, or the next look says what is missing.
+        # The winner wrote the same file for the same batch, or the next check reports the difference.
         return error
     delta_log.sync_path(delta_log.make_entry_path(side, version))
     delta_log.sync_path(side / "_delta_log")

@@ -1,7 +1,7 @@
-"""The newest entry of a Delta log after a loss of power: whole, or cut.
+"""The newest entry of a Delta log after a power loss: complete, or torn.
 
-A commit syncs its entry before anything builds on it, so an entry that was cut was never acknowledged: setting
-it aside undoes nothing. delta-rs writes an entry's transactions last, so an entry that holds them is whole.
+A commit syncs its entry before anything builds on it, so a torn entry was never acknowledged: setting
+it aside undoes nothing. delta-rs writes an entry's transactions last, so an entry with them is complete.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _Line(msgspec.Struct):
 
 
 def find_newest_version(table: Path) -> int | None:
-    """The newest version of which there is an entry's file; None without any."""
+    """The newest version with an entry file; None without any."""
     return max(delta_log.list_versions(table), default=None)
 
 
 def is_torn(entry: bytes) -> bool:
-    """Whether an entry of ours is not whole. Of somebody else's only broken JSON is seen."""
+    """Whether an entry of ours is incomplete. Of a foreign one only broken JSON is detected."""
     try:
         lines = msgspec.json.Decoder(_Line).decode_lines(entry)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -56,7 +56,7 @@ def is_torn(entry: bytes) -> bool:
 
 
 def find_torn_version(table: Path) -> int | None:
-    """The newest version, when its entry is cut; None when it is whole."""
+    """The newest version, when its entry is torn; None when it is complete."""
     version = find_newest_version(table)
     if version is None:
         return None
@@ -64,17 +64,17 @@ def find_torn_version(table: Path) -> int | None:
 
 
 def is_in_checkpoint(table: Path, version: int) -> bool:
-    """Whether a log checkpoint was made of a version or a later one: then it was whole once."""
+    """Whether a log checkpoint includes a version: then it was complete once."""
     return any(made >= version for made in delta_log.list_checkpoints(table))
 
 
 def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
-    """Move the entry of a version out of the log, without the checksums that Spark puts beside it; says where it lies.
+    """Move the entry of a version out of the log, after deleting Spark's checksums of it; returns its new path.
 
-    Checksums of a version that is no more make the log unreadable to delta-rs; they go first.
+    Checksums of a version without an entry make the log unreadable to delta-rs; they go first.
 
     Raises:
-        FileNotFoundError: Somebody else has moved it.
+        FileNotFoundError: Another process has moved it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"

@@ -1,4 +1,4 @@
-"""What the name of a file says of the batch that wrote it, so that clean-up needs no clock."""
+"""The batch that wrote a file, from the file's name, so that clean-up needs no clock."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LABEL = re.compile(r"(?:^|-)g(\d+)-e(\d+)-b(\d+)-[0-9a-f]{32}\.")
 
 
 class WrittenBy(msgspec.Struct, frozen=True, order=True):
-    """The batch for which a task wrote a file. In order: what is smaller can only be committed before.
+    """The batch for which a task wrote a file. Sorted: a smaller one can only be committed before.
 
     Attributes:
         generation: The lineage of batches.
         epoch: The writer.
-        batch: The batch, also where it never was committed.
+        batch: The batch, even if it was never committed.
     """
 
     generation: int
@@ -29,19 +29,19 @@ class WrittenBy(msgspec.Struct, frozen=True, order=True):
 
     @property
     def label(self) -> str:
-        """What stands in the names of its files, before their uuid."""
+        """The label in the names of its files, before their uuid."""
         return f"g{self.generation}-e{self.epoch}-b{self.batch}"
 
     def is_over(self, head: Head) -> bool:
         """Whether no commit after a head can name a file of this batch any more.
 
-        A batch is committed by the epoch that holds the table, as the one after the last. So what an older epoch wrote
-        is fenced, and so is what this epoch wrote for a batch that is committed: another attempt of it was.
+        A batch is committed by the current epoch, as the one after the last. So files of an older epoch
+        are fenced, and so are files of this epoch for a committed batch: they belong to another attempt.
         """
         return self <= WrittenBy(head.generation, head.epoch, head.batch)
 
 
 def read_written_by(name: str) -> WrittenBy | None:
-    """What a file's name says; None for files that no batch wrote, and for those of builds that did not say."""
+    """Parse a file's name; None for files that no batch wrote, and for those of builds without it."""
     found = _LABEL.search(name)
     return WrittenBy(*map(int, found.groups())) if found is not None else None
