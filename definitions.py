@@ -35,6 +35,6 @@ defs = Definitions(
     ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in (topics_sensor, supervisor_sensor)],
     resources={"spark": make_spark_resource(settings)},
-    # One process a run: one JVM, and exit codes that tell the truth.
+    # One process a run: one JVM, and correct exit codes.
     executor=in_process_executor,
 )

@@ -1,8 +1,8 @@
-"""Reads the live files of a Delta table with Arrow's own access to files.
+"""Reads the live files of a Delta table with Arrow's own file system.
 
-By default deltalake lends Arrow a file system that is written in Python. Arrow's threads read ahead through it, also
-of a scan that nobody finishes, and a process that ends meanwhile hangs or crashes (12 of 12, measured). With Arrow's
-own file system its threads call nothing of Python.
+By default deltalake passes Arrow a file system that is written in Python. Arrow's threads read ahead through it, even
+after a scan was abandoned, and a process that ends meanwhile hangs or crashes (12 of 12, measured). With Arrow's
+own file system its threads do not call Python.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 
 def open_dataset(folder: Path) -> ds.Dataset:
-    """The live files of a table in a folder, as of now."""
+    """The current live files of a table in a folder."""
     return DeltaTable(folder).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
