@@ -101,7 +101,7 @@ def test_without_a_writer_a_claim_stops_the_stream_and_bounded_runs_leave_it_sto
     assert desired(runs) is Desired.BOUNDED
     stopped = stop_stream(runs.folders, WHY, patience_seconds=1)
     assert (stopped.desired, stopped.ended_by, stopped.epoch) == ("stopped", "a claim", 2)
-    assert stop_stream(runs.folders, WHY, patience_seconds=1).ended_by == "nobody"
+    assert stop_stream(runs.folders, WHY, patience_seconds=1).ended_by == "none"
 
     feed.send(topic, [update(3, a=1)])
     assert runs.run() is RunOutcome.ENDED

@@ -97,10 +97,10 @@ def test_every_cut_of_the_newest_entry_is_seen_and_a_whole_one_is_not(made: Made
 def test_a_cut_entry_that_nobody_built_on_is_set_aside_and_the_stream_goes_on_exactly(made: Made) -> None:
     drop_entries(made.runs.folders.ledger, 1)  # its commit would have come after
     newest(made.runs.folders.table).write_bytes(b'{"commitInfo":{"time')
-    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"newest entry of table/_delta_log": "mendable"}
+    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"newest entry of table/_delta_log": "repairable"}
 
     found = repair_stream(made.runs.folders, apply=True)
-    assert (found.whole, conditions(found)) == (True, {"newest entry of table/_delta_log": "mended"})
+    assert (found.whole, conditions(found)) == (True, {"newest entry of table/_delta_log": "repaired"})
     assert len(list((made.runs.folders.control / "set-aside").iterdir())) == 1
     made.runs.run()
     assert (made.runs.rows(made.topic), read_until(made.runs.folders.ledger, made.topic)) == (ROWS, len(MESSAGES))
@@ -118,8 +118,8 @@ def test_a_cut_entry_that_the_ledger_has_followed_is_not_thrown_away(made: Made)
 def test_a_ledger_that_is_behind_is_brought_forward_from_the_log_of_the_table(made: Made, missing: int) -> None:
     before = read_table(made.runs.folders.ledger).to_pylist()
     drop_entries(made.runs.folders.ledger, missing)
-    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"ledger": "mendable"}
-    assert conditions(repair_stream(made.runs.folders, apply=True)) == {"ledger": "mended"}
+    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"ledger": "repairable"}
+    assert conditions(repair_stream(made.runs.folders, apply=True)) == {"ledger": "repaired"}
     assert before == read_table(made.runs.folders.ledger).to_pylist()
 
 
@@ -127,8 +127,8 @@ def test_a_cut_entry_of_the_ledger_is_set_aside_and_written_again(made: Made) ->
     before = read_table(made.runs.folders.ledger).to_pylist()
     newest(made.runs.folders.ledger).write_bytes(b"{")
     assert conditions(repair_stream(made.runs.folders, apply=True)) == {
-        "newest entry of ledger/_delta_log": "mended",
-        "ledger": "mended",
+        "newest entry of ledger/_delta_log": "repaired",
+        "ledger": "repaired",
     }
     assert before == read_table(made.runs.folders.ledger).to_pylist()
 

@@ -132,7 +132,7 @@ def _stopped(found: Stopped) -> RenderableType:
         "the writer": "the writer ended at its batch boundary",
         "a fence": "its writer did not end in time and is fenced: nothing of its last batch is visible",
         "a claim": "no writer was left to ask",
-        "nobody": "it did not run",
+        "none": "it did not run",
     }[found.ended_by]
     return style_text(f"{found.stream}: {found.desired} after batch {found.batch}; {how} ({found.reason})")
 

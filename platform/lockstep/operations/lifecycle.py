@@ -109,7 +109,7 @@ def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patie
     head = output.base().head
     lives = is_writer_alive(folders.control, head.epoch)
     if read_desired_state(head) is request.desired and not lives and not read_run_heartbeats(folders.control):
-        return _stopped(head, "nobody")  # 1
+        return _stopped(head, "none")  # 1
     if lives:
         request_stop(folders.control, head.epoch, request)  # 2
         try:

@@ -32,8 +32,8 @@ class Condition(Enum):
     """Result of a check."""
 
     OK = "ok"
-    MENDABLE = "mendable"
-    MENDED = "mended"
+    REPAIRABLE = "repairable"
+    REPAIRED = "repaired"
     BROKEN = "broken"
 
 
@@ -62,7 +62,7 @@ class Repair(msgspec.Struct, frozen=True):
     @property
     def whole(self) -> bool:
         """Whether a start would find no problem."""
-        return all(check.condition in {Condition.OK.value, Condition.MENDED.value} for check in self.checks)
+        return all(check.condition in {Condition.OK.value, Condition.REPAIRED.value} for check in self.checks)
 
 
 class WriterLives(LockstepError):
@@ -113,11 +113,11 @@ def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
     for table in (folders.table, folders.ledger):  # 1
         check = _newest_entry(folders, table, apply=apply)
         yield check
-        if check.condition in {Condition.MENDABLE.value, Condition.BROKEN.value}:
+        if check.condition in {Condition.REPAIRABLE.value, Condition.BROKEN.value}:
             return
     for check in _foreign_commits(folders, apply=apply):  # 2
         yield check
-        if check.condition != Condition.MENDED.value:
+        if check.condition != Condition.REPAIRED.value:
             return
     try:
         yield from _beyond_the_newest_entries(folders, apply=apply)
@@ -132,7 +132,7 @@ def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterat
     behind = _ledger(folders, head, apply=apply)  # 3
     yield behind
     yield _data_files(folders.table)  # 4
-    if behind.condition in {Condition.OK.value, Condition.MENDED.value}:
+    if behind.condition in {Condition.OK.value, Condition.REPAIRED.value}:
         yield _state(folders, head)  # 5
     yield _halt(head)  # 6
 
@@ -150,9 +150,9 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
         return Check(name, Condition.BROKEN.value, found, step)
     if not apply:
         step = f"its commit was never confirmed: lockstep repair {folders.stream} --apply sets it aside"
-        return Check(name, Condition.MENDABLE.value, found, step)
+        return Check(name, Condition.REPAIRABLE.value, found, step)
     kept = torn_entry.move_out_of_log(table, version, folders.control / "set-aside")
-    return Check(name, Condition.MENDED.value, f"{found}: set aside as {kept}", "start the stream")
+    return Check(name, Condition.REPAIRED.value, f"{found}: set aside as {kept}", "start the stream")
 
 
 def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
@@ -173,10 +173,10 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
         return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
     if not apply:
         step = f"lockstep repair {folders.stream} --apply sets it aside: the table is then as it was before"
-        return Check(name, Condition.MENDABLE.value, found, step)
+        return Check(name, Condition.REPAIRABLE.value, found, step)
     kept = [torn_entry.move_out_of_log(table, version, folders.control / "set-aside") for version in versions]
     return Check(
-        name, Condition.MENDED.value, f"{found}: set aside as {format_some([*map(str, kept)])}", "start the stream"
+        name, Condition.REPAIRED.value, f"{found}: set aside as {format_some([*map(str, kept)])}", "start the stream"
     )
 
 
@@ -218,10 +218,10 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
         return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {format_some(gone)}", step)
     if not apply:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
-        return Check(name, Condition.MENDABLE.value, found, step)
+        return Check(name, Condition.REPAIRABLE.value, found, step)
     for batch in range(held + 1, head.batch + 1):
         side_tables.SideLog(folders.ledger).forward((missing[batch],), batch, after=batch - 1)
-    return Check(name, Condition.MENDED.value, f"{found}: brought forward", "start the stream")
+    return Check(name, Condition.REPAIRED.value, f"{found}: brought forward", "start the stream")
 
 
 def _missing(folders: StreamFolders, held: int, head: Head) -> dict[int, SideFile]:
