@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 # Each has a plain word: re-created, fixed, in addition, has, reported, buffered, continuous, no one, request, context.
 BANNED = re.compile(
-    r"\b(anew|mend(s|ed|ing|able)?|beside|bears?|told|(held|holds?) back|for ever|nobody|the very|wish(es|ed)?|hands)\b",
+    r"\b(anew|mend(s|ed|ing|able)?|beside|bears?|told|(held|holds?) back|for ever|"
+    r"nobody|the very|wish(es|ed)?|hands)\b",
     re.IGNORECASE,
 )
 FOLDERS = ("platform", "assets", "jobs", "sensors", "benchmarks", "docs")

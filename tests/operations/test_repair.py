@@ -97,7 +97,9 @@ def test_every_cut_of_the_newest_entry_is_seen_and_a_whole_one_is_not(made: Made
 def test_a_cut_entry_that_nobody_built_on_is_set_aside_and_the_stream_goes_on_exactly(made: Made) -> None:
     drop_entries(made.runs.folders.ledger, 1)  # its commit would have come after
     newest(made.runs.folders.table).write_bytes(b'{"commitInfo":{"time')
-    assert conditions(repair_stream(made.runs.folders, apply=False)) == {"newest entry of table/_delta_log": "repairable"}
+    assert conditions(repair_stream(made.runs.folders, apply=False)) == {
+        "newest entry of table/_delta_log": "repairable"
+    }
 
     found = repair_stream(made.runs.folders, apply=True)
     assert (found.whole, conditions(found)) == (True, {"newest entry of table/_delta_log": "repaired"})

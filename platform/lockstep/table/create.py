@@ -111,7 +111,7 @@ def evolve_tables(
     """
     batch = output.base().head.batch
     found = output.growth(schema, defaulted)
-    if found.added:  # whatever the attempts lose to: nobody else commits a batch in the epoch of this writer
+    if found.added:  # whatever the attempts lose to: no other process commits a batch in the epoch of this writer
         output.commit(commit_schema(writer, partial(_add, mark_added(found.added, batch))))
     for name in found.loosened:
         output.commit(commit_schema(writer, partial(_loosen, name)))

@@ -212,7 +212,9 @@ class PartitionProof:
             expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
         skipped, found = folding.suspension.skipped, set(row.skips)
-        if self._parts.rules.needs_no_snapshot:  # nobody waits: what lies before an offset is put aside, and no more
+        if (
+            self._parts.rules.needs_no_snapshot
+        ):  # no session waits: what lies before an offset is quarantined, and no more
             left = {session for session, before in skipped.items() if before > row.until}
             found = {session for session, before in row.skips.items() if before > row.until}
         else:

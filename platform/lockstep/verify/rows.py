@@ -291,7 +291,7 @@ class RowComparison:
             place: The partition.
             violations: Where differences are noted.
             absent: Columns that were added to the table, each with the first row that has it: the rows before hold no
-                value in it, and null where a compaction has put them beside rows that do.
+                value in it, and null where a compaction has put them into one file with rows that do.
         """
         self._place, self._violations, self._absent = place, violations, absent
         self.compared = 0
