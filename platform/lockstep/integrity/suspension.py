@@ -242,7 +242,7 @@ def is_still_skipped(
 
 
 def list_unread_skips(skipped: Iterable[SuspendedSession], reached: int) -> tuple[SuspendedSession, ...]:
-    """The same of a class that needs no snapshots (`SkipGate`): those of which not all that was given up is read."""
+    """The same for a class without snapshots (`SkipGate`): sessions whose given-up messages are not all read yet."""
     return tuple(each for each in skipped if each.before > reached)
 
 
