@@ -24,27 +24,33 @@ REQUIRED = frozenset(
 
 MATRIX: tuple[Fault, ...] = tuple(sorted((*MACHINES, *LOGS_AND_WRITERS, *DAGSTER), key=lambda fault: fault.id))
 
-PAGE = """# Faults: what is expected, and what proves it
+PAGE = """# Faults: expected outcomes and their proofs
 
-Each fault is made to happen in a real run, with a proof that it happened, and the tables are then compared with
-a plain fold of the log that shares no code with lockstep. T0 needs neither Kafka nor Spark, T1 runs with every
-change, T2 in `make test-nightly` and `make test-all`; a slow test that needs strace or a mount namespace fails
-where there is none. The list is data, [tests/faults/matrix.py](../tests/faults/matrix.py), and this page is made
-of it: `.venv/bin/python -m tests.faults.matrix > docs/faults.md`.
+{intro}
 
-| id | fault | expected | tier | proven by | not yet |
-|---|---|---|---|---|---|
+| tier | runs |
+|---|---|
+| T0 | with every change; neither Kafka nor Spark |
+| T1 | with every change |
+| T2 | in `make test-nightly` and `make test-all`; a slow test that needs strace or a mount namespace fails without it |
 """
+INTRO = (
+    "Each fault is produced in a real run, with a proof that it happened; then the tables are compared with a plain "
+    "fold of the log that shares no code with lockstep. The list is data, "
+    "[tests/faults/matrix.py](../tests/faults/matrix.py); this page is generated: "
+    "`.venv/bin/python -m tests.faults.matrix > docs/faults.md`."
+)
 
 
 def page() -> str:
     """The list as a page."""
-    return PAGE + "".join(map(_line, MATRIX))
+    return PAGE.format(intro=INTRO) + "".join(map(_section, MATRIX))
 
 
-def _line(fault: Fault) -> str:
-    proofs = "<br>".join(f"`{node}`" for node in fault.proven_by)
-    return f"| {fault.id} | {fault.what} | {fault.expected} | {fault.tier.value} | {proofs} | {fault.left} |\n"
+def _section(fault: Fault) -> str:
+    proofs = "".join(f"- `{node}`\n" for node in fault.proven_by)
+    left = f"\nNot covered: {fault.left}\n" if fault.left else ""
+    return f"\n## {fault.id}: {fault.what}\n\n{fault.tier.value}. Expected: {fault.expected}.\n\n{proofs}{left}"
 
 
 if __name__ == "__main__":
