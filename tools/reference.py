@@ -22,6 +22,8 @@ import lockstep
 import lockstep.testing
 from lockstep import DecimalType, IntegerType
 from lockstep.model.table_schema import make_provenance_schema, make_row_schema
+from lockstep.table.ledger import LedgerRow
+from lockstep.table.quarantine import QuarantineRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +74,21 @@ def page() -> str:
     for module in (lockstep, lockstep.testing):
         parts.append(f"## {module.__name__}\n")
         parts.extend(part for name in _names(module) for part in _entry(module, name))
+    parts.extend(_side_tables())
     return "\n".join(parts)
+
+
+def _side_tables() -> Iterator[str]:
+    """The columns of the ledger and the quarantine."""
+    yield "## Side tables\n"
+    for name, row in (("Ledger", LedgerRow), ("Quarantine", QuarantineRow)):
+        first, _, rest = (inspect.getdoc(row) or "").partition("Attributes:\n")
+        meanings = dict(item.removeprefix("- ").split(": ", 1) for item in _items(rest))
+        yield f"### {name}\n\n{' '.join(first.split())}\n\n| column | Arrow type | meaning |\n|---|---|---|"
+        for each in make_row_schema(row):
+            null = ", nullable" if each.nullable else ""
+            yield f"| `{each.name}` | `{each.type}`{null} | {_cell(meanings[f'`{each.name}`'])} |"
+        yield ""
 
 
 def _names(module: ModuleType) -> list[str]:

@@ -49,20 +49,56 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch's result in one partition. `start` and `until` are offsets: [start, until).
+    """One batch's result in one partition. Counts are of messages, except `rows`; times are UTC.
 
-    Counts are of messages, except `rows`; `accepted_without_row` counts accepted messages that emitted none; `skipped`
-    those of kind SKIP; `quarantined` those in quarantine. Sessions that began before the offset `suspended_from` are
-    suspended until their next snapshot; so are `suspended_sessions`, skipped by an operator. `catching_up`: the log was
-    truncated, which an operator accepted. `retired`: the topic was deleted or re-created, which an operator accepted.
-    `accepted_loss` names the offsets of this row that were passed over. Times are UTC. `state_*` is the address of the
-    segment with the newest change of the partition's state.
+    messages + released = with_rows + accepted_without_row + skipped + dropped + quarantined + late + buffered.
 
-    `buffered` messages are in the state for a later batch; `released` ones were buffered by an earlier batch and also
-    count under their final outcome; `late` ones are in the late table; so messages + released = with rows + accepted
-    without row + skipped + dropped + quarantined + late + buffered. `timer_rows` counts timers, and idle sessions, that
-    emitted rows. `watermark` is the partition's watermark, `rows_emitted` the number of rows that timers emitted at
-    `until`, and `planned_at` the time against which absurd event times are detected.
+    Attributes:
+        generation: Generation of the table; a rewind begins the next one.
+        batch: Number of the batch.
+        epoch: Epoch of the writer.
+        committed_at: Time of the commit, by the driver's clock.
+        topic_id: Kafka's id of the topic.
+        topic: Name of the topic.
+        partition: Partition number.
+        start: First offset of the range.
+        until: Offset after the range: the next one to read.
+        stable_end: Last stable offset of the partition as last read from Kafka; -1 where unknown.
+        high_watermark: High watermark of the partition as last read from Kafka; -1 where unknown.
+        messages: Messages read.
+        rows: Rows emitted, those of timers included.
+        accepted_without_row: Accepted messages that emitted no row.
+        skipped: Messages of kind SKIP.
+        repeats: Messages found to be duplicates or out of order, accepted or dropped.
+        gaps: Messages found to follow a gap, accepted or quarantined.
+        dropped: Messages neither applied nor stored, by the rule of the class.
+        quarantined: Messages in quarantine.
+        suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        holes: Offsets without a message, with their causes.
+        leader_epoch: Leader epoch of the last record read.
+        first_event_time: Lowest event time of the range.
+        last_event_time: Highest event time of the range.
+        newest_timestamp: Highest Kafka timestamp of the range.
+        batch_seconds: Wall time of the batch.
+        cpu_seconds: CPU time of the range in its task.
+        state_file: File of the segment with the newest change of the partition's state.
+        state_start: First byte of that segment.
+        state_length: Bytes of that segment.
+        state_bytes: Bytes of state written in this batch.
+        restart_cause: Cause of the run, in its first batch.
+        accepted_loss: Offsets of this range that an operator accepted as lost.
+        with_rows: Messages that emitted rows.
+        buffered: Messages stored in the state for a later batch.
+        released: Messages buffered by an earlier batch; they count under their final outcome, too.
+        late: Messages in the late table.
+        timer_rows: Timers and idle sessions that emitted rows.
+        watermark: Watermark of the partition after the range.
+        rows_emitted: Rows that timers emitted at `until`.
+        planned_at: Time against which implausible event times are detected.
+        accepted: Resume options that an operator gave.
+        suspended_sessions: Sessions that an operator skips until their next snapshot.
+        catching_up: The log was truncated below the position, which an operator accepted; records up to it are skipped.
+        retired: The topic was deleted or re-created, which an operator accepted.
     """
 
     generation: int
