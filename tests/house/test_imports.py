@@ -61,6 +61,7 @@ DRIVER_ONLY = (
     "lockstep.kafka.admin",
     "lockstep.kafka.audit",
     "pyspark.sql",
+    "pandas",
 )
 
 # A module with one importer in its own package is a part of it, unless it is an idea of its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,18 @@ def test_no_public_class_has_the_name_of_another(library: Path) -> None:
     for module, name in public(library, (ast.ClassDef,)):
         homes[name].append(module)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def test_predicates_answer_yes_or_no(library: Path) -> None:
+    wrong = [
+        f"{path.relative_to(library)}:{node.lineno} {node.name}"
+        for path in sorted(library.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.lstrip("_").split("_")[0] in PREDICATES
+        if node.returns is None
+        or not {"bool", "TypeGuard", "TypeIs"} & set(re.findall(r"\w+", ast.unparse(node.returns)))
+    ]
+    assert wrong == []
 
 
 def test_public_functions_begin_with_a_verb_or_are_predicates(library: Path) -> None:

@@ -61,12 +61,12 @@ def to_microseconds(duration: timedelta) -> int:
     return duration // MICROSECOND
 
 
-def is_implausible(happened_us: int) -> Verdict:
+def report_implausible_time(happened_us: int) -> Verdict:
     """The verdict on an implausible event time."""
     return Verdict(Judgement.QUARANTINE, "absurd event time", "since 1970, not in the far future", str(happened_us))
 
 
-def is_late(happened_us: int, floor_us: int) -> Verdict:
+def report_late(happened_us: int, floor_us: int) -> Verdict:
     """The verdict on a late message."""
     return Verdict(Judgement.LATE, "late", f"event time {floor_us} or later", str(happened_us))
 

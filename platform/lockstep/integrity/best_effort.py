@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
-from lockstep.integrity.sequence_numbers import check_wrap, is_out_of_range, unwrap_sequence
+from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, accept_with_remark
 from lockstep.model.record import Envelope, Kind, Record
 
@@ -30,7 +30,7 @@ class _Counting(Gate):
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
-        if number is None or is_out_of_range(number, self._wraps_at) is not None:
+        if number is None or check_range(number, self._wraps_at) is not None:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
         if last is not None and not (snapshot and place.restarts_sequence):

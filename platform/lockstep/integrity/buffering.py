@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TypedDict, cast
 
-from lockstep.integrity.sequence_numbers import LARGEST, is_out_of_range, unwrap_sequence
+from lockstep.integrity.sequence_numbers import LARGEST, check_range, unwrap_sequence
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, report_violation
 from lockstep.model.record import Envelope, Kind, Link, Record
 
@@ -117,7 +117,7 @@ class BufferingUntilSnapshot(Gate):
         number = cast("int", early[1])
         if any(each is not None and abs(each) > LARGEST for each in early):
             return report_violation("number out of range", "a number of 64 bits", number)
-        if (refused := is_out_of_range(number, self._wraps_at)) is not None:
+        if (refused := check_range(number, self._wraps_at)) is not None:
             return refused
         if waiting and self._wraps_at is not None:
             ahead, half = (number - cast("int", waiting[0][1])) % self._wraps_at, self._wraps_at // 2

@@ -31,11 +31,11 @@ from lockstep.integrity.base import (
     Policy,
     Suspend,
     find_event_time,
-    is_implausible,
-    is_late,
+    report_implausible_time,
+    report_late,
     to_microseconds,
 )
-from lockstep.integrity.sequence_numbers import is_out_of_range, make_digest
+from lockstep.integrity.sequence_numbers import check_range, make_digest
 from lockstep.integrity.verdict import (
     ACCEPT,
     Gate,
@@ -102,8 +102,8 @@ class Reordering(Gate):
         """See `Gate.check`."""
         happened_us, number = find_event_time(place, record), place.sequence
         if self._time.is_absurd(happened_us):
-            return state, is_implausible(happened_us)
-        if number is not None and (refused := is_out_of_range(number)) is not None:
+            return state, report_implausible_time(happened_us)
+        if number is not None and (refused := check_range(number)) is not None:
             return state, refused
         if state is None:
             return self._opened(place, record, happened_us)
@@ -168,7 +168,7 @@ class Reordering(Gate):
     def _by_time(self, order: Order, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         floor_us = max(order.get("t", 0), self._time.watermark_us - self._lateness_us)
         if happened_us < floor_us:
-            return _state(order), is_late(happened_us, floor_us)
+            return _state(order), report_late(happened_us, floor_us)
         return self._waiting(order, happened_us, record, happened_us)
 
     def _waiting(self, order: Order, rank: int, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
@@ -226,8 +226,8 @@ class _AnyOrder(Gate):
         """See `Gate.check`."""
         happened_us, floor_us = find_event_time(place, record), self._time.watermark_us - self._lateness_us
         if self._time.is_absurd(happened_us):
-            return state, is_implausible(happened_us)
-        if place.sequence is not None and (refused := is_out_of_range(place.sequence)) is not None:
+            return state, report_implausible_time(happened_us)
+        if place.sequence is not None and (refused := check_range(place.sequence)) is not None:
             return state, refused
         if state is None and place.kind is not Kind.SNAPSHOT:
             return None, report_unknown_session(place, Judgement.SUSPEND)
@@ -239,7 +239,7 @@ class _AnyOrder(Gate):
         if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
             return state, met  # real feeds send a snapshot with the number of the last update
         if happened_us < floor_us and state is not None:
-            return state, is_late(happened_us, floor_us)
+            return state, report_late(happened_us, floor_us)
         return cast("GateState", _Window(w=remember(recent, place.sequence, record, happened_us, floor_us))), ACCEPT
 
     def adapt(self, state: GateState) -> GateState:

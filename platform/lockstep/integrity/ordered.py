@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lockstep.integrity.base import MAY_SKIP, Fault, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
-from lockstep.integrity.sequence_numbers import check_wrap, is_out_of_range, unwrap_sequence
+from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
 from lockstep.integrity.verdict import (
     ACCEPT,
     Gate,
@@ -35,7 +35,7 @@ class MonotonicGate(Gate):
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`."""
         number = record.offset if place.sequence is None else place.sequence
-        if (refused := is_out_of_range(number, None if place.sequence is None else self._wraps_at)) is not None:
+        if (refused := check_range(number, None if place.sequence is None else self._wraps_at)) is not None:
             return state, refused
         if place.kind is Kind.SNAPSHOT:
             return number, ACCEPT

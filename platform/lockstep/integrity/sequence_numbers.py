@@ -16,7 +16,7 @@ LARGEST: Final = 2**63 - 1
 WRAPS_AT_MIN: Final = 4
 
 
-def is_out_of_range(number: int, wraps_at: int | None = None) -> Verdict | None:
+def check_range(number: int, wraps_at: int | None = None) -> Verdict | None:
     """The verdict on a number outside of 64 bits, or one that the producer cannot have sent."""
     if wraps_at is not None:
         right = f"a number from 0 to {wraps_at - 1}, because of wraps_at={wraps_at}"

@@ -21,7 +21,7 @@ from typing import ClassVar, TypedDict, cast
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, PartitionTime, SessionStart
 from lockstep.integrity.buffering import BufferingUntilSnapshot
-from lockstep.integrity.sequence_numbers import LARGEST, check_wrap, is_out_of_range, make_digest, unwrap_sequence
+from lockstep.integrity.sequence_numbers import LARGEST, check_range, check_wrap, make_digest, unwrap_sequence
 from lockstep.integrity.verdict import (
     ACCEPT,
     Gate,
@@ -139,7 +139,7 @@ class Sequence(Evidence):
         if number == last + 1 or (number == last and place.kind is SNAPSHOT):
             return number, ACCEPT
         if self.wraps_at is not None:
-            if (refused := is_out_of_range(number, self.wraps_at)) is not None:
+            if (refused := check_range(number, self.wraps_at)) is not None:
                 return state, refused
             number = unwrap_sequence(number, last, self.wraps_at)
             if number == last + 1 or (number == last and place.kind is SNAPSHOT):
@@ -225,7 +225,7 @@ def _opened(place: Envelope, number: int, state: GateState, wraps_at: int | None
     """The first message of a session: a snapshot with a number in range."""
     if place.kind is not SNAPSHOT:
         return None, report_unknown_session(place, Judgement.VIOLATION)
-    refused = is_out_of_range(number, wraps_at)
+    refused = check_range(number, wraps_at)
     return (None, refused) if refused is not None else (state, ACCEPT)
 
 

@@ -234,7 +234,7 @@ def _stays_broken(place: Envelope, *, broken: bool) -> bool:
     return broken and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
 
 
-def is_still_skipped(
+def list_skips_without_snapshot(
     skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
 ) -> tuple[SuspendedSession, ...]:
     """The skipped sessions that no snapshot has restarted yet, by their gate state."""

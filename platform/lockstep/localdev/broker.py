@@ -66,7 +66,9 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 """
 
 
-def is_reachable(listeners: Mapping[str, str], protocols: Mapping[str, str], controller: str) -> dict[str, str]:
+def make_listener_settings(
+    listeners: Mapping[str, str], protocols: Mapping[str, str], controller: str
+) -> dict[str, str]:
     """Listener settings of the node.
 
     Args:
@@ -273,7 +275,7 @@ class Broker:
     def _write_settings(self) -> None:
         listeners = {"PLAINTEXT": self.bootstrap_servers, **{name: self.address(name) for name in self.ports.further}}
         own = {
-            **is_reachable(listeners, self._wanted.listeners, f"127.0.0.1:{self.ports.controller}"),
+            **make_listener_settings(listeners, self._wanted.listeners, f"127.0.0.1:{self.ports.controller}"),
             "log.dirs": str(self.folder / "data"),
         }
         server = self.folder / "server.properties"

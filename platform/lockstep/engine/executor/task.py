@@ -32,7 +32,7 @@ from lockstep.engine.protocol import JobSpec, PlannedRange, Position, RangeResul
 from lockstep.errors import LockstepError
 from lockstep.integrity.base import Fault, to_microseconds
 from lockstep.integrity.resume_options import UNDECODABLE
-from lockstep.integrity.suspension import SuspendedSession, is_still_skipped, list_unread_skips
+from lockstep.integrity.suspension import SuspendedSession, list_skips_without_snapshot, list_unread_skips
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
 from lockstep.kafka.reader import (
@@ -557,4 +557,4 @@ def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:
     skipped = work.planned.position.suspended_sessions
     if not work.fold.sessions.may_suspend:
         return list_unread_skips(skipped, work.reached)
-    return is_still_skipped(skipped, lambda session: entries[session].gate if session in entries else None)
+    return list_skips_without_snapshot(skipped, lambda session: entries[session].gate if session in entries else None)
