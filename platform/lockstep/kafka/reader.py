@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException, Message, TopicPartition
 
-from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
+from lockstep.kafka.client import Configuration, RangeConsumer
 from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.model.finding import Hole
 
@@ -41,8 +41,9 @@ SILENCE_SECONDS_MAX = 30.0
 
 _CORRUPT = frozenset(
     {
-        ClientError.INVALID_MSG,  # the broker's error: it parses headers to find an offset
+        ClientError.INVALID_MSG,  # the broker's errors: it parses headers to find an offset
         ClientError.INVALID_RECORD,
+        ClientError.UNKNOWN,
         ClientError._BAD_MSG,  # noqa: SLF001  # the client's names: a checksum, a codec, a version, a length
         ClientError._BAD_COMPRESSION,  # noqa: SLF001
         ClientError._NOT_IMPLEMENTED,  # noqa: SLF001
@@ -94,7 +95,7 @@ class UnreadableRange(msgspec.Struct, frozen=True):
     Attributes:
         index: Index of the range.
         reason: The client's error text.
-        is_corrupt: The broker's record batch cannot be parsed.
+        is_corrupt: The broker's record batch cannot be parsed, or the broker fails to (`find_next_readable` decides).
     """
 
     index: int
@@ -162,15 +163,18 @@ class _Reading:
     def _mixed(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         by_range: dict[int, list[Message]] = {}
         events: list[tuple[int, Message]] = []
+        failed: set[int] = set()
         known = self._open
         # Mapped methods: this loop sees every message, and a bound call costs twice as much.
         places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         for place, error, message in zip(places, map(Message.error, messages), messages, strict=True):
             index = known.get(place)  # type: ignore[arg-type]  # topic and partition are set on every message
-            if index is None:
-                continue  # over-fetched after its range was done
+            if index is None or index in failed:
+                continue  # over-fetched after its range was done, or behind what could not be read
             if error is not None:
                 events.append((index, message))
+                if _ends_range(error):
+                    failed.add(index)
             elif index in by_range:
                 by_range[index].append(message)
             else:
@@ -184,9 +188,9 @@ class _Reading:
         error = event.error()
         if index not in self._alive or error is None:
             return
-        if error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
+        if error.code() in (ClientError._PARTITION_EOF, *_CORRUPT):  # noqa: SLF001  # the client's name of the event
             yield from self._end(index, int(event.offset() or 0))
-        elif error.code() in _CORRUPT or not error.retriable():  # the client would retry a corrupt batch endlessly
+        if index in self._alive and _ends_range(error):
             self._finish(index)
             yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
 
@@ -202,7 +206,7 @@ class _Reading:
         return MessageRun(index=index, messages=messages, gaps=gaps, reached=self._next[index])
 
     def _end(self, index: int, position: int) -> Iterator[MessageRun]:
-        """The partition ends at `position`: offsets before it without a message are a gap."""
+        """The readable part of the partition ends at `position`: offsets before it without a message are a gap."""
         if position <= self._next[index]:
             return
         reached = min(position, self._ranges[index].until)
@@ -226,6 +230,16 @@ class _Reading:
         for index in sorted(self._alive):
             yield UnreadableRange(index, reason)
         self._open = {}
+
+
+def _ends_range(error: ClientError) -> bool:
+    """Whether nothing behind the error belongs to the range.
+
+    The client would retry a batch with a wrong checksum endlessly, and pass over one of an unknown version.
+    """
+    if error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name of the event
+        return False
+    return error.code() in _CORRUPT or not error.retriable()
 
 
 def _same_place(messages: list[Message]) -> tuple[str, int] | None:
@@ -281,6 +295,7 @@ RUNS_MAX = 1_000
 UNPROVEN = "unproven"
 DEBUG, DEBUG_LEVEL = 7, 10
 """The debug level, as librdkafka counts and as its Python client passes it to a logger."""
+_UNKNOWN_VERSION = "Unsupported Message(Set) MagicByte"
 _ENQUEUED = re.compile(
     r"Enqueue (?P<records>\d+) message\(s\) .*last_offset (?P<last>-?\d+), (?P<control>\d+) ctrl msgs"
 )
@@ -304,18 +319,27 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class FetchLog(ConnectionLog):
-    """The fetches of a client that reads one partition, from its log lines."""
+    """The fetches of a client that reads one partition, from its log lines.
+
+    Attributes:
+        fetches: Fetches with at least one record.
+        unknown_versions: Number of record batches passed over because of an unknown version.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.fetches: list[Fetch] = []
+        self.unknown_versions = 0
 
     def log(self, level: int, form: str, *arguments: object) -> None:
         """A log line; those at the debug level describe fetches."""
         if level > DEBUG_LEVEL:
             super().log(level, form, *arguments)
-        elif (found := _ENQUEUED.search(form % arguments)) is not None:
+            return
+        line = form % arguments
+        if (found := _ENQUEUED.search(line)) is not None:
             self.fetches.append(Fetch(int(found["records"]), int(found["last"]), int(found["control"])))
+        self.unknown_versions += _UNKNOWN_VERSION in line
 
 
 class _Prober:
@@ -432,8 +456,23 @@ STEPS_MAX = 64
 ONE_BATCH: Configuration = {"fetch.message.max.bytes": 1}
 """The broker returns one whole record batch nevertheless."""
 
-Readable = Callable[[int], bool | None]
-"""Whether an offset can be read; None without an answer from Kafka."""
+
+class Readable(msgspec.Struct, frozen=True):
+    """Offsets from the one asked for to `offset` are no obstacle: a message is there, or the log ends.
+
+    Attributes:
+        offset: Offset of the first message, or the end of the log.
+    """
+
+    offset: int
+
+
+class Corrupt(msgspec.Struct, frozen=True):
+    """A fetch from the offset returns a record batch that cannot be parsed."""
+
+
+Look = Callable[[int], Readable | Corrupt | None]
+"""What a fetch from an offset returns; None without an answer from Kafka."""
 
 
 def find_next_readable(configuration: Configuration, corrupt: Range) -> int | None:
@@ -441,42 +480,82 @@ def find_next_readable(configuration: Configuration, corrupt: Range) -> int | No
 
     None without an answer from Kafka.
     """
-    client = make_consumer({**configuration, **ONE_BATCH})
+    probe = _Probe(configuration, corrupt.topic, corrupt.partition)
     try:
-        return find_first_readable(lambda offset: _readable(client, corrupt, offset), corrupt.start, corrupt.until)
+        return find_first_readable(probe.look, corrupt.start, corrupt.until)
     finally:
-        client.close()
+        probe.close()
 
 
-def find_first_readable(readable: Readable, start: int, until: int) -> int | None:
-    """See `find_next_readable`. Pure except for `readable`."""
+def find_first_readable(look: Look, start: int, until: int) -> int | None:
+    """See `find_next_readable`. Pure except for `look`."""
     failing = start
     for offset in (*[start] * LOOKS, *range(start + 1, min(until, start + STEPS_MAX))):
-        if (found := readable(offset)) is not False:
-            return None if found is None else offset
+        found = look(offset)
+        if found is None:
+            return None
+        if isinstance(found, Readable):
+            return start if offset == start else min(found.offset, until)
         failing = offset
     step = STEPS_MAX
     while failing + step < until:
-        if (found := readable(failing + step)) is None:
+        found = look(failing + step)
+        if found is None:
             return None
-        if found:
-            return _boundary(readable, failing, failing + step)
+        if isinstance(found, Readable):
+            return _boundary(look, failing, failing + step, min(found.offset, until))
         failing, step = failing + step, 2 * step
-    return _boundary(readable, failing, until)
+    return _boundary(look, failing, until, until)
 
 
-def _boundary(readable: Readable, failing: int, fine: int) -> int | None:
-    """The first readable offset between one that fails and one that does not."""
+def _boundary(look: Look, failing: int, fine: int, end: int) -> int | None:
+    """The first readable offset between one that fails and one that does not, whose fetch begins at `end`."""
     while fine - failing > 1:
         middle = (failing + fine) // 2
-        if (found := readable(middle)) is None:
-            return None
-        failing, fine = (failing, middle) if found else (middle, fine)
-    return fine
+        match look(middle):
+            case Readable(found):
+                fine, end = middle, min(found, end)
+            case Corrupt():
+                failing = middle
+            case None:
+                return None
+    return end
 
 
-def _readable(client: RangeConsumer, corrupt: Range, offset: int) -> bool | None:
-    for run in read_ranges(client, [Range(corrupt.topic, corrupt.partition, offset, offset + 1)]):
-        if isinstance(run, UnreadableRange):
-            return False if run.is_corrupt else None
-    return True
+class _Probe:
+    """A client that fetches one record batch of a partition at a time."""
+
+    def __init__(self, configuration: Configuration, topic: str, partition: int) -> None:
+        self._log = FetchLog()
+        self._client = RangeConsumer({**configuration, **ONE_BATCH, "debug": "msg"}, self._log, log_level=DEBUG)
+        self._topic, self._partition = topic, partition
+
+    def look(self, offset: int) -> Readable | Corrupt | None:
+        """See `Look`. A broker's unknown error is evidence only where it reads the start of the same log."""
+        found = self._fetch(offset)
+        if not isinstance(found, ClientError):
+            return found
+        if found.code() == ClientError.UNKNOWN:
+            start = self._fetch(OFFSET_BEGINNING)
+            return Corrupt() if isinstance(start, Readable) and start.offset < offset else None
+        return Corrupt() if found.code() in _CORRUPT else None
+
+    def _fetch(self, offset: int) -> Readable | Corrupt | ClientError | None:
+        """The client passes over a batch of an unknown version without an event where it begins before the offset."""
+        self._log.unknown_versions = 0
+        self._client.assign([TopicPartition(self._topic, self._partition, offset)])
+        until = time.monotonic() + SILENCE_SECONDS_MAX
+        while time.monotonic() < until:
+            for message in self._client.consume(1, POLL_SECONDS):
+                error = message.error()
+                if error is None or error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name
+                    return Readable(max(offset, message.offset() or 0))
+                if _ends_range(error):
+                    return error
+            if self._log.unknown_versions:
+                return Corrupt()
+        return None
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
