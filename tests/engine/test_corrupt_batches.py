@@ -36,6 +36,8 @@ from tests.engine.test_expired import holes
 from tests.operations.resuming import halted, resumed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from confluent_kafka import Message
 
     from lockstep.localdev.broker import Broker
@@ -223,6 +225,6 @@ def test_offsets_passed_over_on_the_way_to_the_first_message_belong_to_the_corru
 
 
 def test_what_reads_well_the_next_time_is_not_corrupt() -> None:
-    answers = iter([Corrupt(), Readable(4)])
+    answers: Iterator[Readable | Corrupt] = iter((Corrupt(), Readable(4)))
     assert find_first_readable(lambda _: next(answers), 4, 10) == 4
     assert find_first_readable(lambda _: None, 4, 10) is None
