@@ -230,6 +230,7 @@ MACHINES: tuple[Fault, ...] = (
         T0,
         (
             "table/test_lost_answers.py::test_a_commit_whose_answer_is_lost_has_landed_once",
+            "table/test_lost_answers.py::test_an_addition_to_a_side_table_whose_answer_is_lost_is_there_once",
             "table/test_lost_answers.py::test_the_next_claim_finds_a_commit_that_arrived_late",
             "table/test_lost_answers.py::test_a_commit_that_arrives_after_the_next_claim_is_refused",
         ),

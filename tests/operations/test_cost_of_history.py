@@ -19,7 +19,7 @@ from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log, ledger
 from lockstep.table.commit import OutputLog
-from lockstep.table.schema_evolution import NO_HOOKS
+from lockstep.table.delta_log import NO_HOOKS
 from tests.state.kept_stream import keeping, message
 from tests.state.offline import Offline
 from tests.table.opened_files import opened_files

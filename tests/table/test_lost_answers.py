@@ -9,7 +9,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lockstep.errors import CommitUnknown, Fenced
+from lockstep.table import ledger
 from lockstep.table.commit import OutputLog, commit_claim
+from lockstep.table.side_tables import SideLog
 from tests.table.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -67,11 +69,40 @@ def test_a_commit_whose_answer_is_lost_has_landed_once(folders: StreamFolders, h
     assert [entry.kind for entry in entries(folders)] == ["create", "claim", "batch", "batch"]
 
 
+@pytest.mark.parametrize("handle", [LosesAnswers, AnswersThatItFailed])
+def test_an_addition_to_a_side_table_whose_answer_is_lost_is_there_once(
+    folders: StreamFolders, handle: type[DeltaTable]
+) -> None:
+    run = ProtocolRun(folders)
+    run.claim()
+    head = run.commit(run.prepared()).head
+    assert head.ledger is not None
+    side = SideLog(folders.ledger, handle(folders.ledger))
+    assert side.forward([head.ledger], 1, after=0)
+    assert not side.forward([head.ledger], 1, after=0)
+    assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
+
+
+def test_an_addition_to_a_side_table_that_nobody_answers_for_is_found_by_the_next_attempt(
+    folders: StreamFolders,
+) -> None:
+    run = ProtocolRun(folders)
+    run.claim()
+    head = run.commit(run.prepared()).head
+    assert head.ledger is not None
+    lossy = LosesRequests(folders.ledger)
+    with pytest.raises(CommitUnknown, match=r"no answer whether version 1 was written: timed out"):
+        SideLog(folders.ledger, lossy).forward([head.ledger], 1, after=0)
+    lossy.arrives()
+    assert not SideLog(folders.ledger).forward([head.ledger], 1, after=0)
+    assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
+
+
 def test_a_commit_that_nobody_answers_for_ends_the_run(folders: StreamFolders) -> None:
     run, lossy = lossy_run(folders)
     with pytest.raises(CommitUnknown) as unknown:
         run.commit(run.prepared())
-    assert unknown.value.problem == f"{folders.table}: no answer whether version 2 was written"
+    assert unknown.value.problem == f"{folders.table}: no answer whether version 2 was written: timed out"
     assert unknown.value.next_step == "start the stream again: the next claim finds out"
     assert lossy.late is not None
     assert stored_offsets(folders) == []

@@ -16,20 +16,18 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
 from lockstep.table import delta_log, side_tables
-from lockstep.table.delta_log import Head
+from lockstep.table.delta_log import Head, NextEntry
 from lockstep.table.file_checksum import verify, with_checksum
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFile, DataFileWriter, delete_file
-from lockstep.table.schema_evolution import MOST_ATTEMPTS, NO_HOOKS
 
 LOG = logging.getLogger("lockstep")
 
@@ -113,6 +111,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
 
     Raises:
         TableError: A file is damaged, or the ledger does not match its head.
+        CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
     done = LedgerCompaction()
@@ -211,38 +210,23 @@ def _rows(ledger: Path, file: LedgerFile, schema: pa.Schema) -> pa.Table:
 
 
 def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile) -> bool:
-    """A compare-and-swap; False where an input is no longer live."""
+    """Replace the inputs by the output; False where an input is no longer live."""
     inputs = {file.path for file in part.files}
-    for _ in range(MOST_ATTEMPTS):
+    proof = {"verdict": "equal", "rows": output.rows, "hour": part.hour, "files": len(part.files)}
+
+    def next_entry() -> NextEntry | None:
         refresh(handle, ledger)
         refuse_foreign(ledger, handle.version())
         if not inputs <= {file.path for file in _named(handle)}:
-            return False
-        version = handle.version() + 1
-        try:
-            handle.create_write_transaction(
-                [output.action(data_change=False), *map(_removed, part.files)],
-                mode="append",
-                schema=handle.schema(),
-                commit_properties=_properties(handle, part, output),
-                post_commithook_properties=NO_HOOKS,
-            )
-        except DeltaError:
-            continue  # a batch or another compaction was faster: retry
-        delta_log.sync_path(delta_log.make_entry_path(ledger, version))
-        delta_log.sync_path(ledger / "_delta_log")
-        return True
-    raise TableError(f"{ledger}: lost {MOST_ATTEMPTS} races in a row", next_step="compact again")
+            return None
+        return NextEntry(
+            kind="side",
+            actions=[output.action(data_change=False), *map(_removed, part.files)],
+            transactions={delta_log.BATCH: handle.transaction_version(delta_log.BATCH) or 0},
+            metadata={PROOF: msgspec.json.encode(proof).decode()},
+        )
 
-
-def _properties(handle: DeltaTable, part: LedgerBin, output: DataFile) -> CommitProperties:
-    proof = {"verdict": "equal", "rows": output.rows, "hour": part.hour, "files": len(part.files)}
-    return CommitProperties(
-        custom_metadata={delta_log.KIND: "side", PROOF: msgspec.json.encode(proof).decode()},
-        max_commit_retries=0,
-        # The literal number: the last line of an entry is the sign that it is complete.
-        app_transactions=[Transaction(delta_log.BATCH, handle.transaction_version(delta_log.BATCH) or 0)],
-    )
+    return delta_log.append_entry(ledger, handle, next_entry) is not None
 
 
 def _removed(file: LedgerFile) -> RemoveAction:

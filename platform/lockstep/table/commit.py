@@ -7,29 +7,24 @@ The order of the steps in `commit` is the protocol; each was found necessary by 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import RemoveAction
 
-from lockstep.errors import CommitUnknown, Fenced, TableError
+from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Desired, Head, Resumption, SideBatch, SideFile
+from lockstep.table.delta_log import Desired, Head, NextEntry, Resumption, SideBatch, SideFile
 from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit, refresh
 from lockstep.table.parquet import DataFile
-from lockstep.table.schema_evolution import NO_HOOKS, Growth, find_schema_changes
+from lockstep.table.schema_evolution import Growth, find_schema_changes
 from lockstep.table.written_by import read_written_by
 
-MOST_ATTEMPTS = 200
-"""Losing this often in a row to harmless commits means that some process commits in a loop."""
 OLDEST_FILE_SECONDS = 36 * 3600
 """Half of the 3 days after which vacuum may delete a file that no version names. For files whose names do not contain
 their batch: of those that do, clean-up deletes none that can be committed, however long their driver was suspended."""
@@ -134,75 +129,41 @@ class OutputLog:
 
         1. Refresh and read the head on this base, at every attempt.
         2. Check on the base the requirements of the kind, and that each named file exists.
-        3. Write the entry, without retries: a true compare-and-swap.
-        4. After any exception read the entry: the token decides.
-        5. Lost to a harmless commit: again from 1. A conflicting commit fails in 2.
-        6. Sync the entry and the log folder.
+        3. Append the entry. Lost to a harmless commit: again from 1. A conflicting commit fails in 2.
 
         Raises:
             Fenced: A newer writer has claimed the table.
             TableError: The base does not meet the requirements of the kind.
             CommitUnknown: It is unknown whether the commit landed.
         """
-        token = uuid.uuid4().hex
-        for _ in range(MOST_ATTEMPTS):
-            base = self.base()
-            head = proposal.next_head(base)
-            _check_files(self.folder, proposal.adds)
+        attempts: list[Committed] = []
+
+        def next_entry() -> NextEntry:
+            base = self.base()  # 1
+            attempts.append(Committed(version=base.version + 1, head=proposal.next_head(base)))
+            _check_files(self.folder, proposal.adds)  # 2
             _check_needed(proposal.needs)
-            if self._write(base, head, proposal, token):
-                self._landed = base.version + 1
-                self._sync(self._landed)
-                return Committed(version=base.version + 1, head=head)
-        raise TableError(
-            f"{self.folder}: lost {MOST_ATTEMPTS} races in a row",
-            next_step="look for a process that commits in a loop: `lockstep status`",
-        )
+            return _make_entry(attempts[-1], proposal)
 
-    def _write(self, base: Base, head: Head, proposal: Proposal, token: str) -> bool:
-        try:
-            (proposal.alter or partial(_append, proposal))(self._handle, _properties(base, head, proposal, token))
-        except (DeltaError, OSError) as error:
-            entry = delta_log.read_entry(self.folder, base.version + 1)
-            if entry is None:
-                raise _unknown(self.folder, base.version + 1) from error
-            return entry.token == token
-        return True
-
-    def _sync(self, version: int) -> None:
-        delta_log.sync_path(delta_log.make_entry_path(self.folder, version))
-        delta_log.sync_path(self.folder / "_delta_log")
+        delta_log.append_entry(self.folder, self._handle, next_entry)  # 3
+        self._landed = attempts[-1].version
+        return attempts[-1]
 
 
-def _append(proposal: Proposal, handle: DeltaTable, properties: CommitProperties) -> None:
-    handle.create_write_transaction(
-        [*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
-        mode="append",
-        schema=handle.schema(),
-        partition_by=["commit_hour"],
-        commit_properties=properties,
-        post_commithook_properties=NO_HOOKS,
-    )
-
-
-def _properties(base: Base, head: Head, proposal: Proposal, token: str) -> CommitProperties:
-    transactions = {delta_log.VERSION: base.version + 1}
+def _make_entry(committed: Committed, proposal: Proposal) -> NextEntry:
+    head, transactions = committed.head, {delta_log.VERSION: committed.version}
     if proposal.batch is not None:
         transactions[delta_log.BATCH] = proposal.batch
     if proposal.epoch is not None:
         transactions[delta_log.EPOCH] = proposal.epoch
     user = {"kind": proposal.kind.value, "batch": head.batch, "epoch": head.epoch}
-    metadata = {
-        delta_log.KIND: proposal.kind.value,
-        delta_log.TOKEN: token,
-        delta_log.HEAD: head.encode(),
-        "userMetadata": msgspec.json.encode(user).decode(),
-        **proposal.metadata,
-    }
-    return CommitProperties(
-        custom_metadata=metadata,
-        max_commit_retries=0,
-        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+    metadata = {delta_log.HEAD: head.encode(), "userMetadata": msgspec.json.encode(user).decode()}
+    return NextEntry(
+        kind=proposal.kind.value,
+        actions=[*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
+        alter=proposal.alter,
+        transactions=transactions,
+        metadata=metadata | dict(proposal.metadata),
     )
 
 
@@ -235,13 +196,6 @@ def _unreadable(table: Path, version: int) -> TableError:
     path = delta_log.make_entry_path(table, version)
     return TableError(
         f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log"
-    )
-
-
-def _unknown(table: Path, version: int) -> CommitUnknown:
-    return CommitUnknown(
-        f"{table}: no answer whether version {version} was written",
-        next_step="start the stream again: the next claim finds out",
     )
 
 

@@ -6,16 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
 from lockstep.table import delta_log, ledger, quarantine
 from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
-from lockstep.table.delta_log import HEAD_VERSION, Head
+from lockstep.table.delta_log import HEAD_VERSION, NO_HOOKS, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.schema_evolution import NO_HOOKS, evolve_side_table, mark_added
+from lockstep.table.schema_evolution import add_columns, evolve_side_table, mark_added
 
 PROPERTIES = {
     "delta.appendOnly": "true",
@@ -112,7 +112,7 @@ def evolve_tables(
     batch = output.base().head.batch
     found = output.growth(schema, defaulted)
     if found.added:  # whatever the attempts lose to: no other process commits a batch in the epoch of this writer
-        output.commit(commit_schema(writer, partial(_add, mark_added(found.added, batch))))
+        output.commit(commit_schema(writer, partial(add_columns, mark_added(found.added, batch))))
     for name in found.loosened:
         output.commit(commit_schema(writer, partial(_loosen, name)))
     evolve_side_table(folders.ledger, ledger.SCHEMA)
@@ -120,10 +120,6 @@ def evolve_tables(
     if delta_log.has_log(folders.late):
         evolve_side_table(folders.late, quarantine.SCHEMA)
     return str(found)
-
-
-def _add(added: list[Field], table: DeltaTable, how: CommitProperties) -> None:
-    table.alter.add_columns(added, commit_properties=how, post_commithook_properties=NO_HOOKS)
 
 
 def _loosen(name: str, table: DeltaTable, how: CommitProperties) -> None:

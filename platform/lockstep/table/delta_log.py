@@ -1,4 +1,4 @@
-"""Log entries by number; the head each of ours carries.
+"""Log entries by number, the head each of ours carries, and the one way to append an entry.
 
 `history()` on a handle that is behind assigns wrong versions to entries, so lockstep reads the file
 of a version itself.
@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
 import msgspec
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
-from lockstep.errors import TableError
+from lockstep.errors import CommitUnknown, TableError
 from lockstep.model.finding import Finding
 
 FIRST_GENERATION = 1
@@ -274,6 +279,100 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+ATTEMPTS_MAX = 200
+"""Losing this often in a row to harmless commits means that some process commits in a loop."""
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry to append.
+
+    Attributes:
+        kind: lockstep's kind of commit.
+        actions: Files to add and to remove.
+        alter: Changes the schema instead, as one commit with these properties.
+        transactions: Numbers of the entry by name, at least one: an entry whose last line is a number is complete.
+        metadata: Further metadata of the entry.
+    """
+
+    kind: str
+    actions: Sequence[AddAction | RemoveAction] = ()
+    alter: Callable[[DeltaTable, CommitProperties], None] | None = None
+    transactions: Mapping[str, int]
+    metadata: Mapping[str, str] = {}
+
+
+def append_entry(table: Path, handle: DeltaTable, next_entry: Callable[[], NextEntry | None]) -> int | None:
+    """Append an entry at exactly the version after the one that it was made for, or not at all.
+
+    1. `next_entry` brings the handle to the newest version, checks it and gives the entry.
+    2. Write the entry, without retries: a true compare-and-swap.
+    3. After any exception read the entry: the token decides.
+    4. Lost to another commit: again from 1.
+    5. Sync the entry and the log folder.
+
+    Args:
+        table: Folder of the table.
+        handle: The open table.
+        next_entry: None when there is nothing left to append.
+
+    Returns:
+        The version that the entry made; None where there was nothing to append.
+
+    Raises:
+        CommitUnknown: It is unknown whether the entry was written.
+        TableError: The race was lost `ATTEMPTS_MAX` times.
+    """
+    token = uuid.uuid4().hex
+    for _ in range(ATTEMPTS_MAX):
+        entry = next_entry()  # 1
+        if entry is None:
+            return None
+        version = handle.version() + 1
+        try:
+            _write(handle, entry, token)  # 2
+        except (DeltaError, OSError) as error:
+            if not _is_ours(table, version, token, error):  # 3
+                continue  # 4
+        sync_path(make_entry_path(table, version))  # 5
+        sync_path(table / "_delta_log")
+        return version
+    raise TableError(
+        f"{table}: lost {ATTEMPTS_MAX} races in a row",
+        next_step="look for a process that commits in a loop: `lockstep status`",
+    )
+
+
+def _write(handle: DeltaTable, entry: NextEntry, token: str) -> None:
+    properties = CommitProperties(
+        custom_metadata={KIND: entry.kind, TOKEN: token, **entry.metadata},
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, number) for name, number in entry.transactions.items()],
+    )
+    if entry.alter is not None:
+        entry.alter(handle, properties)
+        return
+    handle.create_write_transaction(
+        list(entry.actions),
+        mode="append",
+        schema=handle.schema(),
+        partition_by=handle.metadata().partition_columns,
+        commit_properties=properties,
+        post_commithook_properties=NO_HOOKS,
+    )
+
+
+def _is_ours(table: Path, version: int, token: str, error: Exception) -> bool:
+    """Whether the entry of a version is the one whose write raised an error."""
+    entry = read_entry(table, version)
+    if entry is None:
+        raise CommitUnknown(
+            f"{table}: no answer whether version {version} was written: {error}",
+            next_step="start the stream again: the next claim finds out",
+        ) from error
+    return entry.token == token
 
 
 def _text(value: object) -> str | None:

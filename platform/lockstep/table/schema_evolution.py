@@ -7,21 +7,20 @@ Dropping, renaming, narrowing and retyping are refused: old files would have wro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Field
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import ABSENT_UP_TO, to_delta
 from lockstep.table import delta_log
-from lockstep.table.foreign_commits import refuse_foreign
+from lockstep.table.delta_log import NO_HOOKS, NextEntry
+from lockstep.table.foreign_commits import refresh, refuse_foreign
 
-MOST_ATTEMPTS = 20
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -80,16 +79,23 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
         ForeignCommit: It has a foreign commit.
         TableError: The table is of another kind, or of an incompatible release.
     """
-    everything = frozenset(wanted.names)
-    for _ in range(MOST_ATTEMPTS):
-        table = DeltaTable(folder)
+    table, everything = DeltaTable(folder), frozenset(wanted.names)
+
+    def next_entry() -> NextEntry | None:
+        refresh(table, folder)
         found = find_schema_changes(table, _with_newer(table, wanted), defaulted=everything)
         if not found.added:
-            return False
+            return None
         refuse_foreign(folder, table.version())
-        if _added(table, folder, found):
-            return True
-    raise TableError(f"{folder}: lost {MOST_ATTEMPTS} races in a row", next_step="start the stream again")
+        batch = table.transaction_version(delta_log.BATCH) or 0
+        return NextEntry(kind="side", alter=partial(add_columns, found.added), transactions={delta_log.BATCH: batch})
+
+    return delta_log.append_entry(folder, table, next_entry) is not None
+
+
+def add_columns(added: Iterable[Field], table: DeltaTable, properties: CommitProperties) -> None:
+    """Add columns to a table in one commit."""
+    table.alter.add_columns(list(added), commit_properties=properties, post_commithook_properties=NO_HOOKS)
 
 
 def with_defaults(rows: pa.Table, row_type: type[T]) -> list[T]:
@@ -125,27 +131,6 @@ def _problem(name: str, held: dict[str, Field], asked: dict[str, Field], default
     if held[name].type != asked[name].type:
         return f"{name}: table {_type(held[name])}, declared {_type(asked[name])}"
     return None
-
-
-def _added(table: DeltaTable, folder: Path, found: Growth) -> bool:
-    """One commit; False when it lost to a concurrent one."""
-    version = table.version() + 1
-    try:
-        table.alter.add_columns(
-            list(found.added),
-            commit_properties=CommitProperties(
-                custom_metadata={delta_log.KIND: "side"},
-                max_commit_retries=0,
-                # The literal number: the last line of an entry is the sign that it is complete.
-                app_transactions=[Transaction(delta_log.BATCH, table.transaction_version(delta_log.BATCH) or 0)],
-            ),
-            post_commithook_properties=NO_HOOKS,
-        )
-    except DeltaError:
-        return False
-    delta_log.sync_path(delta_log.make_entry_path(folder, version))
-    delta_log.sync_path(folder / "_delta_log")
-    return True
 
 
 def _type(field: Field) -> str:

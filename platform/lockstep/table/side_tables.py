@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Head, SideFile
+from lockstep.table.delta_log import Head, NextEntry, SideFile
 from lockstep.table.foreign_commits import TableReplaced, refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile
 
-MOST_ATTEMPTS = 20
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+LOOKS_MAX = 20
+"""More batches than this are not committed while the side tables are brought up to one head."""
 
 
 class SideLog:
     """A side table that stays open: opening one reads every entry since its last checkpoint, a CPU ms each."""
 
-    def __init__(self, side: Path) -> None:
-        """Nothing is opened before it is needed, nor on another thread than the one that needs it."""
-        self._side, self._own = side, 0
-        self._handle: DeltaTable | None = None
+    def __init__(self, side: Path, handle: DeltaTable | None = None) -> None:
+        """Nothing is opened before it is needed, nor on another thread than the one that needs it.
+
+        Args:
+            side: Folder of the table.
+            handle: Reaches it another way.
+        """
+        self._side, self._own, self._handle = side, 0, handle
 
     def forward(self, files: Sequence[SideFile], batch: int, *, after: int) -> bool:
         """Bring the table up to a batch; True when something was missing.
@@ -44,24 +48,25 @@ class SideLog:
             ForeignCommit: It has a foreign commit.
             TableReplaced: Its folder was moved, deleted or restored since the last read.
             TableError: More than the last addition is missing, a file is gone, or it is ahead.
+        CommitUnknown: It is unknown whether the additions were written.
         """
-        problem: Exception | None = None
         handle = self._handle = self._handle or _opened(self._side)
-        for _ in range(MOST_ATTEMPTS):
+
+        def next_entry() -> NextEntry | None:
             self._look(handle)
             held = handle.transaction_version(delta_log.BATCH) or 0
             if held == batch:
-                return False
+                return None
             if held != after:
                 raise _apart(self._side, held, batch)
             for file in files:
                 _check(self._side, file)
-            problem = _write(handle, self._side, files, batch)
-            if problem is None:
-                self._own = handle.version() + 1
-                return True
-        step = "fix the cause; start again"
-        raise CommitUnknown(f"{self._side}: batch {batch}: {problem}", next_step=step) from problem
+            actions = [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files]
+            return NextEntry(kind="side", actions=actions, transactions={delta_log.BATCH: batch})
+
+        version = delta_log.append_entry(self._side, handle, next_entry)
+        self._own = self._own if version is None else version
+        return version is not None
 
     def _look(self, handle: DeltaTable) -> None:
         refresh(handle, self._side)
@@ -102,7 +107,7 @@ def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
     Raises:
         TableError: As `SideLog.forward`, even though no batch was committed since the head was read.
     """
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(LOOKS_MAX):
         try:
             SideLogs(folders).forward(head)
         except TableError:
@@ -112,7 +117,7 @@ def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
             head = newest
         else:
             return
-    raise CommitUnknown(f"{folders.ledger}: batches overtook {MOST_ATTEMPTS} looks", next_step="try again")
+    raise CommitUnknown(f"{folders.ledger}: batches overtook {LOOKS_MAX} looks", next_step="try again")
 
 
 def _opened(side: Path) -> DeltaTable:
@@ -120,28 +125,6 @@ def _opened(side: Path) -> DeltaTable:
         return DeltaTable(side)
     except TableNotFoundError as error:
         raise TableReplaced(side, "there is no log") from error
-
-
-def _write(handle: DeltaTable, side: Path, files: Sequence[SideFile], batch: int) -> Exception | None:
-    version = handle.version() + 1
-    try:
-        handle.create_write_transaction(
-            [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files],
-            mode="append",
-            schema=handle.schema(),
-            commit_properties=CommitProperties(
-                custom_metadata={delta_log.KIND: "side"},
-                max_commit_retries=0,
-                app_transactions=[Transaction(delta_log.BATCH, batch)],
-            ),
-            post_commithook_properties=_NO_HOOKS,
-        )
-    except (DeltaError, OSError) as error:
-        # The winner wrote the same file for the same batch, or the next check reports the difference.
-        return error
-    delta_log.sync_path(delta_log.make_entry_path(side, version))
-    delta_log.sync_path(side / "_delta_log")
-    return None
 
 
 def _check(side: Path, file: SideFile) -> None:
