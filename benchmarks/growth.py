@@ -23,7 +23,7 @@ from lockstep.engine.driver.committer import Committer, CompletedBatch
 from lockstep.engine.driver.planner import choose_commit_hour
 from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
-from lockstep.engine.protocol import Position
+from lockstep.model.position import Position
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders

@@ -15,7 +15,7 @@ from benchmarks import observer
 from benchmarks.seen import Commit, Seen
 from benchmarks.tree import DRIVER, JVM, WORKERS, TreeMeter
 from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
-from lockstep.engine.protocol import Position
+from lockstep.model.position import Position
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from lockstep.engine.driver.positions import (
     BatchIdentity,
-    advance_position,
     compute_lag_messages,
     find_initial_positions,
     make_ledger_row,
     make_unchanged_row,
     read_position,
 )
-from lockstep.engine.protocol import Counts, PlannedRange, Position, RangeResult
+from lockstep.engine.executor.compiled_stream import compile_stream
+from lockstep.engine.executor.task import run_task_safely
+from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskSpec
 from lockstep.kafka.admin import PartitionOffsets
+from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Hole
-from lockstep.state.changelog import SegmentRef
+from lockstep.model.position import Position, SegmentRef
 from lockstep.table.ledger import LedgerRow
+from tests.engine.streams import adding
 from tests.kafka.views import topic, view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from lockstep import Stream
 
 IDENTITY = BatchIdentity(
     generation=1,
@@ -36,18 +46,15 @@ POSITION = Position(topic="a", topic_id="id-a", partition=1, next_offset=50, lea
 ENDS = PartitionOffsets(start=0, stable_end=70, high_watermark=75)
 FACTS = RangeResult(
     range=PlannedRange(POSITION, 64),
-    until=60,
+    reached=msgspec.structs.replace(POSITION, next_offset=60, leader_epoch=5, state=NEW_STATE, suspended_from=57),
     counts=Counts(messages=9, with_rows=3, without_rows=2, skipped=1, dropped=2, quarantined=1, repeats=1, gaps=3),
     rows=11,
     holes=(Hole(start=53, until=54, cause="marker"),),
-    leader_epoch=5,
     first_event_time_us=1_700_000_000_000_000,
     last_event_time_us=1_700_000_001_000_000,
     newest_timestamp_ms=1_700_000_002_500,
-    state=NEW_STATE,
     state_bytes=40,
     cpu_seconds=0.01,
-    suspended_from=57,
 )
 
 
@@ -109,16 +116,53 @@ def test_a_position_comes_back_from_its_ledger_row() -> None:
 
 
 def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> None:
-    running = advance_position(POSITION, FACTS)
-    assert running == read_position(make_ledger_row(IDENTITY, FACTS, ENDS))
-    assert (running.next_offset, running.state, running.leader_epoch) == (60, NEW_STATE, 5)
+    assert read_position(make_ledger_row(IDENTITY, FACTS, ENDS)) == FACTS.reached
 
 
-def test_a_range_without_messages_keeps_the_leader_epoch() -> None:
-    silent = msgspec.structs.replace(FACTS, leader_epoch=None, newest_timestamp_ms=None)
-    assert advance_position(POSITION, silent).leader_epoch == 4
-    row = make_ledger_row(IDENTITY, silent, ENDS)
-    assert (row.leader_epoch, row.newest_timestamp) == (4, None)
+class OnlyMarkers:
+    """A log that holds control records where it is read."""
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
+        for index, wanted in enumerate(ranges):
+            yield MessageRun(index, [], [(wanted.start, wanted.until)], wanted.until)
+
+    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
+        return self.read([beyond])
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        return corrupt.start
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        del position
+        return [Hole(start, until, "marker") for start, until in gaps]
+
+
+def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -> None:
+    job = JobSpec(
+        stream=b"",
+        kafka={},
+        table=tmp_path / "table",
+        quarantine=tmp_path / "quarantine",
+        late=tmp_path / "late",
+        state=tmp_path / "state",
+        hot=tmp_path / "hot",
+    )
+    before = msgspec.structs.replace(POSITION, state=None, suspended_from=7, catching_up=True)
+    task = TaskSpec(
+        generation=1,
+        epoch=3,
+        number=7,
+        commit_hour="2026-01-01T12",
+        planned_at_us=0,
+        ranges=(PlannedRange(before, 64), PlannedRange(msgspec.structs.replace(before, partition=2), 50)),
+    )
+    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
+    done = run_task_safely(job, task, program, OnlyMarkers())
+    read, idle = (item.reached for item in done.ranges)
+    assert read == msgspec.structs.replace(before, next_offset=64, catching_up=False)
+    assert idle == msgspec.structs.replace(before, partition=2)
+    row = make_ledger_row(IDENTITY, done.ranges[0], ENDS)
+    assert (row.start, row.until, row.leader_epoch, row.newest_timestamp) == (50, 64, 4, None)
 
 
 def test_an_event_time_that_no_calendar_holds_is_left_out() -> None:

@@ -15,7 +15,7 @@ from lockstep import NoIntegrity, Ordered, Strict, Suspend
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.spark_job import PoisonMessageSearch
-from lockstep.engine.protocol import PlannedRange, Position
+from lockstep.engine.protocol import PlannedRange
 from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, suggest_option
 from lockstep.integrity.strict import LogOnly
 from lockstep.kafka.client import RangeConsumer, make_reader_configuration
@@ -28,6 +28,7 @@ from lockstep.kafka.reader import (
     find_first_readable,
     read_ranges,
 )
+from lockstep.model.position import Position
 from lockstep.operations.inspect.status import read_status
 from lockstep.settings import KafkaSettings
 from tests.engine.feed import folded, snapshot, update

@@ -20,8 +20,9 @@ from lockstep.engine.driver import loop
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BacklogClock, FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import Spill
-from lockstep.engine.protocol import LearnedRates, Position
+from lockstep.engine.protocol import LearnedRates
 from lockstep.kafka.admin import ClusterAdmin, PartitionOffsets
+from lockstep.model.position import Position
 from tests.engine.feed import folded, session_in, snapshot, update
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine.driver.batch_checks import SessionPartitions
-from lockstep.engine.protocol import Counts, PlannedRange, Position, RangeResult, TaskResult
+from lockstep.engine.protocol import Counts, PlannedRange, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 
 STRICT = Strict(evidence=Sequence())
 A, B = b"a" * 8, b"b" * 8
@@ -20,15 +21,13 @@ def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic
     position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
     facts = RangeResult(
         range=PlannedRange(position, 9),
-        until=9,
+        reached=msgspec.structs.replace(position, next_offset=9),
         counts=Counts(),
         rows=0,
         holes=(),
-        leader_epoch=None,
         first_event_time_us=None,
         last_event_time_us=None,
         newest_timestamp_ms=None,
-        state=None,
         state_bytes=0,
         cpu_seconds=0.0,
         opened=opened,

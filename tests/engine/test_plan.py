@@ -15,8 +15,9 @@ from lockstep.engine.driver.planner import (
     PlanInput,
     plan_batch,
 )
-from lockstep.engine.protocol import LearnedRates, Position
+from lockstep.engine.protocol import LearnedRates
 from lockstep.kafka.admin import PartitionOffsets
+from lockstep.model.position import Position
 
 if TYPE_CHECKING:
     from random import Random

@@ -74,6 +74,7 @@ ONE_IMPORTER = {
     "engine.driver.cluster_view": "all questions to Kafka of a run",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
     "integrity.opening": "a gate around the gates of all classes",
+    "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",
     "localdev.demo": "a program of its own",
     "localdev.feed": "a program of its own",
     "localdev.log_rotation": "a program of its own, started by its path",

@@ -22,7 +22,7 @@ from lockstep import (
 )
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import PartitionTime
-from lockstep.integrity.suspension import SuspendedSession
+from lockstep.model.position import SuspendedSession
 from lockstep.testing import run
 from tests.golden.streams import STREAMS, Change
 from tests.integrity.places import at_offset

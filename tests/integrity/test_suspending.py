@@ -8,12 +8,12 @@ import pytest
 
 from lockstep import Sequence
 from lockstep.integrity.suspension import (
-    SuspendedSession,
     SuspensionGate,
     list_skips_without_snapshot,
     list_unread_skips,
     migrate_gate_state,
 )
+from lockstep.model.position import SuspendedSession
 from tests.integrity.sent import Sent, snapshot, update
 
 if TYPE_CHECKING:

@@ -6,12 +6,20 @@ import msgspec
 import pytest
 
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import KnownPosition, audit_positions, find_compacted, find_recreated_topics, need_epoch_check
-from lockstep.kafka.leader_epochs import LastRead
+from lockstep.kafka.audit import audit_positions, find_compacted, find_recreated_topics, need_epoch_check
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 from tests.kafka.views import topic, view
 
-KNOWN = {("id-a", 0): KnownPosition("a", 50), ("id-a", 1): KnownPosition("a", 70)}
+
+def position(topic: str, partition: int, next_offset: int, leader_epoch: int | None = None) -> Position:
+    """A position in a topic's first life."""
+    return Position(
+        topic=topic, topic_id=f"id-{topic}", partition=partition, next_offset=next_offset, leader_epoch=leader_epoch
+    )
+
+
+KNOWN = {("id-a", 0): position("a", 0, 50), ("id-a", 1): position("a", 1, 70)}
 HEALTHY = view(topic("a", "id-a", 2), ends={("id-a", 0): (0, 60, 60), ("id-a", 1): (10, 70, 75)})
 
 
@@ -103,9 +111,9 @@ def test_a_ledger_without_partitions_has_nothing_to_audit() -> None:
 
 def test_findings_come_in_the_order_of_topic_and_partition() -> None:
     known = {
-        ("id-b", 0): KnownPosition("b", 5),
-        ("id-a", 1): KnownPosition("a", 70),
-        ("id-a", 0): KnownPosition("a", 50),
+        ("id-b", 0): position("b", 0, 5),
+        ("id-a", 1): position("a", 1, 70),
+        ("id-a", 0): position("a", 0, 50),
     }
     found = audit_positions(known, with_ends(0, (57, 60, 60)))
     assert [(each.topic, each.cause) for each in found] == [("a", "expired unread"), ("b", "topic gone")]
@@ -127,18 +135,16 @@ def ends_of(cluster: ClusterView) -> dict[tuple[str, int], tuple[int, int, int]]
 
 
 KEY = ("id-a", 0)
-READ = LastRead("a", 0, 50, 4)
+READ = position("a", 0, 50, 4)
 
 
 def doubted(
     *, read: int | None = 4, now: int | None = 6, held: int | None = None, ends: tuple[int, int, int] = (0, 60, 60)
-) -> dict[tuple[str, int], LastRead]:
+) -> dict[tuple[str, int], Position]:
     """What is asked about a partition, read to offset 50 under one leader's epoch, under another's now."""
     cluster = view(topic("a", "id-a"), ends={KEY: ends})
     cluster.ends[KEY] = msgspec.structs.replace(cluster.ends[KEY], leader_epoch=now)
-    return need_epoch_check(
-        {KEY: KnownPosition("a", 50, leader_epoch=read)}, cluster, {} if held is None else {KEY: held}
-    )
+    return need_epoch_check({KEY: position("a", 0, 50, read)}, cluster, {} if held is None else {KEY: held})
 
 
 def test_a_log_whose_leader_has_changed_is_doubted_until_it_was_seen_to_hold_what_was_read() -> None:

@@ -21,9 +21,10 @@ from lockstep.engine.driver.planner import choose_commit_hour, find_current_hour
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.engine.executor import task as executor_task
 from lockstep.engine.executor.task import run_task
-from lockstep.engine.protocol import JobSpec, PlannedRange, Position, TaskResult, TaskSpec
+from lockstep.engine.protocol import JobSpec, PlannedRange, TaskResult, TaskSpec
 from lockstep.kafka.client import RangeConsumer
 from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.position import Position
 from lockstep.table.layout import StreamFolders
 from lockstep.testing.script import InLog
 
@@ -130,7 +131,7 @@ class Offline:
             lambda identity, full: driver_positions.make_ledger_rows(identity, facts.ranges, quiet if full else (), {}),
         )
         for item in facts.ranges:
-            positions[item.range.position.topic] = driver_positions.advance_position(item.range.position, item)
+            positions[item.range.position.topic] = item.reached
         return facts
 
     def job(self) -> JobSpec:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lockstep.model.position import SegmentRef
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.state.changelog import (
     CHAIN_MAX,
     RestoreKind,
     SegmentHeader,
-    SegmentRef,
     append_to_chain,
     compute_chain_limit,
     is_base_due,

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 import zstandard
 
+from lockstep.model.position import SegmentRef
 from lockstep.model.state_types import hash_of_type_schema, make_type_schema
 from lockstep.state.changelog import (
     BLOCK_BYTES,
     Change,
     SegmentHeader,
-    SegmentRef,
     StateDamaged,
     StateFileWriter,
     StateVersion,

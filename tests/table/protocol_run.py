@@ -9,7 +9,7 @@ import msgspec
 from deltalake import DeltaTable
 
 from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
-from lockstep.engine.protocol import Position
+from lockstep.model.position import Position
 from lockstep.model.table_schema import make_table_schema
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim

@@ -1,4 +1,4 @@
-"""Messages between driver and executor: JobSpec, TaskSpec, TaskResult, Position, PlannedRange."""
+"""Messages between driver and executor: JobSpec, TaskSpec, TaskResult, PlannedRange."""
 
 from __future__ import annotations
 
@@ -9,49 +9,10 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.decoders.base import Registry
-from lockstep.integrity.suspension import SuspendedSession
-from lockstep.model.finding import Finding, Hole, Key
-from lockstep.state.changelog import SegmentRef
+from lockstep.model.finding import Finding, Hole
+from lockstep.model.position import Key, Position
 from lockstep.table.delta_log import SideFile
 from lockstep.table.parquet import DataFile
-
-
-class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a partition before a batch.
-
-    Attributes:
-        topic: Name of the topic.
-        topic_id: Id of the topic; a re-created topic has another one.
-        partition: Partition number.
-        next_offset: First offset not yet committed.
-        leader_epoch: Leader epoch of the last record read.
-        state: Section with the newest state change; None without state.
-        suspended_from: Sessions that began before this offset are suspended until their next snapshot.
-        watermark_us: Watermark of the partition; None before its first event time.
-        rows_emitted: Rows that timers already emitted at `next_offset`, while no message arrived.
-        is_only: The topic has no other partition.
-        suspended_sessions: Sessions that an operator skips until their next snapshot.
-        catching_up: The log was truncated below this position and an operator accepted it: records appended below the
-            position are skipped.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    next_offset: int
-    leader_epoch: int | None = None
-    state: SegmentRef | None = None
-    suspended_from: int = 0
-    watermark_us: int | None = None
-    rows_emitted: int = 0
-    is_only: bool = True
-    suspended_sessions: tuple[SuspendedSession, ...] = ()
-    catching_up: bool = False
-
-    @property
-    def key(self) -> Key:
-        """(topic id, partition)."""
-        return self.topic_id, self.partition
 
 
 class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,47 +148,35 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         range: The range as planned.
-        until: First offset not processed; the planned one, or earlier.
+        reached: Position of the partition after it: at the planned end, or earlier.
         counts: Messages by outcome.
         rows: Rows written.
         holes: Offsets without messages, with causes.
-        leader_epoch: Leader epoch of the last record.
         first_event_time_us: Smallest event time.
         last_event_time_us: Largest event time.
         newest_timestamp_ms: Kafka's timestamp of the last record.
-        state: Section of the newest state change.
         state_bytes: Bytes of state written.
         cpu_seconds: CPU time of fold and state, without the range's share of reading.
-        suspended_from: Sessions that began before this offset are suspended.
-        watermark_us: Watermark of the partition.
-        rows_emitted: Rows that timers emitted at `until`.
         opened: Digests of sessions that began in the range and did not end, where the topic has more partitions.
         closed: Digests of sessions that ended in the range.
         accepted: Losses that the declaration accepts.
-        suspended_sessions: Sessions that an operator skips and that no snapshot has restarted yet.
-        finding: The violation at `until` that stopped the range, if any.
+        finding: The violation at the end that stopped the range, if any.
         trouble: Reason for an early end without a violation.
     """
 
     range: PlannedRange
-    until: int
+    reached: Position
     counts: Counts
     rows: int
     holes: tuple[Hole, ...]
-    leader_epoch: int | None
     first_event_time_us: int | None
     last_event_time_us: int | None
     newest_timestamp_ms: int | None
-    state: SegmentRef | None
     state_bytes: int
     cpu_seconds: float
-    suspended_from: int = 0
-    watermark_us: int | None = None
-    rows_emitted: int = 0
     opened: tuple[bytes, ...] = ()
     closed: tuple[bytes, ...] = ()
     accepted: tuple[AcceptedLoss, ...] = ()
-    suspended_sessions: tuple[SuspendedSession, ...] = ()
     finding: Finding | None = None
     trouble: str | None = None
 

@@ -12,8 +12,9 @@ from typing import ClassVar, Final
 from lockstep.integrity.buffering import drop_buffer
 from lockstep.integrity.multipart import MultipartGate
 from lockstep.integrity.opening import OpeningAtFirst
-from lockstep.integrity.suspension import SkipGate, SuspendedSession, SuspensionGate, migrate_gate_state
+from lockstep.integrity.suspension import SkipGate, SuspensionGate, migrate_gate_state
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.model.position import SuspendedSession
 from lockstep.model.record import Envelope, Record
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

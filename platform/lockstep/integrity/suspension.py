@@ -21,6 +21,7 @@ import msgspec
 
 from lockstep.integrity.multipart import is_spread
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.model.position import SuspendedSession
 from lockstep.model.record import Envelope, Kind, Record
 
 LOSS_ACCEPTED = "loss accepted"
@@ -30,18 +31,6 @@ offset."""
 _BEGINS = (Kind.SNAPSHOT, Kind.SNAPSHOT_PART)
 _KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
 _DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE)
-
-
-class SuspendedSession(msgspec.Struct, frozen=True):
-    """A session that an operator skips until its next snapshot.
-
-    Attributes:
-        session: The session.
-        before: It is suspended where it began before this offset.
-    """
-
-    session: str
-    before: int
 
 
 class Opened(TypedDict):

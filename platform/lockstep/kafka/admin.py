@@ -21,7 +21,8 @@ from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.client import ClusterClient, Configuration, make_consumer, make_reader_configuration
-from lockstep.kafka.leader_epochs import LastRead, TruncationCheck, check_truncation
+from lockstep.kafka.leader_epochs import TruncationCheck, check_truncation
+from lockstep.model.position import Key, Position
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,10 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
     stable_end: int
     high_watermark: int
     leader_epoch: int | None = None
+
+    def compute_lag(self, next_offset: int) -> int:
+        """Offsets between a position and the high watermark."""
+        return max(0, self.high_watermark - next_offset)
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -148,7 +153,7 @@ class ClusterAdmin:
         }
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
 
-    def compared(self, read: Mapping[tuple[str, int], LastRead]) -> TruncationCheck:
+    def compared(self, read: Mapping[Key, Position]) -> TruncationCheck:
         """Whether the logs of these partitions, by (topic id, partition), still contain the records that were read."""
         return check_truncation(make_reader_configuration(self._admin.settings), read)
 

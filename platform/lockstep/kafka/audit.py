@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from lockstep.kafka.admin import ClusterView, Topic
-from lockstep.kafka.leader_epochs import LastRead
-from lockstep.model.finding import Finding, Key
+from lockstep.model.finding import Finding
+from lockstep.model.position import Key, Position
 
 EXPIRED = "expired unread"
 """Retention removed offsets before they were read."""
@@ -29,23 +27,7 @@ REGROWN = "other records: the log was cut and has grown again"
 """The finding's text for a truncated log that is as long as before."""
 
 
-class KnownPosition(msgspec.Struct, frozen=True):
-    """The ledger's position of a partition.
-
-    Attributes:
-        topic: Its topic.
-        next_offset: The next offset to read.
-        catching_up: The log is known to end before it, and an operator accepted that.
-        leader_epoch: Epoch of the leader that wrote the last record read; None where it no longer applies.
-    """
-
-    topic: str
-    next_offset: int
-    catching_up: bool = False
-    leader_epoch: int | None = None
-
-
-def audit_positions(known: Mapping[Key, KnownPosition], view: ClusterView) -> tuple[Finding, ...]:
+def audit_positions(known: Mapping[Key, Position], view: ClusterView) -> tuple[Finding, ...]:
     """Every difference that means lost or replaced messages, sorted by topic and partition.
 
     Args:
@@ -53,21 +35,16 @@ def audit_positions(known: Mapping[Key, KnownPosition], view: ClusterView) -> tu
         view: The cluster now.
     """
     findings: list[Finding] = []
-    for (topic_id, partition), position in known.items():
-        topic = view.topics.get(position.topic)
-        finding = _topic_changed(topic_id, partition, position, topic) or _offsets_moved(
-            topic_id, partition, position, view
-        )
+    for position in known.values():
+        finding = _topic_changed(position, view.topics.get(position.topic)) or _offsets_moved(position, view)
         if finding is not None:
             findings.append(finding)
     findings += _grown(known, view)
     return tuple(sorted(findings, key=lambda finding: (finding.topic, finding.partition, finding.cause)))
 
 
-def need_epoch_check(
-    known: Mapping[Key, KnownPosition], view: ClusterView, held: Mapping[Key, int]
-) -> dict[Key, LastRead]:
-    """The last record read of partitions whose leader has changed: their log may have been truncated and have regrown.
+def need_epoch_check(known: Mapping[Key, Position], view: ClusterView, held: Mapping[Key, int]) -> dict[Key, Position]:
+    """The partitions whose leader has changed: their log may have been truncated and have regrown.
 
     Args:
         known: Partitions of the subscribed topics.
@@ -75,7 +52,7 @@ def need_epoch_check(
         held: Leader epochs under which a log was found to contain the records that were read.
     """
     return {
-        key: LastRead(position.topic, key[1], position.next_offset, position.leader_epoch)
+        key: position
         for key, position in known.items()
         if (ends := view.ends.get(key)) is not None
         and position.leader_epoch is not None
@@ -98,28 +75,29 @@ def find_recreated_topics(before: ClusterView, after: Mapping[str, Topic]) -> tu
     )
 
 
-def _topic_changed(topic_id: str, partition: int, position: KnownPosition, topic: Topic | None) -> Finding | None:
+def _topic_changed(position: Position, topic: Topic | None) -> Finding | None:
+    expected = f"topic id {position.topic_id}"
     if topic is None:
-        return _finding(GONE, position, topic_id, partition, found="no such topic")
-    if topic.topic_id != topic_id:
-        return _finding(RECREATED, position, topic_id, partition, found=f"topic id {topic.topic_id}")
+        return Finding.at(position, GONE, expected=expected, found="no such topic")
+    if topic.topic_id != position.topic_id:
+        return Finding.at(position, RECREATED, expected=expected, found=f"topic id {topic.topic_id}")
     return None
 
 
-def _offsets_moved(topic_id: str, partition: int, position: KnownPosition, view: ClusterView) -> Finding | None:
-    ends = view.ends.get((topic_id, partition))
-    if (topic_id, partition) in view.cut:
-        return _finding(TRUNCATED, position, topic_id, partition, found=REGROWN)
+def _offsets_moved(position: Position, view: ClusterView) -> Finding | None:
+    ends, expected = view.ends.get(position.key), f"offset {position.next_offset}"
+    if position.key in view.cut:
+        return Finding.at(position, TRUNCATED, expected=expected, found=REGROWN)
     if ends is None:
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:
-        return _finding(EXPIRED, position, topic_id, partition, found=f"log start {ends.start}", until=ends.start)
+        return Finding.at(position, EXPIRED, until=ends.start, expected=expected, found=f"log start {ends.start}")
     if ends.high_watermark < position.next_offset and not position.catching_up:
-        return _finding(TRUNCATED, position, topic_id, partition, found=f"log end {ends.high_watermark}")
+        return Finding.at(position, TRUNCATED, expected=expected, found=f"log end {ends.high_watermark}")
     return None
 
 
-def _grown(known: Mapping[Key, KnownPosition], view: ClusterView) -> list[Finding]:
+def _grown(known: Mapping[Key, Position], view: ClusterView) -> list[Finding]:
     """One finding per new partition, so that each can be accepted separately."""
     held: dict[str, set[int]] = {}
     for topic_id, partition in known:
@@ -133,30 +111,10 @@ def _grown(known: Mapping[Key, KnownPosition], view: ClusterView) -> list[Findin
 
 
 def _new_partition(topic: Topic, before: int, partition: int) -> Finding:
-    return Finding(
-        cause=GREW,
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=partition,
-        offset=0,
-        until=0,
+    return Finding.at(
+        Position(topic=topic.name, topic_id=topic.topic_id, partition=partition, next_offset=0),
+        GREW,
         expected=f"{before} partitions",
         found=f"{topic.partitions} partitions",
         detail="sessions may have moved to another partition, where their order cannot be known",
-    )
-
-
-def _finding(
-    cause: str, position: KnownPosition, topic_id: str, partition: int, *, found: str, until: int | None = None
-) -> Finding:
-    expected = f"topic id {topic_id}" if "topic" in cause else f"offset {position.next_offset}"
-    return Finding(
-        cause=cause,
-        topic=position.topic,
-        topic_id=topic_id,
-        partition=partition,
-        offset=position.next_offset,
-        until=until if until is not None else position.next_offset,
-        expected=expected,
-        found=found,
     )

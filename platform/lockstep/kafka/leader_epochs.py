@@ -16,27 +16,11 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
+from lockstep.model.position import Key, Position
 
-Key = tuple[str, int]
 ANSWER_SECONDS_MAX, POLL_SECONDS = 10.0, 0.05
 _TRUNCATED = ClientError(ClientError._LOG_TRUNCATION).str()  # noqa: SLF001  # the client's name
 """The client reports it in the text of an error with another code: no offset to continue from."""
-
-
-class LastRead(msgspec.Struct, frozen=True):
-    """The last position read of a partition.
-
-    Attributes:
-        topic: Its topic.
-        partition: Its number.
-        next_offset: First offset not read.
-        leader_epoch: Epoch of the leader that wrote the previous one.
-    """
-
-    topic: str
-    partition: int
-    next_offset: int
-    leader_epoch: int
 
 
 class TruncationCheck(msgspec.Struct, frozen=True):
@@ -51,7 +35,7 @@ class TruncationCheck(msgspec.Struct, frozen=True):
     cut: frozenset[Key]
 
 
-def check_truncation(configuration: Configuration, read: Mapping[Key, LastRead]) -> TruncationCheck:
+def check_truncation(configuration: Configuration, read: Mapping[Key, Position]) -> TruncationCheck:
     """Ask about all partitions at once, each by its key."""
     left = {(each.topic, each.partition): key for key, each in read.items()}
     said: dict[Key, bool] = {}
@@ -74,7 +58,7 @@ def check_truncation(configuration: Configuration, read: Mapping[Key, LastRead])
     )
 
 
-def _assigned(each: LastRead) -> TopicPartition:
+def _assigned(each: Position) -> TopicPartition:
     return TopicPartition(each.topic, each.partition, each.next_offset, leader_epoch=each.leader_epoch)
 
 

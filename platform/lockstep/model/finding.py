@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 import msgspec
+
+if TYPE_CHECKING:
+    from lockstep.model.position import Position
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -35,6 +40,34 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str = ""
     traceback: str = ""
 
+    @classmethod
+    def at(  # noqa: PLR0913  # the parts of the evidence
+        cls,
+        position: Position,
+        cause: str,
+        *,
+        offset: int | None = None,
+        until: int | None = None,
+        session: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        detail: str = "",
+    ) -> Self:
+        """A violation in the partition of a position; at its next offset by default, and of no more than that place."""
+        offset = position.next_offset if offset is None else offset
+        return cls(
+            cause=cause,
+            topic=position.topic,
+            topic_id=position.topic_id,
+            partition=position.partition,
+            offset=offset,
+            until=offset if until is None else until,
+            session=session,
+            expected=expected,
+            found=found,
+            detail=detail,
+        )
+
     @property
     def last_good_offset(self) -> int | None:
         """The offset before it: everything up to it is in the table or accounted for. None at the start of the log."""
@@ -63,8 +96,3 @@ class Hole(msgspec.Struct, frozen=True):
     start: int
     until: int
     cause: str
-
-
-Key = tuple[str, int]
-
-"""(topic id, partition)."""

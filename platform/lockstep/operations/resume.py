@@ -28,8 +28,8 @@ from lockstep.integrity.resume_options import (
     list_options,
     suggest_option,
 )
-from lockstep.integrity.suspension import SuspendedSession
-from lockstep.model.finding import Finding, Key
+from lockstep.model.finding import Finding
+from lockstep.model.position import Key, SuspendedSession
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import (

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.model.position import SegmentRef
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.tables import open_table
-from lockstep.state.changelog import SegmentRef, read_header
+from lockstep.state.changelog import read_header
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.delta_log import Head, find_head_of_batch, find_head_since

@@ -27,24 +27,8 @@ import msgspec
 import zstandard
 
 from lockstep.errors import StateError
+from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
-
-
-class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Address of one partition's segment in a durable state file.
-
-    Attributes:
-        file: Name of the file, relative to the stream's state folder.
-        start: First byte of the segment.
-        length: Length of the segment in bytes.
-    """
-
-    file: str
-    start: int
-    length: int
-
-    def __str__(self) -> str:
-        return f"{self.file} bytes {self.start} to {self.start + self.length}"
 
 
 class StateVersion(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +58,11 @@ class StateVersion(msgspec.Struct, frozen=True, gc=False):
 def make_empty_state(generation: int, topic_id: str, partition: int, next_offset: int) -> StateVersion:
     """The version of a partition without state."""
     return StateVersion(generation, topic_id, partition, next_offset, None)
+
+
+def make_state_version(generation: int, position: Position) -> StateVersion:
+    """The state at a position, for a reader of a generation."""
+    return StateVersion(generation, position.topic_id, position.partition, position.next_offset, position.state)
 
 
 def advance(address: StateVersion, next_offset: int, section: SegmentRef | None) -> StateVersion:

@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from lockstep.errors import EnvironmentProblem, LockstepError
+from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import (
     Change,
     RestoreKind,
     RestorePlan,
     Segment,
     SegmentHeader,
-    SegmentRef,
     StateDamaged,
     StateVersion,
     check_header,

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.integrity.suspension import SuspendedSession
 from lockstep.model.finding import Hole
+from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head, SideFile

@@ -20,14 +20,15 @@ from lockstep.declare.transform import R, S
 from lockstep.engine.driver import positions
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.task import run_task_safely
-from lockstep.engine.protocol import JobSpec, PlannedRange, Position, RangeResult, TaskResult, TaskSpec
+from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.integrity.base import EPOCH, Fault, to_microseconds
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView, Topic
-from lockstep.kafka.audit import KnownPosition, audit_positions
+from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.reader import MessageRun, Range
-from lockstep.model.finding import Finding, Hole, Key
-from lockstep.state.changelog import StateVersion
+from lockstep.model.finding import Finding, Hole
+from lockstep.model.position import Position
+from lockstep.state.changelog import make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.delta_log import SideFile
@@ -165,8 +166,8 @@ class BatchedRun(Generic[S, R]):
         """Process all pending messages: a batch ends earlier where a task ends it."""
         while self.finding is None and self._waiting():
             reached = self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
-            if reached.finding is None and reached.until == reached.range.position.next_offset:
-                raise AssertionError(f"a batch from offset {reached.until} came to nothing")
+            if reached.finding is None and reached.reached.next_offset == reached.range.position.next_offset:
+                raise AssertionError(f"a batch from offset {reached.reached.next_offset} came to nothing")
 
     def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeResult:
         """A batch; with a crash it is processed twice, and followed by a restart."""
@@ -179,8 +180,8 @@ class BatchedRun(Generic[S, R]):
         self._proven += life.notes.keep(self._rows(facts), quarantine)
         self._quarantine += list_rejected(quarantine)
         self._late += list_rejected(self._aside("late", facts.late))
-        self._read += [(life, at) for at in range(planned.position.next_offset, reached.until)]
-        life.position = positions.advance_position(planned.position, reached)
+        self._read += [(life, at) for at in range(planned.position.next_offset, reached.reached.next_offset)]
+        life.position = reached.reached
         self.finding = reached.finding
         if crashes:
             self._restart(reached)
@@ -230,8 +231,7 @@ class BatchedRun(Generic[S, R]):
         self._life = life
         topic = Topic(name=where.topic, topic_id=life.position.topic_id, partitions=1, deletes_only=True)
         view = ClusterView(cluster_id="", topics={topic.name: topic}, ends={})
-        known: dict[Key, KnownPosition] = {where.key: KnownPosition(where.topic, where.next_offset)}
-        (finding,) = audit_positions(known, view)
+        (finding,) = audit_positions({where.key: where}, view)
         if self._made.integrity.answer(Fault.RECREATED) is Judgement.VIOLATION:
             self.finding = finding
             self._lives.remove(life)
@@ -241,7 +241,7 @@ class BatchedRun(Generic[S, R]):
     def _states(self, life: _Life[R]) -> Iterator[tuple[str, S]]:
         """The states of all open sessions, read from the files."""
         where = life.position
-        address = StateVersion(GENERATION, where.topic_id, where.partition, where.next_offset, where.state)
+        address = make_state_version(GENERATION, where)
         hot = LocalStorePool(self._root / "hot", self._root / "state")
         opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
         with opened as state:

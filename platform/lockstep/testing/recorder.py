@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from lockstep.declare.transform import InitialState, R
 from lockstep.engine.executor.compiled_stream import CompiledStream, Hooks
 from lockstep.integrity.base import Fault, PartitionTime
-from lockstep.integrity.suspension import SuspendedSession
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.model.finding import Finding
+from lockstep.model.position import SuspendedSession
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.table.quarantine import QuarantineRow
 from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin

@@ -15,8 +15,8 @@ from lockstep.declare.transform import M, R, S
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import RangeFold
 from lockstep.engine.executor.rejects import Exclusions
-from lockstep.engine.protocol import Position
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 from lockstep.state.changelog import make_empty_state
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState

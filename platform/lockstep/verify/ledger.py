@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
+from lockstep.model.position import SegmentRef
 from lockstep.model.table_schema import ABSENT_UP_TO
-from lockstep.state.changelog import SegmentRef
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile

@@ -15,9 +15,10 @@ import msgspec
 
 from lockstep.errors import StateError
 from lockstep.model.map_state import MapState
+from lockstep.model.position import SegmentRef
 from lockstep.model.record import Record
 from lockstep.model.state_types import StateTypeSchema
-from lockstep.state.changelog import Segment, SegmentRef, StateDamaged, StateVersion, read_segment
+from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_segment
 from lockstep.state.codec import CurrentValue, StateMigrator, StateSchema
 from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
 from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag

@@ -13,7 +13,7 @@ import msgspec
 from lockstep.declare.options import Every, Trigger
 from lockstep.engine.driver.planner import IDLE_SECONDS
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
-from lockstep.model.finding import Key
+from lockstep.model.position import Key
 
 STALL_SECONDS_MIN, STALL_TRIGGERS = 60.0, 3
 """Transactions of a minute are common (it is the client's own limit); shorter ones raise no alarm."""

@@ -27,13 +27,9 @@ def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding
     if refused < limits.quarantine_burst or refused <= limits.quarantine_share * messages:
         return None
     worst = max(facts, key=lambda item: item.counts.refused).range.position
-    return Finding(
-        cause="quarantine burst",
-        topic=worst.topic,
-        topic_id=worst.topic_id,
-        partition=worst.partition,
-        offset=worst.next_offset,
-        until=worst.next_offset,
+    return Finding.at(
+        worst,
+        "quarantine burst",
         expected=f"at most {limits.quarantine_share:.0%} of a batch refused",
         found=f"{refused} of {messages} messages",
         detail="fix decoder or transform, or accept this one burst; nothing was read past",
@@ -78,13 +74,10 @@ class SessionPartitions:
 
 def _finding(item: RangeResult, home: int) -> Finding:
     position = item.range.position
-    return Finding(
-        cause=Fault.SESSION_SPLIT.value,
-        topic=position.topic,
-        topic_id=position.topic_id,
-        partition=position.partition,
-        offset=position.next_offset,
-        until=item.until,
+    return Finding.at(
+        position,
+        Fault.SESSION_SPLIT.value,
+        until=item.reached.next_offset,
         expected=f"each session in one partition; one began in partition {home}",
         found=f"it begins in partition {position.partition} as well",
         detail="fix the producer's partitioner, then read the topic's sessions from their next snapshots",

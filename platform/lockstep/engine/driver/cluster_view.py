@@ -11,8 +11,9 @@ import msgspec
 from lockstep.engine.driver.context import RunContext
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import KnownPosition, audit_positions, find_recreated_topics, need_epoch_check
-from lockstep.model.finding import Finding, Key
+from lockstep.kafka.audit import audit_positions, find_recreated_topics, need_epoch_check
+from lockstep.model.finding import Finding
+from lockstep.model.position import Key, Position
 
 LOG = logging.getLogger("lockstep")
 
@@ -66,7 +67,7 @@ class ClusterMonitor:
             self._names |= new
             self.view = merge_views(self._patiently(), self._patiently())
 
-    def compare(self, known: Mapping[Key, KnownPosition]) -> frozenset[Key]:
+    def compare(self, known: Mapping[Key, Position]) -> frozenset[Key]:
         """Compare logs whose leader changed since they were read; gives those not known to hold the same records.
 
         A partition without an answer counts as not readable now: the next read asks about it again.
@@ -83,7 +84,7 @@ class ClusterMonitor:
         self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
 
-    def confirmed(self, known: Mapping[Key, KnownPosition], *, for_ever: bool) -> tuple[Finding, ...]:
+    def confirmed(self, known: Mapping[Key, Position], *, for_ever: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
 
         Of differing log starts the lowest counts: no offset is skipped that one read showed.

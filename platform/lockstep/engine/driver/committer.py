@@ -15,11 +15,11 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import RunStart
 from lockstep.engine.driver.positions import BatchIdentity
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
-from lockstep.engine.protocol import Position
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import BatchCommit, Committed, commit_batch

@@ -194,9 +194,9 @@ class MicroBatchLoop:
     def _has_progress(self, bins: Sequence[TaskResult]) -> bool:
         facts = [item for group in bins for item in group.ranges]
         moved = any(
-            item.until > item.range.position.next_offset
+            item.reached.next_offset > item.range.position.next_offset
             or item.finding is not None
-            or item.watermark_us != item.range.position.watermark_us
+            or item.reached.watermark_us != item.range.position.watermark_us
             for item in facts
         )
         return moved or self._committer.first or self._partitions.is_unsaved

@@ -159,7 +159,7 @@ def make_batch_report(
     holes = sum(hole.until - hole.start for item in facts for hole in item.holes)
     return BatchReport(
         batch=batch,
-        offsets=sum(item.until - item.range.position.next_offset for item in facts),
+        offsets=sum(item.reached.next_offset - item.range.position.next_offset for item in facts),
         accounted=holes + sum(item.counts.accounted for item in facts),
         messages=sum(item.counts.messages for item in facts),
         rows=sum(item.rows for item in facts),

@@ -14,10 +14,10 @@ from typing import TypeVar, cast
 import msgspec
 
 from lockstep.declare.options import EventTime
-from lockstep.engine.protocol import LearnedRates, PlannedRange, Position
+from lockstep.engine.protocol import LearnedRates, PlannedRange
 from lockstep.integrity.base import to_microseconds
 from lockstep.kafka.admin import PartitionOffsets
-from lockstep.model.finding import Key
+from lockstep.model.position import Key, Position
 
 T = TypeVar("T")
 

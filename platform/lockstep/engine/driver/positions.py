@@ -11,12 +11,12 @@ import msgspec
 
 from lockstep.engine.driver.alarms import compute_headroom_seconds
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.protocol import LearnedRates, Position, RangeResult, TaskResult, to_event_time
+from lockstep.engine.protocol import LearnedRates, RangeResult, TaskResult, to_event_time
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
-from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED, KnownPosition
-from lockstep.model.finding import Finding, Hole, Key
-from lockstep.state.changelog import SegmentRef
+from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED
+from lockstep.model.finding import Finding, Hole
+from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.table.ledger import Accepted, LedgerRow
 
 _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
@@ -43,11 +43,10 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_ledger_row(identity: BatchIdentity, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was processed."""
-    quiet = make_unchanged_row(identity, msgspec.structs.replace(facts.range.position, state=facts.state), ends)
     counts = facts.counts
     return msgspec.structs.replace(
-        quiet,
-        until=facts.until,
+        make_unchanged_row(identity, facts.reached, ends),
+        start=facts.range.position.next_offset,
         messages=counts.messages,
         rows=facts.rows,
         accepted_without_row=counts.without_rows,
@@ -61,14 +60,8 @@ def make_ledger_row(identity: BatchIdentity, facts: RangeResult, ends: Partition
         released=counts.released,
         late=counts.late,
         timer_rows=counts.timer_rows,
-        watermark=to_event_time(facts.watermark_us),
-        rows_emitted=facts.rows_emitted,
         accepted=_accepted(facts),
-        suspended_from=facts.suspended_from,
-        suspended_sessions=list(facts.suspended_sessions),
-        catching_up=quiet.catching_up and facts.until == quiet.start,
         holes=list(facts.holes),
-        leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else quiet.leader_epoch,
         first_event_time=to_event_time(facts.first_event_time_us),
         last_event_time=to_event_time(facts.last_event_time_us),
         newest_timestamp=to_event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
@@ -132,21 +125,6 @@ def make_unchanged_row(identity: BatchIdentity, position: Position, ends: Partit
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
         state_length=position.state.length if position.state else None,
-    )
-
-
-def advance_position(position: Position, facts: RangeResult) -> Position:
-    """The position after a batch."""
-    return msgspec.structs.replace(
-        position,
-        next_offset=facts.until,
-        state=facts.state,
-        leader_epoch=facts.leader_epoch if facts.leader_epoch is not None else position.leader_epoch,
-        suspended_from=facts.suspended_from,
-        watermark_us=facts.watermark_us,
-        rows_emitted=facts.rows_emitted,
-        suspended_sessions=facts.suspended_sessions,
-        catching_up=position.catching_up and facts.until == position.next_offset,
     )
 
 
@@ -222,7 +200,7 @@ def _accepted(facts: RangeResult) -> list[Accepted]:
 
 def compute_lag_messages(positions: Iterable[Position], ends: Mapping[Key, PartitionOffsets]) -> int:
     """Offsets between the positions and the high watermarks."""
-    return sum(max(0, ends[p.key].high_watermark - p.next_offset) for p in positions if p.key in ends)
+    return sum(ends[p.key].compute_lag(p.next_offset) for p in positions if p.key in ends)
 
 
 LOG = logging.getLogger("lockstep")
@@ -259,9 +237,7 @@ class Subscription:
         self.is_new = not self.positions.keys() <= known.keys()
         self._others = {key: row for key, row in known.items() if key not in self.positions}
         self._gone = {
-            key: KnownPosition(row.topic, row.until)
-            for key, row in self._others.items()
-            if row.topic in selected and not row.retired
+            key: read_position(row) for key, row in self._others.items() if row.topic in selected and not row.retired
         }
         self._bins: dict[Key, int] = {}
         self._seconds: dict[Key, float] = {}
@@ -275,9 +251,9 @@ class Subscription:
         }
 
     @property
-    def known(self) -> dict[Key, KnownPosition]:
+    def known(self) -> dict[Key, Position]:
         """Partitions that an audit compares with Kafka: those that are read, and those that are gone."""
-        return self._gone | {k: _known(p) for k, p in self.positions.items()}
+        return self._gone | self.positions
 
     @property
     def learned(self) -> LearnedRates:
@@ -399,7 +375,7 @@ class Subscription:
     def _advance(self, facts: RangeResult) -> None:
         key = facts.range.position.key
         self._lost.pop(key, None)
-        self.positions[key] = advance_position(facts.range.position, facts)
+        self.positions[key] = facts.reached
         if facts.trouble is not None:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
 
@@ -413,10 +389,6 @@ class Subscription:
                 _learn(self._seconds, key, item.cpu_seconds / messages)
             if messages and size >= TELLING_BYTES:
                 _learn(self._bytes, key, item.rows * size / rows / messages)
-
-
-def _known(position: Position) -> KnownPosition:
-    return KnownPosition(position.topic, position.next_offset, position.catching_up, position.leader_epoch)
 
 
 def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:

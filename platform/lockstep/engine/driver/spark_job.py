@@ -28,7 +28,7 @@ from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.executor.task import run_task, run_tasks
 from lockstep.engine.protocol import JobSpec, PlannedRange, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
-from lockstep.model.finding import Key
+from lockstep.model.position import Key
 from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:

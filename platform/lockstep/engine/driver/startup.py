@@ -22,7 +22,7 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import find_compacted
-from lockstep.model.finding import Key
+from lockstep.model.position import Key
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.model.table_schema import make_table_schema
 from lockstep.state.changelog import StateDamaged, read_header

@@ -19,11 +19,12 @@ from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, StopFold, VerdictHandler, format_key
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
 from lockstep.engine.executor.sessions import Sessions, is_multipart_open
-from lockstep.engine.protocol import Counts, Position
+from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.integrity.base import Fault, PartitionTime
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.state.store import PartitionState, SessionEntry
 from lockstep.table.row_encoder import RowRejected

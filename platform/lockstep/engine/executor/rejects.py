@@ -10,11 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
-from lockstep.engine.protocol import AcceptedLoss, Counts, Position, to_event_time
+from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
 from lockstep.integrity.base import Fault, IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 from lockstep.model.record import KafkaMessage, Record
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
@@ -231,8 +232,7 @@ class VerdictHandler:
 
     def finding(self, cause: str, offset: int, *, session: str | None = None) -> Finding:
         """A finding about one message of this partition."""
-        where = self._position
-        return Finding(cause, where.topic, where.topic_id, where.partition, offset, offset + 1, session)
+        return Finding.at(self._position, cause, offset=offset, until=offset + 1, session=session)
 
     def _keeps(self, judgement: Judgement) -> bool:
         """Whether a message goes to the late table."""

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lockstep.engine.protocol import Counts, Position
+from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
+from lockstep.model.position import Position
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
 MessageOrigin = tuple[int, int, str, int | None, int | None, int]

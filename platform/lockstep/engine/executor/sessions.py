@@ -7,11 +7,11 @@ from hashlib import blake2b
 from typing import cast
 
 from lockstep.engine.executor.compiled_stream import CompiledStream
-from lockstep.engine.protocol import Position
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.multipart import OpenMultipart, is_spread
 from lockstep.integrity.suspension import Opened, mark_suspended
 from lockstep.integrity.verdict import Gate, GateState, Verdict
+from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Record
 from lockstep.state.store import PartitionState, SessionEntry
 from lockstep.state.timers import MessageBuffer

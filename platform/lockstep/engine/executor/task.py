@@ -28,11 +28,11 @@ from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_messa
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
 from lockstep.engine.executor.row_buffer import Spill
 from lockstep.engine.executor.sessions import count_digests
-from lockstep.engine.protocol import JobSpec, PlannedRange, Position, RangeResult, TaskFailure, TaskResult, TaskSpec
+from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.integrity.base import Fault, to_microseconds
 from lockstep.integrity.resume_options import UNDECODABLE
-from lockstep.integrity.suspension import SuspendedSession, list_skips_without_snapshot, list_unread_skips
+from lockstep.integrity.suspension import list_skips_without_snapshot, list_unread_skips
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
 from lockstep.kafka.reader import (
@@ -45,7 +45,8 @@ from lockstep.kafka.reader import (
     read_ranges,
 )
 from lockstep.model.finding import Finding, Hole
-from lockstep.state.changelog import SegmentRef, StateFileWriter, StateVersion
+from lockstep.model.position import Position, SegmentRef, SuspendedSession
+from lockstep.state.changelog import StateFileWriter, make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.delta_log import SideFile
@@ -137,13 +138,7 @@ class RangeOpener:
     def open(self, planned: PlannedRange, without: Exclusions | None = None) -> RangeInProgress:
         """A range, ready to fold; for a repeated fold with the findings of the first."""
         position = planned.position
-        address = StateVersion(
-            generation=self.generation,
-            topic_id=position.topic_id,
-            partition=position.partition,
-            next_offset=position.next_offset,
-            section=position.state,
-        )
+        address = make_state_version(self.generation, position)
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
         state = self.stack.enter_context(opened)
         without = without or Exclusions(killing=planned.killing)
@@ -419,11 +414,9 @@ def _suspensions(holes: list[Hole], program: CompiledStream) -> tuple[int, ...]:
 
 def _hole_finding(work: RangeInProgress, hole: Hole) -> Finding:
     position = work.planned.position
-    return Finding(
-        cause="hole",
-        topic=position.topic,
-        topic_id=position.topic_id,
-        partition=position.partition,
+    return Finding.at(
+        position,
+        "hole",
         offset=hole.start,
         until=hole.until,
         expected=f"messages at offsets {hole.start} to {hole.until - 1}",
@@ -524,30 +517,40 @@ def _label(task: TaskSpec) -> str:
 
 
 def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
-    fold, changed = work.fold, section != work.planned.position.state
+    fold, before = work.fold, work.planned.position
     low, high = fold.emission.event_time_us or (None, None)
     return RangeResult(
         range=work.planned,
-        until=work.reached,
+        reached=_advance(work, section),
         counts=fold.counts,
         rows=fold.emission.rows_written,
         holes=tuple(work.holes),
-        leader_epoch=work.leader_epoch,
         first_event_time_us=low,
         last_event_time_us=high,
         newest_timestamp_ms=work.newest_timestamp_ms,
-        state=section,
-        state_bytes=section.length if section is not None and changed else 0,
+        state_bytes=section.length if section is not None and section != before.state else 0,
         cpu_seconds=work.cpu_seconds,
+        opened=() if before.is_only else count_digests(fold.sessions.opened),
+        closed=() if before.is_only else count_digests(fold.sessions.closed),
+        accepted=tuple(fold.judge.accepted),
+        finding=work.finding,
+        trouble=work.trouble,
+    )
+
+
+def _advance(work: RangeInProgress, section: SegmentRef | None) -> Position:
+    """The position after a range; the leader epoch of an earlier record stays where none was read."""
+    fold, before = work.fold, work.planned.position
+    return msgspec.structs.replace(
+        before,
+        next_offset=work.reached,
+        state=section,
+        leader_epoch=before.leader_epoch if work.leader_epoch is None else work.leader_epoch,
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,
         rows_emitted=fold.emission.emitted_at(work.reached),
-        opened=() if work.planned.position.is_only else count_digests(fold.sessions.opened),
-        closed=() if work.planned.position.is_only else count_digests(fold.sessions.closed),
-        accepted=tuple(fold.judge.accepted),
         suspended_sessions=_still_skipped(work),
-        finding=work.finding,
-        trouble=work.trouble,
+        catching_up=before.catching_up and work.reached == before.next_offset,
     )
 
 

@@ -12,13 +12,13 @@ from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, choose_commit_hour, find_current_hour, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.engine.protocol import Position
 from lockstep.errors import StateError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.model.finding import Finding, Key
+from lockstep.model.finding import Finding
+from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.status import find_writer
 from lockstep.operations.tables import make_cluster_admin, try_read_head

@@ -14,7 +14,7 @@ from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError
 from lockstep.model.map_state import MapState
 from lockstep.operations.tables import open_table
-from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, read_segment
+from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, make_state_version, read_segment
 from lockstep.state.codec import StateMigrator, StateSchema
 from lockstep.state.values import MapStateStore, is_session, make_session_prefix, read_versions
 from lockstep.table import ledger
@@ -140,8 +140,7 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
 
 def find_state_version(row: LedgerRow) -> StateVersion:
     """The state that a ledger row refers to."""
-    position = read_position(row)
-    return StateVersion(row.generation, row.topic_id, row.partition, row.until, position.state)
+    return make_state_version(row.generation, read_position(row))
 
 
 def read_segments(address: StateVersion, durable: Path) -> Iterator[Segment]:

@@ -250,7 +250,7 @@ def _partition(row: LedgerRow, seen: KafkaLook) -> PartitionStatus:
 
 def _lag(row: LedgerRow, view: ClusterView) -> int | None:
     ends = view.ends.get((row.topic_id, row.partition))
-    return None if ends is None else max(0, ends.high_watermark - row.until)
+    return None if ends is None else ends.compute_lag(row.until)
 
 
 def _freshness(rows: Iterable[LedgerRow]) -> float | None:

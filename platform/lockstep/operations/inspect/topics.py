@@ -209,7 +209,7 @@ def _lag(rows: list[LedgerRow], ends: Mapping[int, PartitionOffsets] | None) -> 
     if ends is None:
         return None
     positions = {row.partition: row.until for row in rows}
-    return sum(max(0, end.high_watermark - positions.get(n, end.start)) for n, end in ends.items())
+    return sum(end.compute_lag(positions.get(n, end.start)) for n, end in ends.items())
 
 
 def _headroom(rows: Iterable[LedgerRow], topic: Topic | None, view: ClusterView, now: datetime) -> float | None:

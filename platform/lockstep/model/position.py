@@ -1,0 +1,75 @@
+"""Position: where a partition stands, for everybody who reads, plans, audits, folds or records it."""
+
+from __future__ import annotations
+
+import msgspec
+
+Key = tuple[str, int]
+"""(topic id, partition)."""
+
+
+class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Address of one partition's segment in a durable state file.
+
+    Attributes:
+        file: Name of the file, relative to the stream's state folder.
+        start: First byte of the segment.
+        length: Length of the segment in bytes.
+    """
+
+    file: str
+    start: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.file} bytes {self.start} to {self.start + self.length}"
+
+
+class SuspendedSession(msgspec.Struct, frozen=True):
+    """A session that an operator skips until its next snapshot.
+
+    Attributes:
+        session: The session.
+        before: It is suspended where it began before this offset.
+    """
+
+    session: str
+    before: int
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a partition between two batches.
+
+    Attributes:
+        topic: Name of the topic.
+        topic_id: Id of the topic; a re-created topic has another one.
+        partition: Partition number.
+        next_offset: First offset not yet committed.
+        leader_epoch: Leader epoch of the last record read; None where it no longer applies.
+        state: Segment with the newest state change; None without state.
+        suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        watermark_us: Watermark of the partition; None before its first event time.
+        rows_emitted: Rows that timers already emitted at `next_offset`, while no message arrived.
+        is_only: The topic has no other partition.
+        suspended_sessions: Sessions that an operator skips until their next snapshot.
+        catching_up: The log was truncated below this position and an operator accepted it: records appended below the
+            position are skipped.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    next_offset: int
+    leader_epoch: int | None = None
+    state: SegmentRef | None = None
+    suspended_from: int = 0
+    watermark_us: int | None = None
+    rows_emitted: int = 0
+    is_only: bool = True
+    suspended_sessions: tuple[SuspendedSession, ...] = ()
+    catching_up: bool = False
+
+    @property
+    def key(self) -> Key:
+        """(topic id, partition)."""
+        return self.topic_id, self.partition
