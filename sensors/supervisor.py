@@ -13,6 +13,7 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.supervisor_policy import decide_supervision, read_supervisor_cursor
 from lockstep.orchestration.supervisor_sensor import carry_out, look_at_runs
@@ -37,9 +38,10 @@ def supervisor_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition
         if warning:
             context.log.warning(warning)
         try:
-            seen = look_at_runs(stream, settings, context.instance, cursor)
+            handle = StreamHandle(stream, settings)
+            seen = look_at_runs(handle, context.instance, cursor)
             decision = decide_supervision(seen, cursor, time.monotonic())
-            return carry_out(stream, settings, context.instance, decision)
+            return carry_out(handle, context.instance, decision)
         except LockstepError as error:  # the cursor stays as it was; the next look may succeed
             return SkipReason(str(error))
 

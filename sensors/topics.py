@@ -13,12 +13,15 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.restart_policy import decide_restart, read_cursor
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
 LOOK_SECONDS = 10
+KAFKA_SECONDS_MAX = 10.0
+"""Dagster kills a tick that waits longer; the next one comes soon."""
 
 
 def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
@@ -36,8 +39,9 @@ def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
         if warning:
             context.log.warning(warning)
         try:
-            seen = read_inputs(stream, settings, context.instance)
-            observed = observe_assets(stream, settings, context.instance, seen.wanted, cursor)
+            handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)
+            seen = read_inputs(handle, context.instance)
+            observed = observe_assets(handle, context.instance, cursor)
         except LockstepError as error:  # the cursor stays as it was; the next look may succeed
             return SkipReason(str(error))
         return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)

@@ -18,6 +18,7 @@ from lockstep.engine.driver.startup import Launch, WriterStartup
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.engine.feed import COLUMNS
@@ -65,6 +66,11 @@ class LocalRuns:
             table_root=self.root / "tables",
             local_root=self.root / "local",
         )
+
+    @property
+    def handle(self) -> StreamHandle:
+        """The stream for one look."""
+        return StreamHandle(self.stream, self.settings)
 
     def of(self, stream: AnyStream) -> LocalRuns:
         """The same tables with another declaration."""

@@ -9,7 +9,7 @@ import msgspec
 
 from lockstep.engine.driver.positions import (
     BatchIdentity,
-    compute_lag_messages,
+    Subscription,
     find_initial_positions,
     make_ledger_row,
     make_unchanged_row,
@@ -17,8 +17,8 @@ from lockstep.engine.driver.positions import (
 )
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_task_safely
-from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskSpec
-from lockstep.kafka.admin import PartitionOffsets
+from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
@@ -198,10 +198,55 @@ def test_a_new_topic_of_which_one_partition_has_no_leader_waits_for_a_later_run(
     assert find_initial_positions({}, cluster).keys() == {("id-b", 0)}
 
 
-def test_the_lag_counts_to_the_high_watermark_of_what_can_be_read() -> None:
-    positions = [
-        POSITION,
-        msgspec.structs.replace(POSITION, partition=2),
-        msgspec.structs.replace(POSITION, partition=3, next_offset=90),
-    ]
-    assert compute_lag_messages(positions, {("id-a", 1): ENDS, ("id-a", 3): ENDS}) == 25
+HOUR_MS = 3_600_000
+RETAINED_12_HOURS = msgspec.structs.replace(topic("a", "id-a", 2), retention_ms=12 * HOUR_MS)
+
+
+def subscribe(ends: PartitionOffsets) -> tuple[Subscription, ClusterView]:
+    """A run that continues at offset 60 of a partition, whose newest committed message has the time of FACTS."""
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ends})
+    return Subscription({("id-a", 1): make_ledger_row(IDENTITY, FACTS, ENDS)}, cluster, frozenset({"a"})), cluster
+
+
+def newest_plus(hours: int) -> int:
+    """A time, in ms, this long after the newest message of FACTS."""
+    return (FACTS.newest_timestamp_ms or 0) + hours * HOUR_MS
+
+
+def test_the_lag_of_a_run_is_that_of_the_partitions_whose_end_is_known() -> None:
+    partitions, cluster = subscribe(ENDS)
+    assert partitions.lag_messages(cluster.ends) == 15
+    assert partitions.lag_messages({("id-a", 2): ENDS}) == 0
+
+
+def test_a_run_takes_unread_messages_to_be_as_old_as_the_newest_committed_one() -> None:
+    partitions, cluster = subscribe(ENDS)
+    assert partitions.headroom_seconds(cluster, newest_plus(hours=5)) == 7 * 3600
+
+
+def test_each_batch_makes_the_newest_committed_message_newer() -> None:
+    partitions, cluster = subscribe(ENDS)
+    position = partitions.positions["id-a", 1]
+    reached = msgspec.structs.replace(position, next_offset=70)
+    later = msgspec.structs.replace(
+        FACTS, range=PlannedRange(position, 70), reached=reached, newest_timestamp_ms=newest_plus(hours=4)
+    )
+    partitions.advance([TaskResult(ranges=(later,), files=(), cpu_seconds=0.0)])
+    assert partitions.headroom_seconds(cluster, newest_plus(hours=5)) == 11 * 3600
+
+
+def test_a_committed_message_that_kafka_has_deleted_says_nothing_of_those_after_it() -> None:
+    partitions, cluster = subscribe(PartitionOffsets(start=60, stable_end=61, high_watermark=61))
+    assert partitions.headroom_seconds(cluster, newest_plus(hours=24 * 30)) is None
+
+
+def test_the_partition_with_the_least_headroom_counts() -> None:
+    partitions, cluster = subscribe(ENDS)
+    short = msgspec.structs.replace(topic("b", "id-b"), retention_ms=HOUR_MS)
+    both = msgspec.structs.replace(
+        cluster,
+        topics=cluster.topics | {"b": short},
+        ends=cluster.ends | {("id-b", 0): PartitionOffsets(start=5, stable_end=5, high_watermark=5)},
+    )
+    partitions.take_up(both)
+    assert partitions.headroom_seconds(both, newest_plus(hours=5)) == 3600

@@ -98,7 +98,7 @@ def test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed(sick: str
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(sick) == rows_of(0, 1, 2, 3, 7, 8)
     assert holes(runs, sick) == [(CORRUPT, FINE, "corrupt")]
-    assert read_status("adding", runs.settings).lag_messages == 0
+    assert read_status(runs.handle).lag_messages == 0
 
 
 def test_where_the_broker_fails_at_a_corrupt_header_all_behind_it_is_named(

@@ -12,8 +12,9 @@ import pytest
 from lockstep import Every, Limits
 from lockstep.engine.driver import alarms
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.kafka.progress import TopicLifecycle
 from lockstep.localdev.broker import Broker
-from lockstep.operations.inspect.topics import TopicLifecycle, read_topics
+from lockstep.operations.inspect.topics import read_topics
 from tests.engine.feed import Feed, folded, send_within, session, update
 from tests.engine.local_runs import LocalRuns
 from tests.engine.plain_reader import read_table, read_until
@@ -96,7 +97,7 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
     assert runs.reports[-1].lag_messages == 2
     newest = read_table(runs.folders.ledger).to_pylist()[-1]
     assert (newest["until"], newest["stable_end"], newest["high_watermark"]) == (3, 3, 5)
-    (status,) = read_topics(runs.stream, runs.settings).topics
+    (status,) = read_topics(runs.handle).topics
     assert (status.state, status.lag_messages) == (TopicLifecycle.ACTIVE, 2)
     feed.end_transaction(producer, topic)
     assert runs.run() is RunOutcome.ENDED

@@ -16,9 +16,9 @@ from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import read_positions
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
+from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log, ledger
-from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import NO_HOOKS
 from tests.state.kept_stream import keeping, message
 from tests.state.offline import Offline
@@ -70,14 +70,17 @@ def _name_in_log(folder: Path, names: list[str], size: int) -> None:
     DeltaTable(folder).create_checkpoint()
 
 
-def _status(made: Offline) -> object:
+def _handle(made: Offline) -> StreamHandle:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1", timeout_seconds=1)
-    return read_status(made.stream.name, Settings(kafka=kafka, table_root=made.folders.root)).batch
+    return StreamHandle(made.stream, Settings(kafka=kafka, table_root=made.folders.root))
+
+
+def _status(made: Offline) -> object:
+    return read_status(_handle(made)).batch
 
 
 def _sensor(made: Offline) -> object:
-    head = OutputLog(made.folders.table).base().head
-    return sorted((row.topic, row.until) for row in ledger.read_positions(made.folders, head).values())
+    return sorted((row.topic, row.until) for row in _handle(made).subscribed)
 
 
 def _repair(made: Offline) -> object:
@@ -91,7 +94,7 @@ def _state(made: Offline) -> object:
 LOOKS: dict[str, Callable[[Offline], object]] = {
     "the sensor's look": _sensor,
     "status": _status,
-    "positions": lambda made: read_positions(made.folders).partitions,
+    "positions": lambda made: read_positions(_handle(made)).partitions,
     "a start": lambda made: made.claim().head.epoch,
     "repair": _repair,
     "clean-up of state": _state,

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from lockstep import Topics
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
+from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect import plan
 from lockstep.operations.inspect.state import NoSuchSession, StateFilter, read_states, to_plain
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import Positions, format_spark_offsets, read_positions
-from lockstep.operations.inspect.topics import IDLE_AFTER, TopicLifecycle, TopicStatus, judge_lifecycle, read_topics
+from lockstep.operations.inspect.topics import TopicStatus, read_topics
 from lockstep.operations.query import AsOf, WrongQuery, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.tables import NoTable, make_view
-from lockstep.table import ledger
-from lockstep.table.commit import OutputLog
+from lockstep.operations.tables import NoTable, StreamHandle
 from tests.engine import bad_inputs
 from tests.engine.feed import folded, session, update
-from tests.engine.streams import adding
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.kafka.admin import Topic
-    from lockstep.table.ledger import LedgerRow
     from tests.engine.feed import Feed
     from tests.engine.local_runs import LocalRuns
 
@@ -37,7 +36,7 @@ Read = tuple["Feed", "LocalRuns"]
 
 def test_status_says_position_and_lag_of_each_partition_and_how_long_unread_messages_stay(read: Read) -> None:
     feed, runs = read
-    found = read_status("adding", runs.settings)
+    found = read_status(runs.handle)
     assert [(p.topic, p.partition, p.position, p.lag_messages) for p in found.partitions] == [
         (f"{feed.family}.values", 0, 4, 2),
         (f"{feed.family}.values", 1, 2, 0),
@@ -51,13 +50,13 @@ def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRu
     topic = feed.create("values", config={"retention.ms": "3600000"})
     feed.send(topic, session(1))
     runs.run()
-    assert read_status("adding", runs.settings).headroom_seconds is None  # nothing is unread
+    assert read_status(runs.handle).headroom_seconds == 3600  # nothing is unread: a message that arrives now
     feed.send(topic, [update(3, a=1)])
-    (listed,) = read_topics(runs.stream, runs.settings).topics
+    (listed,) = read_topics(runs.handle).topics
     assert listed.retention_seconds == 3600
     assert listed.headroom_seconds is not None
     assert 3000 < listed.headroom_seconds <= 3600
-    headroom = read_status("adding", runs.settings).headroom_seconds
+    headroom = read_status(runs.handle).headroom_seconds
     assert headroom is not None
     assert 3000 < headroom <= 3600
 
@@ -65,7 +64,7 @@ def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRu
 def test_status_without_kafka_says_what_the_table_knows(read: Read) -> None:
     _, runs = read
     kafka = runs.settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 1.0})
-    found = read_status("adding", runs.settings.model_copy(update={"kafka": kafka}))
+    found = read_status(StreamHandle(runs.stream, runs.settings.model_copy(update={"kafka": kafka})))
     assert (found.lag_messages, [p.position for p in found.partitions]) == (None, [4, 2])
     assert "Kafka did not answer" in found.kafka
 
@@ -75,10 +74,10 @@ def test_a_halt_is_shown_with_its_evidence_and_later_with_who_resumed_it(feed: F
     feed.send(topic, [*session(1), update(9, a=1)])
     with pytest.raises(IntegrityLost):
         runs.run()
-    halted = read_status("adding", runs.settings)
+    halted = read_status(runs.handle)
     assert (halted.desired, [finding.cause for finding in halted.findings]) == ("halted", ["gap"])
     resume_stream(runs.folders, why="a producer was restarted", who="operator", accepted=[SkipSession(topic, 0, "s")])
-    resumed = read_status("adding", runs.settings)
+    resumed = read_status(runs.handle)
     assert resumed.last_resume is not None
     assert resumed.last_resume.endswith("a producer was restarted (operator)")
 
@@ -93,7 +92,7 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
     new = feed.create("new", partitions=3)
     feed.send(new, session(4), partition=2)
 
-    found = read_topics(runs.stream, runs.settings)
+    found = read_topics(runs.handle)
     assert {item.topic: item.state for item in found.topics} == {
         read: TopicLifecycle.ACTIVE,
         deleted: TopicLifecycle.DELETED,
@@ -111,22 +110,18 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
     assert (found.wanted, found.subscribed) == (3, 3)
 
 
-def test_a_topic_that_is_read_to_its_end_is_active_then_idle_then_drained(read: Read) -> None:
-    feed, runs = read
-    topic = f"{feed.family}.values"
-    held = read_topics(runs.stream, runs.settings).topics[0]
-    assert held.topic == topic
-    rows, moment = _rows(runs), timedelta(milliseconds=1)
-    there, drained = _topic(runs, topic), runs.stream.topics.inactive_after
-    silences = (moment, IDLE_AFTER - moment, IDLE_AFTER, drained - moment, drained, timedelta.max, None)
-    assert [judge_lifecycle(rows, there, runs.stream, lag=0, quiet=quiet) for quiet in silences] == [
-        *[TopicLifecycle.ACTIVE] * 2,
-        *[TopicLifecycle.IDLE] * 2,
-        *[TopicLifecycle.DRAINED] * 2,
-        TopicLifecycle.IDLE,  # nobody knows since when a topic without messages is silent
-    ]
-    assert judge_lifecycle(rows, there, runs.stream, lag=1, quiet=timedelta.max) is TopicLifecycle.ACTIVE
-    assert judge_lifecycle(rows, there, adding("other"), lag=1, quiet=moment) is TopicLifecycle.UNWANTED
+def test_the_lag_of_a_stream_is_that_of_topics_that_it_reads_or_will_read(feed: Feed, runs: LocalRuns) -> None:
+    read = feed.create("read")
+    feed.send(read, session(2))
+    runs.run()
+    feed.send(read, [update(4, a=1), update(5, a=1)])
+    new = feed.create("new")
+    feed.send(new, session(3))
+    both = [read_status(runs.handle).lag_messages, read_topics(runs.handle).lag_messages]
+    only = runs.of(dataclasses.replace(runs.stream, topics=Topics(pattern=re.escape(new)))).handle
+    assert both == [2 + 4, 2 + 4]
+    assert [read_status(only).lag_messages, read_topics(only).lag_messages] == [4, 4]
+    assert [topic.state for topic in read_topics(only).topics] == [TopicLifecycle.NEW, TopicLifecycle.UNWANTED]
 
 
 def test_the_next_batch_is_what_is_left_to_read(read: Read) -> None:
@@ -143,7 +138,7 @@ def test_a_plan_works_before_the_first_run(feed: Feed, runs: LocalRuns) -> None:
     assert (found.added, found.takes_over) == ((f"{feed.family}.values",), "no writer: it would be the first run")
     assert found.refused == ""
     with pytest.raises(NoTable):
-        read_status("adding", runs.settings)
+        read_status(runs.handle)
 
 
 def test_a_restart_without_the_table_that_kafka_knows_of_would_be_refused(read: Read, tmp_path: Path) -> None:
@@ -172,7 +167,7 @@ def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, ru
 
 def test_positions_are_those_that_spark_starts_from(read: Read) -> None:
     feed, runs = read
-    found = read_positions(runs.folders)
+    found = read_positions(runs.handle)
     assert json.loads(format_spark_offsets(found)) == {f"{feed.family}.values": {"0": 4, "1": 2}}
     assert found == msgspec.json.decode(msgspec.json.encode(found), type=Positions)
 
@@ -223,14 +218,6 @@ def test_wrong_sql_is_refused_with_the_tables_that_there_are(read: Read, sql: st
     _, runs = read
     with pytest.raises(WrongQuery, match="adding, adding_ledger"):
         query_sql(sql, ["adding"], runs.root / "tables", AsOf(), limit=None)
-
-
-def _rows(runs: LocalRuns) -> list[LedgerRow]:
-    return list(ledger.read_positions(runs.folders, OutputLog(runs.folders.table).base().head).values())
-
-
-def _topic(runs: LocalRuns, name: str) -> Topic:
-    return make_view(runs.settings.kafka, frozenset({name})).topics[name]
 
 
 def test_a_time_beyond_the_calendar_is_a_row_like_any_other(feed: Feed, runs: LocalRuns) -> None:

@@ -75,8 +75,8 @@ def test_a_topic_that_is_gone_is_dropped_and_comes_back_as_a_new_one(feed: Feed,
     found = halted(runs)
     assert {suggest_option(finding) for finding in found} == {AcceptDeleted(topic)}
     assert noted(resumed(runs, AcceptDeleted(topic))) == [("accept-gone", "topic gone", at, at, None) for at in (4, 0)]
-    assert [each.topic for each in read_topics(runs.stream, runs.settings).topics] == [other]
-    assert [each.topic for each in read_status("adding", runs.settings).partitions] == [other]
+    assert [each.topic for each in read_topics(runs.handle).topics] == [other]
+    assert [each.topic for each in read_status(runs.handle).partitions] == [other]
     send(feed, other, ("s", update(3, a=1)))
     runs.run()
     assert applied([*TWO, ("s", update(3, a=1))], *range(5)) == runs.rows(other)

@@ -17,6 +17,7 @@ from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.topics import read_topics
+from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
 from lockstep.orchestration.restart_policy import Cursor
@@ -64,9 +65,14 @@ class Installed:
         output.commit(commit_batch(writer, batch))
         side_tables.SideLog(folders.ledger).forward((file,), 1, after=0)
 
-    def look(self, wanted: str, cursor: Cursor = NEW_CURSOR) -> Observed:
+    @property
+    def handle(self) -> StreamHandle:
+        """The stream, as one tick of the sensor opens it."""
+        return StreamHandle(self.stream, self.settings)
+
+    def look(self, cursor: Cursor = NEW_CURSOR) -> Observed:
         """A look of the sensor, whose events the daemon hands to the instance."""
-        seen = observe_assets(self.stream, self.settings, self.instance, frozenset(wanted.split()), cursor)
+        seen = observe_assets(self.handle, self.instance, cursor)
         for request in seen.partitions:
             self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
         for event in seen.events:
@@ -75,7 +81,7 @@ class Installed:
 
     def ledger(self, lag_messages: int) -> AssetMaterialization | AssetObservation | None:
         """What a look at the ledger gives the instance."""
-        events = observe_ledger(self.stream, self.settings, self.instance, lag_messages=lag_messages)
+        events = observe_ledger(self.handle, self.instance, lag_messages=lag_messages)
         for event in events:
             self.instance.report_runless_asset_event(event)
         return events[0] if events else None
@@ -112,7 +118,7 @@ def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Instal
     installed.subscribe(read)
     produce(servers, new, messages()[:3])
 
-    whole = of_all(installed.look(f"{read} {new}"))
+    whole = of_all(installed.look())
 
     assert (whole.asset_key, whole.partition) == (names.make_topics_key(installed.stream), None)
     assert [(row["topic"], row["state"], row["partitions"], row["lag"]) for row in table_of(whole)] == [
@@ -132,17 +138,17 @@ def test_a_topic_gets_an_event_of_its_own_only_when_its_state_changes(installed:
     topic = f"{topic_family}.a"
     create_topic(installed.settings.kafka.bootstrap_servers, topic, partitions=2)
 
-    seen = installed.look(topic)
+    seen = installed.look()
     (request,) = seen.partitions
     assert (request.partitions_def_name, list(request.partition_keys)) == ("order_books_topics", [topic])
     *own, _ = seen.events
     assert [(event.partition, told(event)["state"]) for event in own] == [(topic, "new")]
 
-    again = installed.look(topic)
+    again = installed.look()
     assert ([event.partition for event in again.events], again.partitions) == ([None], [])
 
     installed.subscribe(topic)
-    read = installed.look(topic)
+    read = installed.look()
     (changed,) = [event for event in read.events if event.partition == topic]
     assert (told(changed)["state"], told(changed)["lag_messages"]) == ("idle", 0)
     assert told(changed)["first_seen"] == told(own[0])["first_seen"]
@@ -153,16 +159,16 @@ def test_many_changes_are_written_down_over_several_looks(installed: Installed, 
     for topic in topics:
         create_topic(installed.settings.kafka.bootstrap_servers, topic)
 
-    first = installed.look(" ".join(topics))
+    first = installed.look()
     assert len([event for event in first.events if event.partition]) == CHANGES_A_LOOK
     assert first.sweep.behind
 
-    second = installed.look(" ".join(topics), Cursor(sweep=first.sweep))
+    second = installed.look(Cursor(sweep=first.sweep))
     *own, _ = second.events
     assert sorted(str(event.partition) for event in own) == topics[CHANGES_A_LOOK:]
     assert len(table_of(of_all(second))) == len(topics)
     assert not second.sweep.behind
-    assert installed.look(" ".join(topics), Cursor(sweep=second.sweep)).events == []
+    assert installed.look(Cursor(sweep=second.sweep)).events == []
 
 
 def test_the_command_line_and_dagster_say_the_same_of_each_topic(installed: Installed, topic_family: str) -> None:
@@ -173,9 +179,9 @@ def test_the_command_line_and_dagster_say_the_same_of_each_topic(installed: Inst
     create_topic(servers, new)
     produce(servers, old, messages()[:1])
 
-    whole = of_all(installed.look(f"{read} {old} {new}"))
+    whole = of_all(installed.look())
 
-    listed = read_topics(installed.stream, installed.settings).topics
+    listed = read_topics(installed.handle).topics
     assert [(row["topic"], row["state"], row["lag"]) for row in table_of(whole)] == [
         (topic.topic, topic.state.value, topic.lag_messages) for topic in listed
     ]

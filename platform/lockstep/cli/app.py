@@ -20,6 +20,7 @@ from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
+    from lockstep.operations.tables import StreamHandle
     from lockstep.settings import Settings
     from lockstep.table.layout import StreamFolders
 
@@ -142,6 +143,13 @@ def find_folders(name: str) -> StreamFolders:
     from lockstep.table.layout import StreamFolders
 
     return StreamFolders(find_stream_or_exit(name).name, load_settings_or_exit().table_root)
+
+
+def open_handle(name: str) -> StreamHandle:
+    """A declared stream with its table and its cluster, for one look."""
+    from lockstep.operations.tables import StreamHandle
+
+    return StreamHandle(find_stream_or_exit(name), load_settings_or_exit())
 
 
 def show_error(error: LockstepError) -> None:

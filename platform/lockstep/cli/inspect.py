@@ -28,6 +28,7 @@ from lockstep.cli.app import (
     list_all_streams,
     load_settings_or_exit,
     make_group,
+    open_handle,
     register_command,
 )
 from lockstep.cli.output import (
@@ -85,14 +86,13 @@ def status(
     """
     from lockstep.operations.inspect.status import read_overview, read_status
 
-    found = load_settings_or_exit()
     if stream is None:
-        names = tuple(list_all_streams())
-        shown = _shown(lambda: read_overview(names, found), _overview, watch=watch, as_json=as_json)
+        found, declared = load_settings_or_exit(), tuple(list_all_streams().values())
+        shown = _shown(lambda: read_overview(declared, found), _overview, watch=watch, as_json=as_json)
         halted = any(each.needs_operator for each in shown)
     else:
-        name = find_stream_or_exit(stream).name
-        halted = bool(_shown(lambda: read_status(name, found), _status, watch=watch, as_json=as_json).next_step)
+        look = _shown(lambda: read_status(open_handle(stream)), _status, watch=watch, as_json=as_json)
+        halted = bool(look.next_step)
     if halted and not watch:
         raise typer.Exit(FAILED)
 
@@ -105,7 +105,7 @@ def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     """
     from lockstep.operations.inspect.topics import read_topics
 
-    print_answer(read_topics(find_stream_or_exit(stream), load_settings_or_exit()), _topics, as_json=as_json)
+    print_answer(read_topics(open_handle(stream)), _topics, as_json=as_json)
 
 
 @register_command("plan order_books --restart", Panel.LOOK)
@@ -194,7 +194,7 @@ def _status(found: Status) -> RenderableType:
 def _headroom(found: Status) -> str:
     if found.kafka:
         return "unknown: Kafka did not answer"
-    return format_duration(found.headroom_seconds) or "nothing unread expires"
+    return format_duration(found.headroom_seconds) or "no retention by age limits it"
 
 
 def _halt(found: Status) -> Iterator[RenderableType]:
@@ -352,7 +352,7 @@ def positions(
     """Print the committed positions, for another reader of the same topics to start from."""
     from lockstep.operations.inspect.streams import format_spark_offsets, read_positions
 
-    found = read_positions(find_folders(stream))
+    found = read_positions(open_handle(stream))
     if form is Form.SPARK and not as_json:
         sys.stdout.write(format_spark_offsets(found) + "\n")
     else:

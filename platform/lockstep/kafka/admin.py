@@ -83,10 +83,6 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
     high_watermark: int
     leader_epoch: int | None = None
 
-    def compute_lag(self, next_offset: int) -> int:
-        """Offsets between a position and the high watermark."""
-        return max(0, self.high_watermark - next_offset)
-
 
 class ClusterView(msgspec.Struct, frozen=True):
     """A snapshot of the cluster.

@@ -1,17 +1,23 @@
-"""Opens the table of a stream for an operation."""
+"""Opens the table of a stream for an operation, a sensor or an asset."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
-from lockstep.kafka.client import make_admin_client
-from lockstep.settings import KafkaSettings
+from lockstep.kafka.client import ClusterClient, make_admin_client
+from lockstep.model.position import Key
+from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, read_positions
 
 
 class NoTable(LockstepError):
@@ -51,15 +57,95 @@ def try_read_head(folders: StreamFolders) -> Head | None:
     return open_table(folders).base().head if delta_log.has_log(folders.table) else None
 
 
+class StreamHandle:
+    """A declared stream with its table and its cluster, each opened at first use and only once.
+
+    What it has read stays as it was: a handle serves one look, such as one command or one tick of a sensor.
+
+    Attributes:
+        stream: The declaration.
+        settings: Addresses of Kafka and the tables.
+        folders: Folders of the stream's tables.
+        timeout_seconds: Timeout of a request to Kafka.
+    """
+
+    def __init__(self, stream: AnyStream, settings: Settings, *, kafka_seconds_max: float = math.inf) -> None:
+        """Opens nothing yet.
+
+        Args:
+            stream: The declaration.
+            settings: Addresses of Kafka and the tables.
+            kafka_seconds_max: Timeout of a request to Kafka, where that is less than the setting.
+        """
+        self.stream, self.settings = stream, settings
+        self.folders = StreamFolders(stream.name, settings.table_root)
+        self.timeout_seconds = min(settings.kafka.timeout_seconds, kafka_seconds_max)
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The head of the table; None while there is no table.
+
+        Raises:
+            TableError: The table does not match its head.
+        """
+        return try_read_head(self.folders)
+
+    def require_head(self) -> Head:
+        """The head of the table.
+
+        Raises:
+            NoTable: The stream has none yet.
+            TableError: The table does not match its head.
+        """
+        if self.head is None:
+            raise NoTable(self.folders.stream, self.folders.root)
+        return self.head
+
+    @cached_property
+    def positions(self) -> Mapping[Key, LedgerRow]:
+        """The newest ledger row of every partition ever read, by (topic id, partition).
+
+        Raises:
+            TableError: A ledger file is missing or damaged.
+        """
+        return read_positions(self.folders, self.head) if self.head is not None else {}
+
+    @property
+    def subscribed(self) -> tuple[LedgerRow, ...]:
+        """Those of topics that no operator accepted as gone, by topic and partition."""
+        rows = (row for row in self.positions.values() if not row.retired)
+        return tuple(sorted(rows, key=lambda row: (row.topic, row.partition)))
+
+    @cached_property
+    def admin(self) -> ClusterClient:
+        """Client of the cluster."""
+        return make_admin_client(self.settings.kafka)
+
+    @cached_property
+    def cluster(self) -> ClusterAdmin:
+        """Metadata of the cluster."""
+        return ClusterAdmin(self.admin, self.timeout_seconds)
+
+    @cached_property
+    def selected(self) -> frozenset[str]:
+        """Topics in Kafka that the pattern selects.
+
+        Raises:
+            KafkaError: The cluster did not answer; that is never "no topics".
+        """
+        return self.stream.topics.select(self.cluster.topic_names())
+
+    @cached_property
+    def view(self) -> ClusterView:
+        """Ids and offsets of the topics that are selected or subscribed.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+            TableError: A ledger file is missing or damaged.
+        """
+        return self.cluster.view(self.selected | {row.topic for row in self.subscribed})
+
+
 def make_cluster_admin(kafka: KafkaSettings) -> ClusterAdmin:
     """Client for the metadata of the configured cluster."""
     return ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
-
-
-def make_view(kafka: KafkaSettings, topics: frozenset[str]) -> ClusterView:
-    """Ids and offsets of some topics.
-
-    Raises:
-        KafkaError: The cluster did not answer.
-    """
-    return make_cluster_admin(kafka).view(topics)

@@ -28,20 +28,17 @@ from dagster import (
 from dagster._core.definitions.metadata import RawMetadataValue
 
 from lockstep.declare.stream import AnyStream
+from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.durations import format_duration
-from lockstep.operations.inspect.topics import TopicLifecycle, TopicsOfStream, TopicStatus, read_topics
+from lockstep.operations.inspect.topics import TopicsOfStream, TopicStatus, read_topics
+from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.table_asset import make_ledger_freshness
 from lockstep.settings import Settings
-from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, read_positions
 
 T = TypeVar("T")
 
-KAFKA_SECONDS_MAX = 10.0
-"""Dagster kills a tick of a sensor that waits longer; the next one comes soon."""
 TOPICS_SHOWN_MAX = 200
 """Rows of the table of all topics: about 60 kB an event. `lockstep topics` has no limit."""
 CHANGES_A_LOOK = 10
@@ -103,16 +100,14 @@ class TopicEvents(msgspec.Struct, frozen=True):
     behind: bool
 
 
-def observe_topics(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, shows_all: bool = True
-) -> TopicEvents:
+def observe_topics(handle: StreamHandle, instance: DagsterInstance, *, shows_all: bool = True) -> TopicEvents:
     """Observe all topics: one event for all, and one for each whose state has changed.
 
     Raises:
         KafkaError: Kafka does not answer.
         TableError: The table does not match its head.
     """
-    found, now = read_topics(stream, settings, timeout_seconds=KAFKA_SECONDS_MAX), time.time()
+    stream, found, now = handle.stream, read_topics(handle), time.time()
     before = _last_observations(instance, stream)
     changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
     events = []
@@ -125,7 +120,7 @@ def observe_topics(
 
 
 def observe_ledger(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, lag_messages: int
+    handle: StreamHandle, instance: DagsterInstance, *, lag_messages: int
 ) -> list[AssetMaterialization | AssetObservation]:
     """Observe the ledger; nothing while there is none.
 
@@ -133,19 +128,16 @@ def observe_ledger(
     observed, and its freshness policy raises the alarm in time.
 
     Args:
-        stream: The stream.
-        settings: Paths of the tables.
+        handle: The stream.
         instance: Dagster instance with the batch of the last materialization.
         lag_messages: Current number of uncommitted offsets.
 
     Raises:
         TableError: The table does not match its head.
     """
-    folders = StreamFolders(stream.name, settings.table_root)
-    rows = _positions(folders)
-    if not rows:
+    stream, head, rows = handle.stream, handle.head, handle.positions.values()
+    if head is None or not rows:
         return []
-    head = OutputLog(folders.table).base().head
     newest = max(row.committed_at for row in rows).timestamp()
     key, batch = names.make_ledger_key(stream), f"{head.generation}.{head.batch}"
     metadata: dict[str, RawMetadataValue] = {
@@ -157,7 +149,7 @@ def observe_ledger(
         "generation": head.generation,
         "epoch": head.epoch,
         "desired": f"{head.desired.value} ({head.reason})",
-        "path": MetadataValue.path(folders.ledger),
+        "path": MetadataValue.path(handle.folders.ledger),
         BATCH: batch,
     }
     if _last_batch(instance, stream) != batch or not lag_messages:
@@ -172,7 +164,7 @@ def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:
         names.make_topics_key(stream),
         metadata={
             "all_topics": MetadataValue.table([_record(topic) for topic in _shown(found.topics)], TOPIC_COLUMNS),
-            "lag_messages": sum(topic.lag_messages or 0 for topic in found.topics),
+            "lag_messages": found.lag_messages,
             **({"headroom_hours": round(min(headroom) / 3600, 3)} if headroom else {}),
             "topics": len(found.topics),
             "partitions": sum(topic.partitions for topic in found.topics),
@@ -267,12 +259,6 @@ def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
     materialization = event.asset_materialization if event is not None else None
     value = materialization.metadata.get(BATCH) if materialization is not None else None
     return value.value if value is not None else None
-
-
-def _positions(folders: StreamFolders) -> Collection[LedgerRow]:
-    if not delta_log.has_log(folders.table):
-        return ()
-    return read_positions(folders, OutputLog(folders.table).base().head).values()
 
 
 def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -27,18 +27,17 @@ from lockstep.orchestration.names import (
 )
 from lockstep.orchestration.run_lifecycle import OVER, find_stop_epoch, was_terminated_by_user
 from lockstep.orchestration.supervisor_policy import RunStage, SeenRun, SupervisorLook
-from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head
-from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.handover import HeartbeatRecord
+    from lockstep.operations.tables import StreamHandle
     from lockstep.orchestration.supervisor_policy import SupervisorCursor, SupervisorDecision
-    from lockstep.settings import Settings
+    from lockstep.table.layout import StreamFolders
 
 
 STAGES = {
@@ -51,20 +50,17 @@ STAGES = {
 }
 
 
-def look_at_runs(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, cursor: SupervisorCursor
-) -> SupervisorLook:
+def look_at_runs(handle: StreamHandle, instance: DagsterInstance, cursor: SupervisorCursor) -> SupervisorLook:
     """Read the table, the heartbeat files and Dagster's runs.
 
     Raises:
         TableError: The table does not match its head.
     """
-    folders = StreamFolders(stream.name, settings.table_root)
-    runs = list_unfinished_runs(stream, folders, instance)
-    if not delta_log.has_log(folders.table):
+    stream, head, control = handle.stream, handle.head, handle.folders.control
+    runs = list_unfinished_runs(stream, handle.folders, instance)
+    if head is None:
         return SupervisorLook(head=None, runs=runs)
-    head = OutputLog(folders.table).base().head
-    last = read_heartbeat(folders.control, head.epoch)
+    last = read_heartbeat(control, head.epoch)
     look = SupervisorLook(head=head, pulse=last, runs=runs)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
         return look  # its writer counts: the outcome of earlier runs does not matter
@@ -88,9 +84,7 @@ def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: Da
     return tuple(_seen(run_id, stages, pulses.get(run_id)) for run_id in sorted({*known, *pulses}))
 
 
-def carry_out(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, decision: SupervisorDecision
-) -> SensorResult:
+def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: SupervisorDecision) -> SensorResult:
     """Carry a decision out.
 
     1. Mark dead runs as failed in Dagster.
@@ -100,7 +94,7 @@ def carry_out(
     Raises:
         TableError: The table does not match its head.
     """
-    folders = StreamFolders(stream.name, settings.table_root)
+    stream, folders = handle.stream, handle.folders
     for run_id in decision.close:
         _close(instance, run_id)  # 1
     for run_id in decision.forget:

@@ -1,6 +1,7 @@
 """I/O of the topics sensor: reads Kafka, the table head and Dagster runs, and turns the decision into a `SensorResult`.
 
-Nothing here starts Spark: a tick costs one request to Kafka and two small files, far below a second.
+Nothing here starts Spark: a tick costs one request to Kafka and two small files, far below a second. Where an
+observation of all topics is due, it also reads the first unread message of partitions with lag.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from dagster import (
 )
 
 from lockstep.engine.driver.handover import read_heartbeat
-from lockstep.kafka.admin import ClusterAdmin
-from lockstep.kafka.client import make_admin_client
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
     TOPICS_TAG,
@@ -35,20 +34,14 @@ from lockstep.orchestration.names import (
 )
 from lockstep.orchestration.observed_assets import ObservationCursor, find_next_topics, observe_ledger, observe_topics
 from lockstep.orchestration.restart_policy import Cursor, RestartDecision, RestartRequest, SensorObservation
-from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
-from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.settings import Settings
+    from lockstep.operations.tables import StreamHandle
 
 
-KAFKA_SECONDS_MAX = 10.0
-"""Dagster kills a tick that waits longer; the next one comes soon."""
 LAUNCH_MINUTES_MAX = 10
 """A run that has not begun by then does not count as one in progress."""
 TAG_TOPICS_MAX = 20
@@ -66,27 +59,24 @@ class Observed:
     sweep: ObservationCursor
 
 
-def read_inputs(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> SensorObservation:
+def read_inputs(handle: StreamHandle, instance: DagsterInstance) -> SensorObservation:
     """Read Kafka, the table and Dagster's runs.
 
     Raises:
         KafkaError: Kafka does not answer; that is never "no topics".
         TableError: The table does not match its head.
     """
-    kafka = settings.kafka
-    discovery = ClusterAdmin(make_admin_client(kafka), min(kafka.timeout_seconds, KAFKA_SECONDS_MAX))
-    wanted = stream.topics.select(discovery.topic_names())
-    folders = StreamFolders(stream.name, settings.table_root)
-    if not delta_log.has_log(folders.table):
+    wanted, job = handle.selected, name_stream_job(handle.stream)
+    head = handle.head  # after Kafka: what a run subscribes meanwhile must not look new
+    if head is None:
         return SensorObservation(head=None, wanted=wanted)
-    head = OutputLog(folders.table).base().head
     return SensorObservation(
         head=head,
         wanted=wanted,
-        subscribed=frozenset(row.topic for row in read_positions(folders, head).values() if not row.retired),
-        pulse=read_heartbeat(folders.control, head.epoch),
-        on_its_way=_on_its_way(instance, name_stream_job(stream)),
-        unfinished=_unfinished(instance, name_stream_job(stream)),
+        subscribed=frozenset(row.topic for row in handle.subscribed),
+        pulse=read_heartbeat(handle.folders.control, head.epoch),
+        on_its_way=_on_its_way(instance, job),
+        unfinished=_unfinished(instance, job),
     )
 
 
@@ -102,26 +92,24 @@ def make_sensor_result(stream: AnyStream, decision: RestartDecision, seen: Obser
     )
 
 
-def observe_assets(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, wanted: frozenset[str], cursor: Cursor
-) -> Observed:
+def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Cursor) -> Observed:
     """Observe topics and ledger when due.
 
     Raises:
         KafkaError: Kafka does not answer.
         TableError: The table does not match its head.
     """
-    registered = instance.get_dynamic_partitions(make_topics_partitions(stream))
-    turn = find_next_topics(wanted, registered, cursor.sweep, time.time())
+    partitions = make_topics_partitions(handle.stream)
+    registered = instance.get_dynamic_partitions(partitions)
+    turn = find_next_topics(handle.selected, registered, cursor.sweep, time.time())
     if turn is None:
         return Observed([], [], cursor.sweep)
-    seen = observe_topics(stream, settings, instance, shows_all=turn.shows_all)
+    seen = observe_topics(handle, instance, shows_all=turn.shows_all)
     events: list[AssetObservation | AssetMaterialization] = [*seen.events]
     if turn.shows_all:
-        lag = sum(topic.lag_messages or 0 for topic in seen.found.topics)
-        events += observe_ledger(stream, settings, instance, lag_messages=lag)
-    new = sorted({*wanted, *(topic.topic for topic in seen.found.topics)} - set(registered))
-    requests = [AddDynamicPartitionsRequest(make_topics_partitions(stream), new)] if new else []
+        events += observe_ledger(handle, instance, lag_messages=seen.found.lag_messages)
+    new = sorted({*handle.selected, *(topic.topic for topic in seen.found.topics)} - set(registered))
+    requests = [AddDynamicPartitionsRequest(partitions, new)] if new else []
     return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
 
 

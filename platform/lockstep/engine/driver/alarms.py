@@ -1,4 +1,4 @@
-"""Alarms for stuck transactions and retention headroom; pure.
+"""Alarms for stuck transactions; pure.
 
 A stuck transaction loses no data and only shows as lag: without an alarm, a stream that waits for a producer which
 died in a transaction looks like a slow one.
@@ -6,7 +6,7 @@ died in a transaction looks like a slow one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
@@ -89,36 +89,3 @@ def _partitions(view: ClusterView) -> Iterator[tuple[Topic, Key, PartitionOffset
         for partition in range(topic.partitions):
             if (ends := view.ends.get((topic.topic_id, partition))) is not None:
                 yield topic, (topic.topic_id, partition), ends
-
-
-def compute_headroom_seconds(
-    positions: Mapping[Key, int], newest_committed_ms: Mapping[Key, int], view: ClusterView, now_ms: int
-) -> float | None:
-    """The smallest retention headroom of all partitions; None where no topic's retention is limited in time.
-
-    A partition without lag has its whole retention: a message that arrives now is kept that long. In a partition
-    with lag, the oldest unread message is no older than the newest committed one, so the figure is a lower bound.
-    A partition without any commit is left out, because the age of its messages is unknown before they are read;
-    so is `retention.bytes`, which deletes by size and at no foreseeable time.
-
-    Args:
-        positions: Next offset to read.
-        newest_committed_ms: Timestamp of the newest committed message, in ms since 1970 UTC.
-        view: Current cluster view.
-        now_ms: The time now, in ms since 1970 UTC.
-    """
-    left: list[float] = []
-    for topic in view.topics.values():
-        if topic.retention_ms is None:
-            continue
-        for partition in range(topic.partitions):
-            key = (topic.topic_id, partition)
-            ends, position = view.ends.get(key), positions.get(key)
-            if ends is None or position is None:
-                continue
-            behind = position < ends.high_watermark
-            if behind and key not in newest_committed_ms:
-                continue
-            age_ms = max(0, now_ms - newest_committed_ms[key]) if behind else 0
-            left.append((topic.retention_ms - age_ms) / 1000)
-    return min(left, default=None)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from lockstep.engine.driver.alarms import StuckTransaction
-from lockstep.engine.protocol import RangeResult, TaskResult
+from lockstep.engine.protocol import TaskResult
+from lockstep.kafka.progress import compute_freshness_seconds
 
 
 class RunStart(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         holes: Offsets without messages.
         topics: Topics subscribed.
         lag_messages: Messages behind the high watermarks after the batch.
-        freshness_seconds: Age of the newest committed message; None without messages.
+        freshness_seconds: Age of the newest message of the batch; None without messages.
         batch_seconds: Wall time from plan to commit.
         cpu_seconds: CPU time of the tasks.
         state_bytes: Bytes of state written.
@@ -169,16 +170,12 @@ def make_batch_report(
         holes=holes,
         topics=topics,
         lag_messages=lag_messages,
-        freshness_seconds=compute_freshness_seconds(facts),
+        freshness_seconds=compute_freshness_seconds(
+            (item.newest_timestamp_ms for item in facts), time.time_ns() // 1_000_000
+        ),
         batch_seconds=batch_seconds,
         cpu_seconds=sum(item.cpu_seconds for item in facts),
         state_bytes=sum(item.state_bytes for item in facts),
         epoch=epoch,
         commit_seconds=commit_seconds,
     )
-
-
-def compute_freshness_seconds(facts: Sequence[RangeResult]) -> float | None:
-    """Age of the newest message of a batch, by Kafka's timestamp; None when none has one."""
-    newest = max((item.newest_timestamp_ms or 0 for item in facts), default=0)
-    return max(0.0, time.time() - newest / 1000) if newest > 0 else None

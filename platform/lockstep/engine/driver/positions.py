@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from lockstep.engine.driver.alarms import compute_headroom_seconds
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.protocol import LearnedRates, RangeResult, TaskResult, to_event_time
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED
+from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.table.ledger import Accepted, LedgerRow
@@ -198,11 +198,6 @@ def _accepted(facts: RangeResult) -> list[Accepted]:
     ]
 
 
-def compute_lag_messages(positions: Iterable[Position], ends: Mapping[Key, PartitionOffsets]) -> int:
-    """Offsets between the positions and the high watermarks."""
-    return sum(ends[p.key].compute_lag(p.next_offset) for p in positions if p.key in ends)
-
-
 LOG = logging.getLogger("lockstep")
 
 FORGET_RATIO = 0.3
@@ -266,12 +261,26 @@ class Subscription:
 
     def lag_messages(self, ends: Mapping[Key, PartitionOffsets]) -> int:
         """Offsets between the positions and the high watermarks."""
-        return compute_lag_messages(self.positions.values(), ends)
+        return sum(compute_lag_messages(p.next_offset, ends[key]) for key, p in self.positions.items() if key in ends)
 
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
-        """Time until retention removes a message that is not committed; see `headroom`."""
-        places = {key: position.next_offset for key, position in self.positions.items()}
-        return compute_headroom_seconds(places, self._newest_ms, view, now_ms)
+        """Lower bound of the time until retention deletes an unread message; the smallest of all partitions."""
+        retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values()}
+        left = (
+            compute_headroom_seconds(
+                retentions.get(key[0]),
+                compute_lag_messages(position.next_offset, view.ends[key]),
+                self._newest_retained_ms(key, view.ends[key]),
+                now_ms,
+            )
+            for key, position in self.positions.items()
+            if key in view.ends
+        )
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
+    def _newest_retained_ms(self, key: Key, ends: PartitionOffsets) -> int | None:
+        """Timestamp of the newest committed message while Kafka holds it: one that it has deleted bounds no other."""
+        return self._newest_ms.get(key) if ends.start < self.positions[key].next_offset else None
 
     def remember(self, plan: BatchPlan) -> None:
         """Record the bins of a plan, so that the next one keeps partitions near their local stores."""
@@ -376,6 +385,8 @@ class Subscription:
         key = facts.range.position.key
         self._lost.pop(key, None)
         self.positions[key] = facts.reached
+        if facts.newest_timestamp_ms:
+            self._newest_ms[key] = facts.newest_timestamp_ms
         if facts.trouble is not None:
             LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 from deltalake import DeltaTable
@@ -21,11 +22,11 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.status import find_writer
-from lockstep.operations.tables import make_cluster_admin, try_read_head
+from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, read_positions
+from lockstep.table.ledger import LedgerRow
 from lockstep.table.schema_evolution import Growth, find_defaulted_columns, find_schema_changes
 
 LOCAL_MASTER = re.compile(r"local\[(\d+)")
@@ -120,7 +121,7 @@ class _Seen(msgspec.Struct, frozen=True):
     """The ledger and Kafka, as a new run would see them."""
 
     head: Head
-    known: dict[Key, LedgerRow]
+    known: Mapping[Key, LedgerRow]
     view: ClusterView
     selected: frozenset[str]
 
@@ -219,13 +220,10 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
 
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:
-    folders = StreamFolders(stream.name, settings.table_root)
-    discovery = make_cluster_admin(settings.kafka)
-    head = try_read_head(folders) or Head(stream=stream.name, cluster_id=discovery.cluster_id())
-    known = read_positions(folders, head) if head.batch else {}
-    selected = stream.topics.select(row.topic for row in known.values())
-    wanted = stream.topics.select(discovery.topic_names())
-    return _Seen(head, known, discovery.view(wanted | selected), selected)
+    handle = StreamHandle(stream, settings)
+    head = handle.head or Head(stream=stream.name, cluster_id=handle.cluster.cluster_id())
+    selected = stream.topics.select(row.topic for row in handle.positions.values())
+    return _Seen(head, handle.positions, handle.cluster.view(handle.selected | selected), selected)
 
 
 def _preview(

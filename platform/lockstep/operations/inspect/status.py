@@ -9,23 +9,23 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
 from lockstep.errors import KafkaError, LockstepError
 from lockstep.integrity.resume_options import make_resume_command
-from lockstep.kafka.admin import ClusterAdmin, ClusterView, find_oldest_unread, read_topic_settings
-from lockstep.kafka.client import make_admin_client, make_reader_configuration
+from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.finding import Finding
-from lockstep.operations.tables import NoTable, open_table
-from lockstep.settings import KafkaSettings, Settings
+from lockstep.model.position import Key
+from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
+from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, read_clock, read_positions
+from lockstep.table.ledger import LedgerRow
 
 STREAMS_AT_ONCE = 16
 """Threads for streams: a status mostly waits for a heartbeat and for Kafka."""
-OLDEST_SECONDS_MAX = 5.0
-"""Timeout for the first unread message of each partition."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -36,8 +36,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
         partition: Partition number.
         position: Next offset to read.
         lag_messages: Offsets behind the high watermark; None while Kafka does not answer.
-        headroom_seconds: Time until retention deletes the first unread message; None without one, without retention by
-            time, or while Kafka does not answer.
+        headroom_seconds: Time until retention deletes an unread message; None without retention by age, or while Kafka
+            does not answer.
     """
 
     topic: str
@@ -62,9 +62,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         batch: Number of the last committed batch.
         hour: Its commit hour (UTC); empty before the first.
         closed_hour: Newest closed hour.
-        lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
+        lag_messages: Messages behind the high watermarks, in the topics that it reads or will read; None while Kafka
+            does not answer.
         freshness_seconds: Age of the newest committed message; None without a recent one.
-        headroom_seconds: The smallest of the partitions.
+        headroom_seconds: The smallest of their partitions.
         last_resume: The last resume by an operator, from the ledger; None if never.
         partitions: Its partitions, by topic and number.
         kafka: Reason why Kafka did not answer; empty when it did.
@@ -101,7 +102,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
         writer: As in `Status`.
         lag_messages: Messages behind the high watermarks; None while Kafka does not answer.
         freshness_seconds: Age of the newest committed message; None without a recent one.
-        headroom_seconds: Time until retention deletes an unread message; None when none expires, or unknown.
+        headroom_seconds: Time until retention deletes an unread message; None without retention by age, or unknown.
         reason: Why it is halted, stopped or unreadable.
         next_step: The command that ends that.
         kafka: Reason why Kafka did not answer; empty when it did.
@@ -127,28 +128,30 @@ UNREADABLE = "unreadable"
 
 
 class KafkaLook(msgspec.Struct, frozen=True):
-    """Kafka's metadata of the topics of a ledger.
+    """Figures of the topics of a ledger, as Kafka has them.
 
     Attributes:
-        view: Ids and offsets; None while Kafka does not answer.
-        expires_at: When retention removes the first unread message, in seconds since 1970, by (topic, partition).
+        by_key: Figures by (topic id, partition).
+        of_stream: Those of the topics that the stream reads or will read.
         problem: Reason why Kafka did not answer; empty when it did.
     """
 
-    view: ClusterView | None
-    expires_at: Mapping[tuple[str, int], float]
-    problem: str
+    by_key: Mapping[Key, PartitionFigures] = {}
+    of_stream: tuple[PartitionFigures, ...] = ()
+    problem: str = ""
 
 
-def read_overview(streams: Iterable[str], settings: Settings) -> tuple[StreamOverview, ...]:
+def read_overview(streams: Iterable[AnyStream], settings: Settings) -> tuple[StreamOverview, ...]:
     """Status of all these streams, by name; read in parallel."""
+    handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
-        return tuple(pool.map(lambda name: _overview(name, settings), sorted(streams)))
+        return tuple(pool.map(_overview, handles))
 
 
-def _overview(stream: str, settings: Settings) -> StreamOverview:
+def _overview(handle: StreamHandle) -> StreamOverview:
+    stream = handle.stream.name
     try:
-        found = read_status(stream, settings)
+        found = read_status(handle)
     except NoTable as none:
         return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
     except LockstepError as error:
@@ -166,21 +169,16 @@ def _overview(stream: str, settings: Settings) -> StreamOverview:
     )
 
 
-def read_status(stream: str, settings: Settings) -> Status:
+def read_status(handle: StreamHandle) -> Status:
     """Read the status of a stream. Takes one to three seconds, to see whether the writer's counter moves.
 
     Raises:
         NoTable: The stream has never run.
         TableError: The table does not match its head.
     """
-    folders = StreamFolders(stream, settings.table_root)
-    head = open_table(folders).base().head
-    read = (row for row in read_positions(folders, head).values() if not row.retired)
-    rows = sorted(read, key=lambda row: (row.topic, row.partition))
-    seen = _look(settings.kafka, rows)
-    partitions = tuple(_partition(row, seen) for row in rows)
-    lags = [item.lag_messages for item in partitions if item.lag_messages is not None]
-    headroom = [item.headroom_seconds for item in partitions if item.headroom_seconds is not None]
+    stream, folders, head = handle.stream.name, handle.folders, handle.require_head()
+    seen = _look(handle)
+    partitions = tuple(_partition(row, seen) for row in handle.subscribed)
     return Status(
         stream=stream,
         desired=head.desired.value,
@@ -192,9 +190,9 @@ def read_status(stream: str, settings: Settings) -> Status:
         batch=head.batch,
         hour=head.hour,
         closed_hour=head.closed_hour,
-        lag_messages=sum(lags) if seen.view is not None else None,
-        freshness_seconds=_freshness(rows),
-        headroom_seconds=min(headroom, default=None),
+        lag_messages=None if seen.problem else sum(each.lag_messages for each in seen.of_stream),
+        freshness_seconds=_freshness(handle.subscribed),
+        headroom_seconds=find_least_headroom(seen.of_stream),
         last_resume=_last_resume(head.last_resumption),
         partitions=partitions,
         kafka=seen.problem,
@@ -222,40 +220,25 @@ def find_writer(folders: StreamFolders, epoch: int) -> str:
     return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
 
 
-def _look(kafka: KafkaSettings, rows: Iterable[LedgerRow]) -> KafkaLook:
-    """Read offsets; then, for partitions with lag, age and expiry of their first unread message."""
-    rows = list(rows)
-    admin = make_admin_client(kafka)
+def _look(handle: StreamHandle) -> KafkaLook:
     try:
-        view = ClusterAdmin(admin, kafka.timeout_seconds).view({row.topic for row in rows})
-        lagging = {(row.topic, row.partition): row.until for row in rows if _lag(row, view)}
-        retained = {
-            kept.topic: int(kept.settings.get("retention.ms", "-1"))
-            for kept in read_topic_settings(admin, {topic for topic, _ in lagging}, kafka.timeout_seconds)
-        }
-        ending = {place: offset for place, offset in lagging.items() if retained[place[0]] >= 0}
-        oldest = find_oldest_unread(make_reader_configuration(kafka), ending, OLDEST_SECONDS_MAX)
+        figures = read_figures(handle)
+        read = {topic.topic_id for name, topic in handle.view.topics.items() if name in handle.selected}
+        return KafkaLook(figures, tuple(each for key, each in figures.items() if key[0] in read))
     except KafkaError as error:
-        return KafkaLook(None, {}, error.problem)
-    expires = {place: (timestamp + retained[place[0]]) / 1000 for place, timestamp in oldest.items()}
-    return KafkaLook(view, expires, "")
+        return KafkaLook(problem=error.problem)
 
 
 def _partition(row: LedgerRow, seen: KafkaLook) -> PartitionStatus:
-    lag = _lag(row, seen.view) if seen.view is not None else None
-    expires = seen.expires_at.get((row.topic, row.partition))
-    headroom = None if expires is None else expires - time.time()
+    figures = seen.by_key.get((row.topic_id, row.partition))
+    lag, headroom = (None, None) if figures is None else (figures.lag_messages, figures.headroom_seconds)
     return PartitionStatus(row.topic, row.partition, row.until, lag, headroom)
 
 
-def _lag(row: LedgerRow, view: ClusterView) -> int | None:
-    ends = view.ends.get((row.topic_id, row.partition))
-    return None if ends is None else ends.compute_lag(row.until)
-
-
 def _freshness(rows: Iterable[LedgerRow]) -> float | None:
-    newest: list[datetime] = [row.newest_timestamp for row in rows if row.newest_timestamp is not None]
-    return max(0.0, (read_clock() - max(newest)).total_seconds()) if newest else None
+    newest = (row.newest_timestamp for row in rows)
+    newest_ms = (None if moment is None else int(moment.timestamp() * 1000) for moment in newest)
+    return compute_freshness_seconds(newest_ms, time.time_ns() // 1_000_000)
 
 
 def _last_resume(last: Resumption | None) -> str | None:

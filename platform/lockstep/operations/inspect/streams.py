@@ -10,8 +10,7 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.errors import LockstepError, TableError
-from lockstep.operations.tables import open_table, try_read_head
-from lockstep.table import ledger
+from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.table.layout import StreamFolders
 
 
@@ -124,17 +123,16 @@ class Positions(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionPosition, ...]
 
 
-def read_positions(folders: StreamFolders) -> Positions:
+def read_positions(handle: StreamHandle) -> Positions:
     """The committed positions.
 
     Raises:
         NoTable: The stream has never run.
         TableError: The table does not match its head.
     """
-    head = open_table(folders).base().head
-    rows = ledger.read_positions(folders, head).values()
+    head, rows = handle.require_head(), handle.positions.values()
     listed = sorted(PartitionPosition(row.topic, row.topic_id, row.partition, row.until) for row in rows)
-    return Positions(folders.stream, head.batch, tuple(listed))
+    return Positions(handle.stream.name, head.batch, tuple(listed))
 
 
 def format_spark_offsets(found: Positions) -> str:
