@@ -8,9 +8,11 @@ CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests to
 
 # The parts of the slow tests. 1: prover, properties and whatever is in no other part; 2: kills, disks, cluster, state;
 # 3: Dagster, live platform, tutorial, benchmarks.
-NIGHTLY_2 := $(addprefix tests/,cluster crash faults state)
-NIGHTLY_3 := $(addprefix tests/,benchmarks cli orchestration rehearsal security tutorial)
-NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3),$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py)))))
+NIGHTLY_2 := $(addprefix tests/,faults integration/cluster unit/state)
+NIGHTLY_3 := $(addprefix tests/,house integration/cli integration/localdev integration/orchestration integration/security \
+	streams/tutorial)
+NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%,$(patsubst %/,%,$(sort $(dir \
+	$(wildcard tests/*/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up down kafka test test-nightly test-all check bench lock clean
@@ -48,7 +50,7 @@ check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/basedpyright
-	@$(BIN)/python -m pytest -q tests/house
+	@$(BIN)/python -m pytest -q tests/house/rules
 
 bench: setup ## lockstep against a bare loop, in one run; the others: .venv/bin/python -m benchmarks --help
 	@$(BIN)/python -m benchmarks main

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lockstep.localdev.broker import Broker
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+    from tests.support.stream_table import StreamTable
 
 
 # No deadline: a busy machine is no error. The same examples each time, so that a failure is due to a
@@ -35,35 +38,35 @@ WORKERS_MIN, WORKERS_MAX = 2, 4
 """One worker more than cores, because tests wait for Kafka more than they compute; each takes up to 2 GB."""
 
 SPARK_MODULES = (
-    "tests/quality/test_check.py",
-    "tests/quality/test_faults.py",
-    "tests/quality/test_suite.py",
-    "tests/event_time/test_check.py",
-    "tests/order_books/test_stream.py",
-    "tests/readers/test_readers.py",
-    "tests/table/test_statistics.py",
-    "tests/table/test_rows.py",
-    "tests/compaction/test_spark.py",
-    "tests/faults/test_damage.py",
-    "tests/faults/test_workers.py",
-    "tests/cluster/test_deadline.py",
+    "tests/integration/quality/test_check.py",
+    "tests/integration/quality/test_faults.py",
+    "tests/integration/quality/test_suite.py",
+    "tests/correctness/event_time/test_check.py",
+    "tests/streams/order_books/test_stream.py",
+    "tests/integration/readers/test_readers.py",
+    "tests/integration/table/test_statistics.py",
+    "tests/integration/table/test_row_encoder.py",
+    "tests/integration/compaction/test_spark.py",
+    "tests/faults/matrix/test_damage.py",
+    "tests/faults/matrix/test_workers.py",
+    "tests/integration/cluster/test_deadline.py",
 )
 """They run in one worker: a Spark costs 10 to 17 s of CPU to start, Great Expectations 7 to import."""
 
 HARMED_MODULES = (
-    "tests/faults/test_cut_logs.py",
-    "tests/faults/test_kafka_logs.py",
-    "tests/operations/test_resume_topics.py",
-    "tests/rehearsal/test_broker.py",
+    "tests/faults/matrix/test_cut_logs.py",
+    "tests/faults/matrix/test_kafka_logs.py",
+    "tests/integration/operations/test_resume_topics.py",
+    "tests/integration/localdev/test_broker.py",
 )
 """They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
 
 LONGEST_MODULES = (
-    "tests/orchestration/test_daily_operation.py",
-    "tests/orchestration/test_comeback.py",
-    "tests/crash/test_kills.py",
-    "tests/verify/test_prover.py",
-    "tests/verify/test_clean_tables.py",
+    "tests/integration/orchestration/test_daily_operation.py",
+    "tests/integration/orchestration/test_comeback.py",
+    "tests/faults/crash/test_kills.py",
+    "tests/correctness/verify/test_prover.py",
+    "tests/correctness/verify/test_clean_tables.py",
 )
 
 SCOPES = {**dict.fromkeys(SPARK_MODULES, "spark"), **dict.fromkeys(HARMED_MODULES, "harmed broker")}
@@ -130,12 +133,14 @@ def _module(item: pytest.Item) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say what the markers mean that are not the project's own."""
-    config.addinivalue_line("markers", "fault(*ids): proves faults of the matrix by their ids (tests/faults/matrix.py)")
+    config.addinivalue_line(
+        "markers", "fault(*ids): proves faults of the matrix by their ids (tests/faults/matrix/matrix.py)"
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden texts are compared; written only when somebody says so."""
-    parser.addoption("--write-golden", action="store_true", help="write the golden texts of tests/errors anew")
+    parser.addoption("--write-golden", action="store_true", help="write the golden texts of tests/unit/errors again")
 
 
 @pytest.fixture(scope="session")
@@ -187,3 +192,28 @@ def topic_family(request: pytest.FixtureRequest) -> str:
     """A prefix for topic names that no other test uses, for example `a_late_update_3f2a9c1b`."""
     name = re.sub(r"[^a-z0-9_]", "_", request.node.name.lower())[:60]
     return f"{name}_{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    """A producer to topics of this test's own."""
+    from tests.support.feed import Feed
+
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+@pytest.fixture
+def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
+    """Runs of the adding stream in this process, over those topics."""
+    from tests.support.adding_stream import adding
+    from tests.support.local_runs import LocalRuns
+
+    return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> StreamTable:
+    """The tables of an empty stream, written without Kafka."""
+    from tests.support.stream_table import StreamTable
+
+    return StreamTable(tmp_path / "tables")

@@ -1,0 +1,104 @@
+"""Timers, silent sessions, snapshots over several messages and reordering, in the engine's own fold."""
+
+from __future__ import annotations
+
+from lockstep.testing import Judgement, SentMessage, run
+from tests.support.meter_stream import Close, Message, Meter, Read, Start, Total, meters, reordered
+
+
+def of(key: str, message: Message) -> SentMessage[Message]:
+    return SentMessage(value=message, key=key)
+
+
+def test_a_timer_fires_before_the_message_that_passes_it() -> None:
+    ran = run(meters, Start(1, 0), Read(2, 5, 7), Read(3, 50, 8), Read(4, 60, 0), key="a").or_raise()
+    assert [Total("minute", 0, "7 8"), Total("zero", 1, "")] == ran.rows
+
+
+def test_timers_fire_in_the_order_of_their_deadlines_then_of_their_sessions() -> None:
+    ran = run(
+        meters,
+        of("b", Start(1, 0)),
+        of("a", Start(1, 0)),
+        of("c", Start(1, 0)),
+        of("b", Read(2, 10, 1)),
+        of("c", Read(2, 70, 2)),
+        of("a", Read(2, 10, 3)),
+        of("c", Read(3, 500, 4)),
+    ).or_raise()
+    assert [Total("minute", 0, "1"), Total("minute", 0, "3"), Total("minute", 1, "2")] == ran.rows
+
+
+def test_a_message_of_another_session_passes_a_timer_too() -> None:
+    ran = run(meters, of("a", Start(1, 0)), of("a", Read(2, 1, 5)), of("b", Start(1, 61))).or_raise()
+    assert [Total("minute", 0, "5")] == ran.rows
+
+
+def test_an_end_gives_its_rows_and_a_silent_session_ends_too() -> None:
+    ran = run(
+        meters,
+        of("a", Start(1, 0)),
+        of("b", Start(1, 0)),
+        of("a", Read(2, 1, 5)),
+        of("a", Close(3, 2)),
+        of("c", Start(1, 600)),
+    ).or_raise()
+    assert [Total("end", 0, "5"), Total("end", None, "")] == ran.rows
+    assert {"c"} == set(ran.states)
+
+
+def test_a_session_that_goes_on_does_not_fall_silent() -> None:
+    ran = run(meters, *(of("a", Start(number, number * 500)) for number in (1, 2, 3))).or_raise()
+    assert ran.rows == []
+    assert {"a": Meter()} == ran.states
+
+
+def test_a_snapshot_over_several_messages_is_seen_when_it_is_complete() -> None:
+    parts: list[Message] = [Start(1, 0, more=True), Start(2, 0, more=True)]
+    before = run(meters, *parts, key="a").or_raise()
+    assert before.states == {}
+    assert [verdict.judgement for verdict in before.verdicts] == [Judgement.BUFFER] * 2
+    whole = run(meters, *parts, Start(3, 0), Read(4, 1, 0), key="a").or_raise()
+    assert {"a": Meter(0, [0], started=3)} == whole.states
+    assert [Total("zero", 0, "")] == whole.rows
+
+
+def test_a_gap_inside_a_snapshot_is_a_gap() -> None:
+    ran = run(meters, of("a", Start(1, 0, more=True)), of("a", Start(3, 0)))
+    assert ran.finding is not None
+    assert (ran.finding.cause, ran.finding.offset) == ("gap", 1)
+
+
+def test_messages_held_back_are_applied_in_the_order_of_the_producer() -> None:
+    sent: list[Message] = [Start(1, 0), Read(4, 3, 4), Read(3, 2, 3), Read(2, 1, 2), Close(5, 4)]
+    ran = run(reordered, *sent, key="a").or_raise()
+    assert [Total("end", 0, "2 3 4")] == ran.rows
+
+
+def test_what_is_missing_is_waited_for_no_longer_than_the_bound() -> None:
+    ran = run(reordered, Start(1, 0), Read(3, 1, 3), Read(4, 31, 4), Read(2, 31, 2), key="a").or_raise()
+    assert {"a": Meter(0, [3, 4])} == ran.states
+    assert ran.verdicts[-1].judgement is Judgement.LATE
+
+
+def test_a_message_held_back_that_raises_is_refused_when_it_is_released() -> None:
+    sent: list[Message] = [
+        Start(1, 0),
+        Read(3, 1, -3),
+        Read(4, 1, 4),
+        Read(2, 2, 2),
+        Read(5, 3, 5),
+        Start(6, 4),
+        Read(7, 5, 7),
+    ]
+    ran = run(reordered, *sent, key="a").or_raise()
+    assert {"a": Meter(0, [7])} == ran.states
+    assert (ran.verdicts[1].cause, ran.verdicts[1].judgement) == ("transform raised", Judgement.SUSPEND)
+
+
+def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
+    """Held back until 60 s, like its timer: the message raises first, and then the session waits for a snapshot."""
+    sent = [of("a", Start(1, 0)), of("a", Read(2, 10, 5)), of("a", Read(4, 30, -4)), of("b", Start(1, 60))]
+    ran = run(reordered, *sent).or_raise()
+    assert ran.rows == []
+    assert {"a", "b"} == set(ran.states)

@@ -1,0 +1,95 @@
+"""The golden cases: their messages, and what they come to as text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lockstep import Stream
+from lockstep.testing import MessageResult, RejectedMessage, RowWithOrigin, RunResult, run
+from lockstep.testing.script import Split, Steps, parse
+from tests.support.golden_streams import STREAMS, Change, Level, Tank
+
+FOLDER = Path(__file__).parent
+TOPIC = "tanks.a"
+ROWS, VERDICTS, STATES = "expected.jsonl", "verdicts.txt", "states.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder: input.txt, which names its stream in the first line, and what it comes to."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def text(self) -> str:
+        return (self.folder / "input.txt").read_text()
+
+    @property
+    def stream(self) -> Stream[Change, Tank, Level]:
+        return STREAMS[self.text.splitlines()[0].removeprefix("# stream: ")]
+
+    @property
+    def steps(self) -> Steps:
+        return parse(self.text)
+
+    def ran(self, split: int | Split | None = None) -> RunResult[Tank, Level]:
+        return run(self.stream, *self.steps, topic=TOPIC, split=split)
+
+    def expected(self) -> dict[str, str]:
+        return {name: (self.folder / name).read_text() for name in (ROWS, VERDICTS, STATES)}
+
+    def write(self, came: dict[str, str]) -> None:
+        for name, text in came.items():
+            (self.folder / name).write_text(text)
+
+
+CASES = [Case(path.parent.name) for path in sorted(FOLDER.glob("*/input.txt"))]
+
+
+def as_text(ran: RunResult[Tank, Level]) -> dict[str, str]:
+    """All that a case comes to, by file."""
+    states = {session: msgspec.to_builtins(state) for session, state in sorted(ran.states.items())}
+    lines = [_verdict(message) for message in ran.folded]
+    lines += [_aside("quarantine", each) for each in ran.quarantine]
+    lines += [_aside("late", each) for each in ran.late]
+    lines += [f"halted: {ran.finding}"] if ran.finding is not None else []
+    return {
+        ROWS: "".join(f"{json.dumps(row_parts(each))}\n" for each in ran.proven),
+        VERDICTS: "".join(f"{line}\n" for line in lines),
+        STATES: json.dumps(states, indent=1) + "\n",
+    }
+
+
+def row_parts(of: RowWithOrigin[Level]) -> dict[str, object]:
+    """A row with its proof."""
+    return {
+        "topic": of.topic,
+        "offset": of.offset,
+        "emit_offset": of.emit_offset,
+        "row": of.number,
+        "session": of.session,
+        "sequence": of.sequence,
+        "second": None if of.event_time_us is None else of.event_time_us / 1_000_000,
+        **msgspec.to_builtins(of.row),
+    }
+
+
+def _verdict(of: MessageResult[Level]) -> str:
+    place, verdict = of.place, of.verdict
+    what = "no place" if place is None else f"{place.kind.value} {place.session} {place.sequence}"
+    told = f"{of.topic} {of.offset}  {what}: {verdict.judgement.value}"
+    told += f", {verdict.cause}" if verdict.cause else ""
+    expected_found = f" (expected {verdict.expected}, found {verdict.found})" if verdict.expected else ""
+    return told + expected_found
+
+
+def _aside(where: str, of: RejectedMessage) -> str:
+    return f"{where}: {of.topic} {of.offset}  {of.session}: {of.cause} (expected {of.expected}, found {of.found})"

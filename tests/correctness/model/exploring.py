@@ -1,0 +1,41 @@
+"""Walks every interleaving of the model of the commit protocol."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from tests.correctness.model.invariants import broken
+from tests.correctness.model.protocol import Bounds, Without, World, steps
+
+
+class Found(NamedTuple):
+    """What an exploration came to: how many worlds there are, and the way to the first broken one."""
+
+    worlds: int
+    broken: str | None = None
+    way: tuple[World, ...] = ()
+
+
+def explore(bounds: Bounds, without: Without = frozenset()) -> Found:
+    """Every world within bounds, nearest first; ends at the first broken invariant."""
+    begin = bounds.begin()
+    before: dict[World, World | None] = {begin: None}
+    waiting = deque([begin])
+    while waiting:
+        world = waiting.popleft()
+        if (problem := broken(world)) is not None:
+            return Found(len(before), problem, _way(world, before))
+        for following in steps(world, without):
+            if following not in before:
+                before[following] = world
+                waiting.append(following)
+    return Found(len(before))
+
+
+def _way(world: World | None, before: dict[World, World | None]) -> tuple[World, ...]:
+    way: list[World] = []
+    while world is not None:
+        way.append(world)
+        world = before[world]
+    return tuple(reversed(way))

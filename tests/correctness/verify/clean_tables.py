@@ -1,0 +1,228 @@
+"""Makes tables by the real engine on a real Kafka, each from a seed: classes, splits, restarts, faults that are borne.
+
+What the engine makes here is right by its own tests; a proof that finds anything in it raises a false alarm.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, Once, OnGrowth, Ordered, Sequence, Strict, Suspend
+from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, IntegrityLost, SkipSession
+from lockstep.integrity.strict import Repeats
+from lockstep.operations.resume import resume_stream
+from lockstep.table import delta_log
+from tests.correctness.verify.producing import FAULTS, Producing, Sent, encoded
+from tests.correctness.verify.streams import bookings
+from tests.support.feed import ANSWER_SECONDS, Feed, ProducerRecord
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.integrity.resume_options import Acceptance
+    from lockstep.model.finding import Finding
+
+CLASSES: Mapping[str, IntegrityClass] = {
+    "sequence": Strict(evidence=Sequence()),
+    "sequence, suspending": Strict(evidence=Sequence(), on_violation=Suspend()),
+    "linked": Strict(evidence=Linked()),
+    "linked, suspending": Strict(evidence=Linked(), on_violation=Suspend()),
+    "checksum, suspending": Strict(evidence=Checksum(), on_violation=Suspend()),
+    "log only": Strict(evidence=LogOnly()),
+    "ordered": Ordered(on_growth=OnGrowth.RESTART_SESSIONS),
+    "ordered, halting": Ordered(on_violation=Strict(evidence=Sequence()).on_violation),
+    "none": NoIntegrity(),
+    "once": Once(keep_ids=20),
+    "repeats dropped": Strict(evidence=Sequence(), repeats=Repeats.DROP),
+    "repeats dropped, suspending": Strict(evidence=Linked(), repeats=Repeats.DROP, on_violation=Suspend()),
+    "wrapping": Strict(evidence=Sequence(wraps_at=16)),
+    "wrapping, suspending": Strict(evidence=Sequence(wraps_at=16), on_violation=Suspend(accept_loss=True)),
+}
+HALTING: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sequence", "linked", "log only", "wrapping"), ()),
+    "repeats dropped": ("again",),
+    "once": ("garbage", "null", "keyless", "poison", "unfit", "total", "unknown", "gap", "again"),
+}
+"""Classes that stop at what the others bear, with the faults that they bear."""
+
+
+@dataclass
+class Made:
+    """A table that was made.
+
+    Attributes:
+        runs: Its stream and folders.
+        told: What happened to it, for the message of a test that fails.
+    """
+
+    runs: LocalRuns
+    told: list[str]
+
+
+class CleanTable:
+    """Makes one table from a seed."""
+
+    def __init__(self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> None:
+        self._rng = rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+        self._expires = expires
+        self._feed = Feed(bootstrap_servers, f"clean_{root.name}_{seed}")
+        names = list(CLASSES)
+        self._class = names[seed % len(names)]
+        stream = bookings(self._feed.pattern, CLASSES[self._class])
+        limits = Limits(batch_messages=rng.choice((4, 9, 30, 1000)), quarantine_burst=10_000)
+        self._made = Made(LocalRuns(stream, bootstrap_servers, root).with_limits(limits), [f"{seed}: {self._class}"])
+        self._halts = self._class in HALTING
+        self._linked = isinstance(getattr(CLASSES[self._class], "evidence", None), Linked)
+        self._wraps_at = 16 if "wrapping" in self._class else None
+        self._faults = HALTING.get(self._class, FAULTS)
+        self._producing: dict[tuple[str, int], Producing] = {}
+
+    def make(self) -> Made:
+        """Topics, then runs with messages and faults between them."""
+        self._create_topics()
+        runs = self._rng.choice((1, 2, 2, 3))
+        for number in range(runs):
+            self._send()
+            if self._expires and number and self._rng.random() < 0.3:
+                self._expire_unread()
+            if self._class == "ordered" and number and self._rng.random() < 0.4:
+                self._grow()
+            if self._halts and number == runs - 1 and self._rng.random() < 0.6:
+                self._break_promise()
+            if not self._run():
+                break
+        if self._expires and self._rng.random() < 0.3:
+            self._expire_read()
+        return self._made
+
+    def _create_topics(self) -> None:
+        for number in range(self._rng.randrange(1, 3)):
+            partitions = self._rng.randrange(1, 4)
+            topic = self._feed.create(f"t{number}", partitions=partitions)
+            for partition in range(partitions):
+                self._producing[topic, partition] = self._producing_of(partition)
+
+    def _producing_of(self, partition: int) -> Producing:
+        sessions = tuple(f"{name}{partition}" for name in "abc")
+        return Producing(self._rng, self._faults, self._linked, self._wraps_at, sessions)
+
+    def _tell(self, what: str) -> None:
+        self._made.told.append(what)
+
+    def _send(self) -> None:
+        for (topic, partition), producing in self._producing.items():
+            if partition == 0 and self._rng.random() < 0.3:
+                self._send_in_transactions(topic, producing)
+            some = [producing.next() for _ in range(self._rng.randrange(0, 40))]
+            self._feed.append(topic, [ProducerRecord(sent.key, sent.value) for sent in some], partition)
+
+    def _send_in_transactions(self, topic: str, producing: Producing) -> None:
+        """One that is committed and one that is not, whose numbers are used again."""
+        self._tell(f"transactions in {topic}")
+        producer = self._feed.transactional()
+        for commits in (True, False):
+            before = dict(producing.at), dict(producing.counted)
+            producer.begin_transaction()
+            for _ in range(self._rng.randrange(1, 4)):
+                sent = producing.next()
+                producer.produce(topic, value=sent.value, key=sent.key, partition=0)
+            assert producer.flush(ANSWER_SECONDS) == 0
+            self._feed.end_transaction(producer, topic, commits=commits)
+            if not commits:
+                producing.at, producing.counted = before
+
+    def _run(self) -> bool:
+        """Run the stream; False when it halted, and nobody resumed it."""
+        try:
+            self._made.runs.run()
+        except IntegrityLost as lost:
+            self._tell(f"halted: {lost.findings[0]}")
+            return self._rng.random() < 0.8 and self._resume(lost)
+        return True
+
+    def _resume(self, lost: IntegrityLost) -> bool:
+        """Accept what halted the stream, and go on for a while; it may halt again."""
+        accepted = [self._accepted(finding) for finding in lost.findings]
+        resume_stream(self._made.runs.folders, why="test", who="test", accepted=accepted)
+        self._tell(f"accepted {accepted}")
+        with suppress(IntegrityLost):
+            self._made.runs.run()
+            self._send()
+            self._made.runs.run()
+            return True
+        return False
+
+    def _accepted(self, finding: Finding) -> Acceptance:
+        ways: list[Acceptance] = [
+            AcceptLoss(finding.topic, finding.partition, finding.offset, finding.until),
+            FromSnapshot(finding.topic, finding.partition),
+        ]
+        if finding.session is not None:
+            ways.append(SkipSession(finding.topic, finding.partition, finding.session))
+        return self._rng.choice([way for way in ways if way.covers(finding)])
+
+    def _break_promise(self) -> None:
+        topic, partition = self._rng.choice(list(self._producing))
+        kinds = ("garbage", "poison") if self._class == "log only" else ("garbage", "poison", "gap", "unknown")
+        sent = self._producing[topic, partition].fault(self._rng.choice(kinds), f"a{partition}")
+        after = Sent(f"b{partition}", encoded("skip", None))
+        both = [ProducerRecord(each.key, each.value) for each in (sent, after)]
+        self._feed.append(topic, both, partition)
+
+    def _expire_unread(self) -> None:
+        """Retention takes messages before they are read; only where the class goes on after that."""
+        if self._class not in {"ordered", "none", "ordered, halting"}:
+            return
+        topic, partition = self._rng.choice(list(self._producing))
+        self._delete_before(topic, partition, self._end(topic, partition) - self._rng.randrange(0, 4))
+
+    def _expire_read(self) -> None:
+        for topic, partition in self._producing:
+            self._delete_before(topic, partition, self._rng.randrange(0, self._end(topic, partition) + 1))
+
+    def _grow(self) -> None:
+        topic = next(topic for topic, _ in self._producing)
+        partitions = 1 + max(partition for name, partition in self._producing if name == topic)
+        self._feed.grow(topic, partitions + 1)
+        self._producing[topic, partitions] = self._producing_of(partitions)
+        self._tell(f"{topic} grew")
+
+    def _delete_before(self, topic: str, partition: int, offset: int) -> None:
+        admin = self._admin()
+        where = TopicPartition(topic, partition, max(0, offset))
+        admin.delete_records([where])[where].result(ANSWER_SECONDS)
+        self._tell(f"{topic}/{partition} expired before {offset}")
+
+    def _end(self, topic: str, partition: int) -> int:
+        settings = {"bootstrap.servers": self._feed.bootstrap_servers, "group.id": "clean", "log_level": 2}
+        consumer = Consumer(settings)
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)[1])
+        finally:
+            consumer.close()
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._feed.bootstrap_servers, "log_level": 2})
+
+
+def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> Made:
+    """A table from a seed.
+
+    Args:
+        seed: Decides everything.
+        bootstrap_servers: The broker.
+        root: Where the table is to lie; its name becomes part of the topics'.
+        expires: Whether Kafka may lose messages, before or after they were read.
+    """
+    made = CleanTable(seed, bootstrap_servers, root, expires=expires).make()
+    assert delta_log.has_log(made.runs.folders.table)
+    return made

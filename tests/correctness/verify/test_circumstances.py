@@ -1,0 +1,378 @@
+"""Proofs beside a writer, after compaction, of topics that were made anew, of classes that cannot be proven."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
+from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
+from lockstep.compaction.run import compact_stream
+from lockstep.integrity.resume_options import IntegrityLost, SkipSession
+from lockstep.integrity.strict import Checksum, Evidence
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.resume import resume_stream
+from lockstep.operations.tables import open_table
+from lockstep.table import ledger
+from lockstep.table.layout import StreamFolders
+from lockstep.verify.ledger import LedgerChain, LedgerRange
+from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
+from lockstep.verify.verify import verify_stream
+from tests.correctness.verify.forging import Forged
+from tests.correctness.verify.producing import encoded
+from tests.correctness.verify.streams import bookings
+from tests.support.adding_stream import adding
+from tests.support.evolving_streams import First, InRows, Wider, WiderReading, release
+from tests.support.feed import Feed, session, snapshot, update
+from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.localdev.broker import Broker
+
+PROOFS_BESIDE = 5
+ADVANCED_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class OfMyOwn(Checksum):
+    """Evidence that no second gate knows."""
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+@pytest.fixture
+def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
+    return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+
+
+def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport:
+    return verify_stream(runs.stream, folders or runs.folders, runs.settings.kafka)
+
+
+def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs: LocalRuns) -> None:
+    topic, stop = feed.create("values"), threading.Event()
+    feed.send(topic, session(20))
+    runs.run()
+    writer = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.1), "stop": stop})
+    writer.start()
+    try:
+        found = []
+        for number in range(PROOFS_BESIDE):
+            feed.send(topic, [update(22 + 10 * number + n, a=1) for n in range(10)])
+            found.append(proof(runs))
+    finally:
+        stop.set()
+        writer.join()
+    assert [(each.status, each.violations) for each in found] == [(InvariantStatus.PROVEN, ())] * PROOFS_BESIDE
+    assert [each.batch for each in found] == sorted(each.batch for each in found)
+
+
+@pytest.fixture
+def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
+    """Batches of three hours, by the clock of the driver."""
+    topic, began = feed.create("values"), ledger.read_clock()
+    for number in range(6):
+        monkeypatch.setattr(ledger, "read_clock", lambda hours=number // 2: began + timedelta(hours=hours))
+        feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
+        runs.run()
+    return runs
+
+
+def test_a_compacted_ledger_is_proven_with_the_files_it_replaced_and_without_them(three_hours: LocalRuns) -> None:
+    folders = three_hours.folders
+    assert compact_ledger(folders, open_table(folders).base().head).hours == 2
+    found = proof(three_hours)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    for path in folders.ledger.glob("*.parquet"):
+        os.utime(path, (time.time() - 2 * REPLACED_SECONDS,) * 2)
+    assert compact_ledger(folders, open_table(folders).base().head).replaced_deleted == 4
+    found = proof(three_hours)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+
+
+def test_a_row_that_a_compacted_ledger_lacks_is_found(three_hours: LocalRuns) -> None:
+    folders = three_hours.folders
+    compact_ledger(folders, open_table(folders).base().head)
+    elsewhere = StreamFolders(folders.stream, folders.root.parent / "forged")
+    forged = Forged.copy(folders.root / folders.stream, elsewhere.root / elsewhere.stream)
+    path = min(name for name in forged.files("ledger") if name.startswith("compacted-"))
+    forged.rewrite("ledger", path, forged.rows("ledger", path)[1:])
+    found = proof(three_hours, elsewhere)
+    assert [each.kind for each in found.violations] == [ViolationKind.SIDE_FILE_MISSING]
+
+
+class Counting(Wider):
+    """A release that adds two columns, and changes the fold."""
+
+    def row(self, name: str, value: int, total: int) -> WiderReading:
+        return super().row(name, value, total + 1)
+
+
+def test_rows_of_before_a_column_was_added_are_compared_in_the_columns_that_they_have(
+    feed: Feed, runs: LocalRuns, tmp_path: Path
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    runs.of(release(feed.pattern, First())).run()
+    feed.send(topic, [update(4, a=1)])
+    runs.of(release(feed.pattern, Wider())).run()
+    assert proof(runs.of(release(feed.pattern, Wider()))).status is InvariantStatus.PROVEN
+    changed = proof(runs.of(release(feed.pattern, Counting())))
+    assert changed.status is InvariantStatus.VIOLATED
+    assert {violation.kind for violation in changed.violations} == {ViolationKind.ROW_CHANGED}
+    assert [violation.offset for violation in changed.violations] == [1, 1, 2, 2, 3]
+    elsewhere = StreamFolders(runs.folders.stream, tmp_path / "forged")
+    forged = Forged.copy(runs.folders.table.parent, elsewhere.table.parent)
+    forged.name_copy("table", next(path for path in forged.files("table") if len(forged.rows("table", path)) > 1))
+    doubled = proof(runs.of(release(feed.pattern, Wider())), elsewhere)
+    assert {violation.kind for violation in doubled.violations} == {ViolationKind.ROW_DOUBLED}
+
+
+@pytest.fixture
+def grown(feed: Feed, runs: LocalRuns) -> LocalRuns:
+    """A table that got two columns after its first batch, compacted: the first rows hold null in them."""
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    runs.of(release(feed.pattern, First())).run()
+    runs = runs.of(release(feed.pattern, Wider()))
+    for number in (4, 5):
+        feed.send(topic, [update(number, a=1)])
+        runs.run()
+    close_hour(runs.folders)
+    compact_stream(runs.folders)
+    return runs
+
+
+def test_null_in_an_added_column_is_a_changed_row_only_where_the_row_was_written_after_it(
+    grown: LocalRuns, tmp_path: Path
+) -> None:
+    elsewhere = StreamFolders(grown.folders.stream, tmp_path / "forged")
+    forged = Forged.copy(grown.folders.table.parent, elsewhere.table.parent)
+    (path,) = forged.files("table")
+    held = [(row["_offset"], row["_row"], row["weight"]) for row in forged.rows("table", path)]
+    assert held == [(1, 0, None), (1, 1, None), (2, 0, None), (2, 1, None), (3, 0, 7), (4, 0, 7)]
+    found = proof(grown)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    forged.change("table", path, 4, weight=None)
+    forged.change("table", path, 2, weight=5)
+    assert [(each.kind, each.offset, each.expected, each.found) for each in proof(grown, elsewhere).violations] == [
+        (ViolationKind.ROW_CHANGED, 2, "row 0: weight = 7", "5"),
+        (ViolationKind.ROW_CHANGED, 3, "row 0: weight = 7", "None"),
+    ]
+
+
+@pytest.mark.parametrize(("batch", "ends"), [(1, (4, 0)), (2, (4, 0)), (3, (7, 0)), (4, (9, 2)), (5, (9, 2))])
+def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_going(
+    batch: int, ends: tuple[int, int]
+) -> None:
+    """Of a partition that begins with batch 3 nothing was written before."""
+    counts = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gaps", "dropped", "quarantined")
+    place = {"topic_id": "id", "topic": "t", "partition": 0, "suspended_from": 0, "holes": []}
+    read = {"generation": 1, "batch": 3, "start": 4, "until": 7}
+    row = msgspec.convert(place | read | dict.fromkeys(counts, 0), LedgerRange)
+    later = msgspec.structs.replace(row, batch=4, start=7, until=9, rows_emitted=2)
+    assert LedgerChain(row.place, [row, later]).end_of(batch) == ends
+
+
+def resumed_without_its_session(feed: Feed, runs: LocalRuns, *values: bytes) -> str:
+    """Messages that halt the stream; an operator skips their session, and it goes on."""
+    topic = feed.create("values")
+    feed.send(topic, list(values))
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    resume_stream(runs.folders, why="test", who="test", accepted=[SkipSession(topic, 0, "s")])
+    runs.run()
+    return topic
+
+
+def test_a_proof_that_begins_after_an_operator_skipped_a_session_knows_that_it_waits(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = resumed_without_its_session(feed, runs, snapshot(1, a=1), update(5, a=1))
+    feed.expire(topic, 2)
+    feed.send(topic, [update(6, a=1)])
+    runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations, found.counts["quarantined"]) == (InvariantStatus.PROVEN, (), 1)
+    assert [scope.note.partition(", ")[0] for scope in found.scopes] == [
+        "Kafka keeps nothing before 2; state before it taken from batch 3"
+    ]
+
+
+def test_a_session_that_an_operator_skipped_under_a_class_without_snapshots_is_proven(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    runs = runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    resumed_without_its_session(feed, runs, snapshot(1, a=1), update(2, a=1), update(2, a=9), update(3, a=1))
+    found = proof(runs)
+    assert (found.status, found.violations, found.counts["quarantined"]) == (InvariantStatus.PROVEN, (), 1)
+
+
+def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    runs = runs.of(release(feed.pattern, InRows()))
+    for first in (1, 22, 43):
+        feed.send(topic, session(20, first=first))
+        runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+
+
+def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values", partitions=2)
+    for number in range(3):
+        feed.send(topic, session(5) if number == 0 else [update(7 + 3 * (number - 1) + n, a=1) for n in range(3)])
+        runs.run()
+    before = proof(runs)
+    close_hour(runs.folders)
+    compact_stream(runs.folders)
+    after = proof(runs)
+    assert len(Forged(runs.folders.table.parent).files("table")) == 1
+    assert (after.status, after.counts, after.violations) == (InvariantStatus.PROVEN, before.counts, ())
+
+
+def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
+    runs.run()
+    feed.delete(topic)
+    feed.create_again("values")
+    feed.send(topic, [snapshot(1, a=5), update(2, a=1), update(3, a=1)])
+    runs.run()
+    found = proof(runs)
+    assert (found.status, found.messages) == (InvariantStatus.PROVEN, 3)
+    assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
+
+
+def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:
+    """No single run sees it where the session began before the run."""
+    topic = feed.create("values", partitions=2)
+    feed.send(topic, session(2), key="s", partition=0)
+    runs.run()
+    feed.send(topic, session(2), key="s", partition=1)
+    runs.run()
+    (found,) = proof(runs).violations
+    assert (found.kind, found.found) == (ViolationKind.SESSION_IN_TWO_PARTITIONS, "partitions [0, 1]")
+
+
+def test_a_class_without_a_second_gate_is_not_proven_and_never_said_to_be(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(5))
+    runs = runs.of(adding(feed.pattern, Strict(evidence=OfMyOwn())))
+    runs.run()
+    assert isinstance(OfMyOwn(), Evidence)
+    found = proof(runs)
+    assert found.status is InvariantStatus.NOT_PROVEN
+    assert {each.invariant.value: each.status for each in found.invariants} == {
+        "I1": InvariantStatus.NOT_PROVEN,
+        "I2": InvariantStatus.PROVEN,
+        "I3": InvariantStatus.NOT_PROVEN,
+        "I8": InvariantStatus.PROVEN,
+    }
+    assert found.notes == ("Strict by OfMyOwn cannot be proven yet: no second gate knows it",)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_what_waits_in_one_batch_and_is_released_in_another_is_proven(
+    feed: Feed, runs: LocalRuns, *, reorder: bool
+) -> None:
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, FuzzyWindow(lateness=timedelta(minutes=5), reorder=reorder)))
+    for values in ([snapshot(1, a=1), update(4, a=1), update(3, a=1)], [update(2, a=1), b"{", update(9, a=1)]):
+        feed.send(topic, values)
+        runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations, found.notes) == (InvariantStatus.PROVEN, (), ())
+    assert found.counts["released"] == (2 if reorder else 0)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_a_message_like_one_of_before_the_numbers_began_anew_is_applied_and_proven(
+    feed: Feed, runs: LocalRuns, *, reorder: bool
+) -> None:
+    again = encoded("update", 2, {"a": 5})
+    runs = runs.of(bookings(feed.pattern, FuzzyWindow(lateness=timedelta(minutes=5), reorder=reorder)))
+    feed.send(
+        feed.create("values"),
+        [encoded("snapshot", 1, {"a": 1}), again, encoded("snapshot", 1, {"a": 7}, restarts_sequence=True), again],
+    )
+    runs.run()
+    found = proof(runs)
+    assert [row["amount"] for row in read_table(runs.folders.table).to_pylist()] == [1, 6, 7, 12]
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+
+
+def test_a_silent_partition_goes_on_by_the_clock_and_is_proven(feed: Feed, runs: LocalRuns) -> None:
+    """Its watermark moves in ledger rows without offsets; what they set going lies at the next offset."""
+    topic = feed.create("values")
+    silent = EventTime(session_idle=timedelta(milliseconds=1), idle_advance=timedelta(milliseconds=300))
+    runs = runs.of(replace(runs.stream, integrity=NoIntegrity(), event_time=silent))
+    feed.send(topic, session(3), key="a")
+    stop = threading.Event()
+    writer = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.1), "stop": stop})
+    writer.start()
+    try:
+        deadline = time.monotonic() + ADVANCED_SECONDS_MAX
+        while not any(not row["messages"] and row["watermark"] for row in ledger_of(runs)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        feed.send(topic, session(3), key="b")
+    finally:
+        stop.set()
+        writer.join()
+    runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+
+
+def ledger_of(runs: LocalRuns) -> list[dict[str, Any]]:
+    """The rows of the ledger; none before there is one."""
+    if not (runs.folders.ledger / "_delta_log").exists():
+        return []
+    return [row for _, _, row in Forged(runs.folders.table.parent).all_rows("ledger")]
+
+
+def test_a_transform_of_today_that_makes_other_rows_of_old_messages_is_shown(feed: Feed, runs: LocalRuns) -> None:
+    """The proof folds with the declaration that it is given."""
+    topic = feed.create("values")
+    feed.send(topic, session(5))
+    runs.run()
+    stricter = runs.of(replace(runs.stream, limits=replace(runs.stream.limits, message_bytes=45)))
+    found = proof(stricter)
+    assert found.status is InvariantStatus.VIOLATED
+    assert {each.kind for each in found.violations} == {ViolationKind.PAST_VIOLATION}
+    assert any("nothing is proven: undecodable" in note for note in found.notes)
+
+
+def test_a_ledger_that_is_one_batch_behind_its_table_is_no_violation(feed: Feed, runs: LocalRuns) -> None:
+    """A writer that dies between the two leaves it so; its next start brings the ledger forward."""
+    topic = feed.create("values")
+    for number in range(2):
+        feed.send(topic, session(3) if number == 0 else [update(5, a=1)])
+        runs.run()
+    max((runs.folders.ledger / "_delta_log").glob("*.json")).unlink()
+    assert proof(runs).status is InvariantStatus.PROVEN
+
+
+def test_a_ledger_that_is_two_batches_behind_is_found(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    for number in range(2):
+        feed.send(topic, session(3) if number == 0 else [update(5, a=1)])
+        runs.run()
+    for path in sorted((runs.folders.ledger / "_delta_log").glob("*.json"))[-2:]:
+        path.unlink()
+    found = proof(runs)
+    assert [each.kind for each in found.violations] == [ViolationKind.SIDE_FILE_MISSING]

@@ -1,0 +1,35 @@
+"""The driver that the crash test kills: the real order-book stream, in small batches.
+
+    python -m tests.faults.crash.driver PATTERN BATCH_MESSAGES
+
+Where Kafka and the tables are comes from the environment, as for every run of lockstep.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from assets.order_books import order_books
+from lockstep import Limits, Topics
+from lockstep.operations.foreground import run_in_foreground
+from lockstep.settings import load_settings
+
+
+def main() -> None:
+    """Run until all that was there at the start is committed."""
+    pattern, batch_messages = sys.argv[1], int(sys.argv[2])
+    stream = dataclasses.replace(
+        order_books, topics=Topics(pattern=pattern), limits=Limits(batch_messages=batch_messages)
+    )
+    outcome = run_in_foreground(stream, load_settings(), available_now=True, say=_say)
+    _say(outcome.value)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Drivers in processes of their own: started, killed, stopped, woken and waited for by their tests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import lockstep
+from lockstep import Every, Limits
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import Fenced
+from lockstep.localdev.processes import list_descendants, start_child
+from lockstep.operations.foreground import format_report, run_in_foreground
+from lockstep.settings import load_settings
+from lockstep.table.layout import StreamFolders
+from tests.faults.crash.run_of_kills import marked
+from tests.faults.matrix.streams import faulty
+from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import heads
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.metrics import BatchReport
+
+
+REPOSITORY = Path(__file__).parents[3]
+WAIT_SECONDS_MAX, LOOK_SECONDS, GONE_SECONDS_MAX = 240.0, 0.02, 30.0
+
+
+def wait_until(met: Callable[[], bool], what: str) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not met():
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX} s: {what}"
+        time.sleep(LOOK_SECONDS)
+
+
+@dataclass
+class Driver:
+    """A driver process and what it says."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def said(self) -> str:
+        """All it wrote so far."""
+        return self.log.read_text(errors="replace")
+
+    @property
+    def batches(self) -> int:
+        """Batches that it has committed."""
+        return self.said.count("\nbatch ") + self.said.startswith("batch ")
+
+    @property
+    def run_thread(self) -> int:
+        """Linux's id of the thread that plans and commits."""
+        return int(next(line for line in self.said.splitlines() if line.startswith("thread: ")).split()[1])
+
+    def wait_for_batches(self, count: int) -> None:
+        """Wait until it has committed so many."""
+        wait_until(lambda: self.batches >= count or not self.lives, f"batch {count}")
+        assert self.lives, self.said[-3000:]
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def workers(self) -> list[int]:
+        """Its Python workers and their daemon."""
+        return [pid for pid in list_descendants(self.process.pid) if _runs(pid, "pyspark.daemon")]
+
+    def stop(self) -> None:
+        """SIGSTOP: as a machine that hangs."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and its end."""
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self) -> int:
+        """Wait for its end; its exit code."""
+        wait_until(lambda: not self.lives, f"the end of a driver, which says: {self.said[-2000:]}")
+        return int(self.process.returncode)
+
+
+@dataclass
+class Drivers:
+    """All drivers of one stream into one table root; those that still live end with the block."""
+
+    pattern: str
+    bootstrap_servers: str
+    root: Path
+    mark: str = field(default_factory=lambda: f"fault-{uuid.uuid4().hex}")
+    started: list[Driver] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for driver in self.started:
+            if driver.lives:
+                driver.wake()
+                driver.kill()
+
+    @property
+    def folders(self) -> StreamFolders:
+        """Where the tables lie."""
+        return StreamFolders("faulty", self.root / "tables")
+
+    @property
+    def version(self) -> int:
+        """The newest version of the output table."""
+        return len(heads(self.folders.table)) - 1
+
+    def start(self, *arguments: str, before: tuple[str, ...] = (), batch_messages: int = 20) -> Driver:
+        """Start a driver, with arguments of its own, and with a command before it that becomes it."""
+        self.root.mkdir(exist_ok=True)
+        log = self.root / f"driver-{len(self.started)}.log"
+        (self.root / "empty.toml").touch()  # no settings of whoever runs the tests come in
+        command = [sys.executable, "-m", "tests.faults.matrix.driver", self.pattern, str(batch_messages), *arguments]
+        process = start_child([*before, *command], folder=REPOSITORY, log=log, environment=self._environment())
+        self.started.append(Driver(process, log))
+        return self.started[-1]
+
+    def finish(self) -> None:
+        """A restart by hand that reads all there is, in large batches."""
+        driver = self.start(batch_messages=10_000)
+        assert driver.ended() == 0, driver.said[-3000:]
+
+    def wait_until_gone(self) -> None:
+        """No process of a driver outlives it for long (I10)."""
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while left := marked(self.mark):
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(LOOK_SECONDS)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PYTHONPATH": f"{Path(lockstep.__file__).parents[1]}:{REPOSITORY}",
+            "LOCKSTEP_SETTINGS": str(self.root / "empty.toml"),
+            "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            "LOCKSTEP_TABLE_ROOT": str(self.root / "tables"),
+            "LOCKSTEP_LOCAL_ROOT": str(self.root / "local"),
+            "LOCKSTEP_SPARK__MASTER": "local[2,3]",
+            "SPARK_LOCAL_DIRS": str(self.root / "spark"),  # a killed driver does not tidy up
+            "TEST_MARK": self.mark,
+        }
+
+
+def _runs(pid: int, what: str) -> bool:
+    try:
+        return what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+SOON_SECONDS = 0.1
+
+
+def main() -> None:
+    """Run, and say each batch and the end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pattern")
+    parser.add_argument("batch_messages", type=int)
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--never-ending", action="store_true")
+    parser.add_argument("--patience", type=float, default=30.0, help="of a handover, in seconds")
+    given = parser.parse_args()
+    limits = Limits(batch_messages=given.batch_messages, handover_timeout_seconds=given.patience)
+    stream = faulty(given.pattern, limits, Every(seconds=SOON_SECONDS))
+    run = _on_spark if given.spark else _in_this_process
+    say(f"outcome: {run(stream, available_now=not given.never_ending).value}")
+
+
+def _on_spark(stream: AnyStream, *, available_now: bool) -> RunOutcome:
+    return run_in_foreground(stream, load_settings(), available_now=available_now, say=tell)
+
+
+def _in_this_process(stream: AnyStream, *, available_now: bool) -> RunOutcome:
+    settings = load_settings()
+    runs = LocalRuns(stream, settings.kafka.bootstrap_servers, settings.table_root.parent, reports=Told())
+    try:
+        return runs.run(trigger=None if available_now else stream.trigger)
+    except Fenced:
+        return RunOutcome.FENCED  # as `run_stream` does: another run claimed in the same moment
+
+
+class Told(list["BatchReport"]):
+    """Reports that are told as they come."""
+
+    def append(self, report: BatchReport) -> None:
+        """Tell it."""
+        tell(format_report(report))
+
+
+def tell(line: str) -> None:
+    """A batch, on the thread that works it."""
+    say(f"thread: {threading.get_native_id()}")
+    say(line)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

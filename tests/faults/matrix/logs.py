@@ -1,0 +1,48 @@
+"""What befalls a topic's log: retention, truncation, other lives. On a real broker."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.feed import ANSWER_SECONDS
+
+if TYPE_CHECKING:
+    from lockstep.localdev.broker import Broker
+
+
+def expire(bootstrap_servers: str, topic: str, before: int) -> None:
+    """Retention comes early: the log of partition 0 starts at this offset."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    place = TopicPartition(topic, 0, before)
+    low: int = admin.delete_records([place])[place].result(ANSWER_SECONDS).low_watermark
+    assert low == before
+
+
+def truncate(broker: Broker, topic: str) -> None:
+    """The disk of partition 0 is lost, and the broker comes back with an empty log of the same topic id."""
+    broker.kill()
+    shutil.rmtree(broker.folder / "data" / f"{topic}-0")
+    broker.restart()
+
+
+def cut(broker: Broker, topic: str, keep: int) -> None:
+    """What a crash had not yet brought to disk of partition 0 is lost: whole batches, from the first past `keep`."""
+    broker.kill()
+    (segment,) = (broker.folder / "data" / f"{topic}-0").glob("*.log")
+    held, size = segment.read_bytes(), 0
+    while _last_offset(held, size) < keep:
+        size += 12 + int.from_bytes(held[size + 8 : size + 12])
+    assert size < len(held)
+    segment.write_bytes(held[:size])
+    for index in (*segment.parent.glob("*index"), *segment.parent.glob("*.snapshot")):
+        index.unlink()  # they tell of what is gone; the broker makes them anew
+    broker.restart()
+
+
+def _last_offset(held: bytes, at: int) -> int:
+    """Of the batch of records that begins at this byte (Kafka's record format 2)."""
+    return int.from_bytes(held[at : at + 8]) + int.from_bytes(held[at + 23 : at + 27])

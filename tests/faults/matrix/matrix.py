@@ -1,0 +1,55 @@
+"""The fault matrix as data: what may go wrong, what is then expected, and which tests prove it.
+
+A test that is named here need not know of it. Tests below tests/faults say by `@pytest.mark.fault(...)` which
+faults they prove; test_matrix.py compares both ways. Its lines lie in proofs.py;
+docs/faults.md is the list as a page:
+
+    python -m tests.faults.matrix.matrix > docs/faults.md
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.faults.matrix.fault import Fault
+from tests.faults.matrix.proofs import DAGSTER, LOGS_AND_WRITERS, MACHINES
+
+REQUIRED = frozenset(
+    f"F{number:02d}"
+    for number in (*range(1, 24), *range(28, 39), 40, 41, 42, 46, 48, 49, 50, 55, 56, 57, 58, 60, 64, 70, 71, 75, 76)
+)
+"""Faults that this list must hold."""
+
+MATRIX: tuple[Fault, ...] = tuple(sorted((*MACHINES, *LOGS_AND_WRITERS, *DAGSTER), key=lambda fault: fault.id))
+
+PAGE = """# Faults: expected outcomes and their proofs
+
+{intro}
+
+| tier | runs |
+|---|---|
+| T0 | with every change; neither Kafka nor Spark |
+| T1 | with every change |
+| T2 | in `make test-nightly` and `make test-all`; a slow test that needs strace or a mount namespace fails without it |
+"""
+INTRO = (
+    "Each fault is produced in a real run, with a proof that it happened; then the tables are compared with a plain "
+    "fold of the log that shares no code with lockstep. The list is data, "
+    "[tests/faults/matrix/matrix.py](../tests/faults/matrix/matrix.py); this page is generated: "
+    "`.venv/bin/python -m tests.faults.matrix.matrix > docs/faults.md`."
+)
+
+
+def page() -> str:
+    """The list as a page."""
+    return PAGE.format(intro=INTRO) + "".join(map(_section, MATRIX))
+
+
+def _section(fault: Fault) -> str:
+    proofs = "".join(f"- `{node}`\n" for node in fault.proven_by)
+    left = f"\nNot covered: {fault.left}\n" if fault.left else ""
+    return f"\n## {fault.id}: {fault.what}\n\n{fault.tier.value}. Expected: {fault.expected}.\n\n{proofs}{left}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,563 @@
+"""Faults of processes, disks and tables, and what proves them."""
+
+from __future__ import annotations
+
+from tests.faults.matrix.fault import Fault, Tier
+
+T0, T1, T2 = Tier.PURE, Tier.CORE, Tier.WHOLE
+KILLS = "faults/matrix/test_driver_kills.py::"
+WORKERS = "faults/matrix/test_workers.py::"
+WRITERS = "faults/matrix/test_writers.py::"
+OTHERS = "faults/matrix/test_other_tools.py::"
+DAMAGE = "faults/matrix/test_damage.py::"
+DISKS = "faults/matrix/test_disks.py::"
+ISOLATION = "integration/engine/test_poison_messages.py::"
+WATCHED = "faults/crash/test_kills.py::test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row"
+
+MACHINES: tuple[Fault, ...] = (
+    Fault(
+        "F01",
+        "kill -9 of the driver after planning, before the job",
+        "planned again",
+        T2,
+        (f"{KILLS}test_after_planning_before_the_job", WATCHED),
+    ),
+    Fault(
+        "F02",
+        "kill -9 of the driver while tasks read and fold",
+        "read again, the same rows",
+        T2,
+        (f"{KILLS}test_while_tasks_read_and_fold", WATCHED),
+    ),
+    Fault(
+        "F03",
+        "kill -9 of the driver after files are written, before the commit",
+        "files that nobody names, nothing else",
+        T2,
+        (f"{KILLS}test_after_the_files_are_written_before_the_commit", WATCHED),
+    ),
+    Fault(
+        "F04",
+        "kill -9 of the driver inside the commit",
+        "not visible",
+        T2,
+        (f"{KILLS}test_inside_the_commit", WATCHED),
+    ),
+    Fault(
+        "F05",
+        "kill -9 of the driver after the commit, before the side tables",
+        "side tables brought forward",
+        T2,
+        (
+            f"{KILLS}test_after_the_commit_before_the_side_tables",
+            WATCHED,
+            "unit/table/test_side_tables.py::test_a_run_that_died_between_the_two_commits_is_completed_by_the_next",
+        ),
+    ),
+    Fault(
+        "F06",
+        "kill -9 of the driver between two side tables",
+        "side tables brought forward",
+        T2,
+        (f"{KILLS}test_between_two_side_tables",),
+    ),
+    Fault(
+        "F07",
+        "kill -9 of the driver during a log checkpoint, or while a state base is written",
+        "readers unharmed",
+        T2,
+        (
+            f"{KILLS}test_during_a_log_checkpoint",
+            f"{KILLS}test_while_a_state_base_is_written",
+            "unit/state/test_kills.py::test_no_kill_leads_to_a_wrong_read",
+        ),
+    ),
+    Fault(
+        "F08",
+        "a Python worker is killed in the middle of a batch",
+        "the task is tried again, the same rows",
+        T1,
+        (
+            f"{WORKERS}test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch",
+            "integration/cluster/test_faults.py::test_killed_and_stopped_machines_lose_nothing_and_double_nothing",
+        ),
+    ),
+    Fault(
+        "F09",
+        "workers are killed until the attempts run out",
+        "planned again; if it goes on, the run ends loudly, blames no message, and the supervisor starts another",
+        T1,
+        (
+            f"{WORKERS}test_a_batch_whose_task_ran_out_of_attempts_is_planned_again",
+            f"{ISOLATION}test_what_fails_without_the_message_too_is_raised_and_blames_none",
+            "unit/orchestration/test_supervisor_sensor.py::test_a_stream_that_is_to_be_running_gets_a_never_ending_run_that_can_be_launched",
+        ),
+    ),
+    Fault(
+        "F10",
+        "the driver is stopped (SIGSTOP), a replacement takes over, it wakes up",
+        "the old writer is fenced",
+        T1,
+        (
+            f"{WRITERS}test_a_driver_that_wakes_up_after_its_replacement_took_over_is_fenced",
+            "integration/engine/test_runs.py::test_a_run_that_answers_nobody_is_fenced_and_what_it_wrote_stays_invisible",
+        ),
+    ),
+    Fault(
+        "F11",
+        "out of memory: a worker, then the driver",
+        "as F08, and F02: the kernel ends a driver by SIGKILL",
+        T2,
+        (
+            f"{WORKERS}test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch",
+            f"{KILLS}test_while_tasks_read_and_fold",
+        ),
+    ),
+    Fault(
+        "F12",
+        "SIGTERM in the middle of a batch",
+        "a clean end within its patience, no process left",
+        T1,
+        (
+            "integration/orchestration/test_runs.py::test_a_second_run_of_another_home_takes_over_and_a_signal_ends_it_without_a_trace",
+            "integration/orchestration/test_main_thread.py::test_work_that_does_not_listen_is_abandoned_after_its_patience",
+            "integration/orchestration/test_main_thread.py::test_a_spark_job_that_hangs_in_a_worker_is_abandoned_and_leaves_no_process",
+        ),
+    ),
+    Fault(
+        "F13",
+        "no room for local state",
+        "private copies serve; where there is no room at all the run ends by name, and goes on with room",
+        T2,
+        (
+            f"{DISKS}test_without_room_for_hot_state_the_durable_one_serves",
+            "unit/state/test_local_store.py::test_what_cannot_be_kept_hot_is_still_durable",
+            "unit/state/test_local_store.py::test_a_local_folder_that_cannot_be_written_is_named",
+        ),
+    ),
+    Fault(
+        "F14",
+        "no room for the table",
+        "no commit, readers unharmed; goes on with room",
+        T1,
+        (f"{DISKS}test_no_room_for_the_table_ends_the_run_and_room_lets_the_next_go_on",),
+    ),
+    Fault(
+        "F15",
+        "EIO or ENOSPC at a write, rename, link or fsync",
+        "loud or survived, nothing lost",
+        T2,
+        (f"{DISKS}test_a_call_that_fails_loses_nothing",),
+    ),
+    Fault(
+        "F16",
+        "a local state file is flipped, cut, swapped, or of another boot",
+        "noticed and made anew",
+        T0,
+        (
+            "unit/state/test_local_store.py::test_a_flipped_bit_is_harmless_or_found_within_three_attempts",
+            "unit/state/test_local_store.py::test_a_damaged_copy_is_rebuilt_without_a_word",
+            "unit/state/test_local_store.py::test_a_copy_of_a_batch_that_was_not_committed_is_rebuilt",
+            "unit/state/test_local_store.py::test_a_copy_of_another_boot_is_not_used_and_is_removed",
+            "unit/state/test_crashes.py::test_state_is_what_was_committed",
+        ),
+    ),
+    Fault(
+        "F17",
+        "a durable state file is missing, flipped, or another's",
+        "refused, by name, with what to do",
+        T1,
+        (
+            f"{DAMAGE}test_state_that_is_damaged_is_named_and_nothing_is_committed_without",
+            f"{DAMAGE}test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_suspected",
+            f"{DAMAGE}test_a_file_of_another_state_in_its_place_is_found",
+            "unit/state/test_changelog.py::test_every_flipped_byte_is_found",
+            "integration/operations/test_repair.py::test_state_is_read_whole_so_that_one_wrong_bit_is_found",
+        ),
+        left="rebuilding it from an older base or from the log",
+    ),
+    Fault(
+        "F18",
+        "a file of the ledger is missing or flipped",
+        "refused, by name, with the repair command",
+        T1,
+        (
+            f"{DAMAGE}test_a_ledger_file_that_is_damaged_is_refused",
+            f"{DAMAGE}test_a_flipped_byte_of_the_ledger_is_refused_wherever_it_is",
+            "unit/table/test_side_tables.py::test_a_ledger_file_that_is_gone_is_refused",
+            "unit/table/test_side_tables.py::test_a_ledger_file_that_was_cut_is_refused",
+        ),
+    ),
+    Fault(
+        "F19",
+        "a side table is behind by more than the last batch, or ahead",
+        "refused; the repair command brings it forward or says what is lost",
+        T1,
+        (
+            "unit/table/test_side_tables.py::test_a_ledger_that_is_behind_by_two_is_refused",
+            "unit/table/test_side_tables.py::test_a_ledger_that_is_ahead_is_refused",
+            "integration/operations/test_repair.py::test_a_ledger_that_is_behind_is_brought_forward_from_the_log_of_the_table",
+            "integration/operations/test_repair.py::test_a_ledger_ahead_of_the_table_says_that_the_table_lost_entries",
+        ),
+    ),
+    Fault(
+        "F20",
+        "the output table is gone, Kafka is whole",
+        "no start without `lockstep reset --new`",
+        T1,
+        ("integration/engine/test_group_offsets.py::test_a_table_that_is_gone_is_refused_until_it_is_reset",),
+    ),
+    Fault(
+        "F21",
+        "somebody restores the output table to an older version, or another tool commits to a table of the stream",
+        "stopped, with version and author; nothing is skipped; one command sets it aside",
+        T1,
+        (
+            f"{DAMAGE}test_a_restore_by_somebody_else_stops_the_stream_with_its_version_and_author",
+            "unit/table/test_foreign_commits.py::test_a_restore_is_seen_although_the_table_is_as_it_once_was",
+            f"{OTHERS}test_what_another_tool_commits_stops_the_stream_by_name_and_one_command_sets_it_aside",
+            f"{DAMAGE}test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_aside",
+            f"{OTHERS}test_compaction_and_housekeeping_do_not_build_on_what_another_tool_committed",
+            f"{OTHERS}test_a_vacuum_that_finds_nothing_is_none",
+            f"{OTHERS}test_a_vacuum_after_a_restore_deletes_what_is_needed_and_each_file_is_named",
+            f"{OTHERS}test_what_a_log_checkpoint_holds_is_not_set_aside",
+        ),
+    ),
+    Fault(
+        "F22",
+        "a commit lands, its answer is lost",
+        "one copy of the rows",
+        T0,
+        (
+            "unit/table/test_lost_answers.py::test_a_commit_whose_answer_is_lost_has_landed_once",
+            "unit/table/test_lost_answers.py::test_an_addition_to_a_side_table_whose_answer_is_lost_is_there_once",
+            "unit/table/test_lost_answers.py::test_the_next_claim_finds_a_commit_that_arrived_late",
+            "unit/table/test_lost_answers.py::test_a_commit_that_arrives_after_the_next_claim_is_refused",
+        ),
+    ),
+    Fault(
+        "F23",
+        "the pointer to the last log checkpoint is corrupt; a log version is missing",
+        "read on; loud",
+        T1,
+        (
+            f"{DAMAGE}test_a_corrupt_pointer_to_the_last_checkpoint_changes_nothing",
+            f"{DAMAGE}test_a_log_version_that_is_missing_is_loud",
+            "integration/operations/test_repair.py::test_a_ledger_that_is_gone_or_damaged_in_the_middle_is_said_and_left_as_it_is",
+        ),
+    ),
+)
+
+
+LOGS = "faults/matrix/test_kafka_logs.py::"
+CUT = "faults/matrix/test_cut_logs.py::"
+CLEAN = "unit/operations/test_state_gc.py::"
+DESIRE = "integration/operations/test_lifecycle.py::"
+BACKLOG = "faults/matrix/test_backlog.py::"
+SUSPEND = "integration/engine/test_suspend.py::"
+
+LOGS_AND_WRITERS: tuple[Fault, ...] = (
+    Fault(
+        "F28",
+        "retention passes the position while the stream is stopped",
+        "by class, with the exact range",
+        T1,
+        (
+            f"{LOGS}test_what_expired_while_the_stream_was_stopped_halts_a_strict_one_with_the_exact_range",
+            f"{LOGS}test_what_expired_is_counted_by_an_ordered_one_whose_sessions_wait_for_a_snapshot",
+            f"{LOGS}test_what_expired_is_counted_by_best_effort_which_goes_on",
+            f"{LOGS}test_a_range_that_expired_is_in_the_ledger_once_although_nothing_came_after_it",
+            "integration/engine/test_runs.py::test_one_odd_answer_of_a_broker_loses_nothing",
+        ),
+    ),
+    Fault(
+        "F29",
+        "the log ends before the position, or was cut and has grown past it again",
+        "by class",
+        T1,
+        (
+            f"{LOGS}test_a_log_that_ends_before_the_position_halts_a_strict_stream",
+            f"{LOGS}test_an_ordered_stream_passes_over_offsets_it_has_read_and_waits_for_a_snapshot",
+            f"{CUT}test_a_log_that_has_grown_past_the_position_again_halts_a_strict_stream_until_that_is_accepted",
+            f"{CUT}test_a_class_that_bears_it_says_so_once_and_suspends_where_it_must",
+            f"{CUT}test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away",
+            f"{CUT}test_a_broker_that_comes_back_with_all_of_its_log_is_no_alarm",
+        ),
+    ),
+    Fault(
+        "F30",
+        "a topic is deleted without having been retired",
+        "by class",
+        T1,
+        (
+            f"{LOGS}test_a_topic_that_is_deleted_halts_a_strict_stream",
+            f"{LOGS}test_a_topic_that_is_deleted_is_missed_and_the_others_go_on",
+        ),
+    ),
+    Fault(
+        "F31",
+        "a topic is deleted and made again, longer than before",
+        "another topic id: by class",
+        T1,
+        (
+            "integration/engine/test_runs.py::test_a_topic_created_again_between_runs_halts_the_stream_by_name",
+            f"{SUSPEND}test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it",
+            f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
+            f"{LOGS}test_a_class_that_bears_it_reads_the_new_topic_from_its_start",
+        ),
+    ),
+    Fault(
+        "F32",
+        "a new topic begins after offset 0; a topic is hidden by access rules",
+        "by class, and listed",
+        T1,
+        (
+            f"{LOGS}test_a_new_topic_whose_beginning_is_gone_is_read_from_its_first_offset_which_the_ledger_names",
+            f"{LOGS}test_a_session_whose_beginning_is_gone_is_unknown_to_a_strict_stream",
+            "integration/security/test_connections.py::test_a_topic_that_is_hidden_is_no_missing_topic",
+        ),
+    ),
+    Fault(
+        "F33",
+        "partitions are added in the middle of sessions",
+        "by class",
+        T1,
+        (
+            f"{LOGS}test_partitions_that_are_added_halt_a_stream_that_did_not_say_what_they_mean",
+            f"{SUSPEND}test_growth_restarts_the_sessions_of_a_topic_where_that_is_declared",
+            f"{SUSPEND}test_growth_suspends_a_partition_that_is_silent_until_after_a_restart",
+        ),
+    ),
+    Fault(
+        "F34",
+        "the producer repeats itself",
+        "by class, counted",
+        T1,
+        (f"{SUSPEND}test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on",),
+    ),
+    Fault(
+        "F35",
+        "two messages come in the wrong order",
+        "by class",
+        T1,
+        (
+            f"{SUSPEND}test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on",
+            "streams/checksummed_books/test_faults.py::test_swapped_updates_are_refused_exactly_where_the_exchange_first_disagrees",
+        ),
+    ),
+    Fault(
+        "F36",
+        "numbers of a session are missing",
+        "by class, with the numbers",
+        T1,
+        (
+            f"{SUSPEND}test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on",
+            "streams/checksummed_books/test_faults.py::test_a_lost_update_is_refused_exactly_where_the_exchange_first_disagrees",
+        ),
+    ),
+    Fault(
+        "F37",
+        "an aborted transaction, markers at the end of a range, a transaction that stays open",
+        "explained, no false alarm; the open one is seen as lag, and told when it stays",
+        T1,
+        (
+            "integration/engine/test_transactions.py::test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_goes_on",
+            f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
+            f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
+            "unit/engine/test_alarms.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
+        ),
+    ),
+    Fault(
+        "F38",
+        "a topic is compacted",
+        "classes that need every message refuse to start",
+        T1,
+        ("integration/engine/test_transactions.py::test_a_compacted_topic_is_refused_at_start",),
+    ),
+    Fault(
+        "F40",
+        "an outage, then ten batches at once",
+        "bounded batches, bounded memory, all read",
+        T2,
+        (f"{BACKLOG}test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound",),
+    ),
+    Fault(
+        "F41",
+        "two runs of one stream are started together",
+        "each row is written by one; nothing of the other is visible",
+        T1,
+        (
+            f"{WRITERS}test_of_two_drivers_started_together_each_row_is_written_by_one",
+            f"{WRITERS}test_however_often_two_drivers_race_the_table_stays_whole",
+            "unit/table/test_commit.py::test_of_two_racing_claims_one_wins_and_the_other_is_fenced",
+            "unit/table/test_raced_commits.py::test_whatever_the_interleaving_every_offset_is_committed_once_and_in_order",
+        ),
+    ),
+    Fault(
+        "F42",
+        "another stream, or another Kafka, is pointed at the table",
+        "refused by the table's identity",
+        T1,
+        (
+            f"{DAMAGE}test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name",
+            f"{DAMAGE}test_a_table_of_another_kafka_is_refused_by_its_id",
+        ),
+    ),
+    Fault(
+        "F46",
+        "types of rows and states change; tables of older releases",
+        "goes on as documented, or refused by name",
+        T1,
+        (
+            "unit/state/test_compatibility.py::test_state_is_refused_by_the_field_that_differs",
+            "unit/state/test_codec.py::test_any_order_of_releases_reads_what_the_last_one_wrote",
+            "unit/state/test_fixtures.py::test_a_stream_of_an_older_release_goes_on",
+            "integration/engine/test_schema_evolution.py::test_releases_with_other_states_go_on_from_one_another_after_a_kill",
+            "integration/engine/test_schema_evolution.py::test_columns_are_added_by_one_commit_and_older_rows_have_null_in_them",
+            "integration/engine/test_schema_evolution.py::test_columns_that_go_or_change_are_refused_by_name",
+        ),
+    ),
+    Fault(
+        "F56",
+        "a transaction is open at plan time, for long",
+        "ranges end at the stable end; lag and an alarm tell; not drained",
+        T1,
+        (
+            f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
+            f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
+        ),
+    ),
+    Fault(
+        "F57",
+        "a topic is made again between audit and reading",
+        "the batch is thrown away; by class",
+        T1,
+        (
+            f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
+            f"{LOGS}test_a_class_that_bears_it_reads_the_new_topic_from_its_start",
+        ),
+    ),
+    Fault(
+        "F58",
+        "a failed job is run again in the same epoch while a worker of the first still writes",
+        "no committed file is overwritten",
+        T2,
+        (
+            "integration/cluster/test_faults.py::test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothing_visible",
+            "unit/state/test_changelog.py::test_names_never_repeat_and_say_what_the_file_is",
+        ),
+    ),
+    Fault(
+        "F60",
+        "somebody restores the table, then we compact",
+        "stopped on the base, not hidden",
+        T1,
+        (f"{DAMAGE}test_a_restore_is_not_hidden_by_a_compaction_of_our_own_after_it",),
+    ),
+    Fault(
+        "F64",
+        "a message kills its worker each time",
+        "found, named, by class; the other partitions go on",
+        T1,
+        (
+            f"{WORKERS}test_a_message_that_kills_its_worker_each_time_halts_a_strict_stream_by_its_offset",
+            f"{WORKERS}test_a_message_that_kills_its_worker_each_time_goes_to_quarantine_where_sessions_may_be_suspended",
+            f"{ISOLATION}test_wherever_and_however_many_they_are_each_is_named",
+            f"{ISOLATION}test_partitions_without_it_commit_while_it_is_looked_for",
+        ),
+    ),
+    Fault(
+        "F70",
+        "a stop while a successor warms up, or hands over",
+        "the stop holds; a start by a person after it wins",
+        T1,
+        (
+            f"{DESIRE}test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_the_successors_claim",
+            f"{DESIRE}test_a_stop_in_the_middle_of_a_handover_holds",
+            f"{DESIRE}test_a_stop_of_a_stopped_stream_stops_the_run_that_is_on_its_way",
+            f"{DESIRE}test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer",
+            f"{DESIRE}test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before",
+        ),
+    ),
+    Fault(
+        "F71",
+        "state is cleaned up beside a driver whose clock is off by days, or that slept for days before its commit",
+        "what it may commit stays and is committed; what an epoch left that is fenced goes",
+        Tier.PURE,
+        (
+            f"{CLEAN}test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits",
+            f"{CLEAN}test_a_driver_that_is_fenced_in_its_sleep_loses_its_files_and_its_successor_none",
+            f"{CLEAN}test_what_may_still_be_committed_stays_and_what_cannot_goes_whatever_the_clocks_show",
+            f"{CLEAN}test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state",
+        ),
+    ),
+    Fault(
+        "F75",
+        "the root of a stream is copied while it is written, moved, or set back to an older copy",
+        "goes on whole, or is refused by name; a run under which it happens ends by name",
+        T1,
+        (
+            f"{DAMAGE}test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka_and_says_so",
+            f"{DAMAGE}test_a_root_that_is_moved_while_the_stream_is_stopped_goes_on_where_it_is",
+            f"{DAMAGE}test_a_copy_of_a_root_that_was_written_meanwhile_goes_on_whole_or_is_refused_by_name",
+            f"{OTHERS}test_a_root_that_is_moved_or_set_back_under_a_run_ends_it_and_the_next_goes_on",
+        ),
+    ),
+    Fault(
+        "F76",
+        "two roots of one stream name read the same topics",
+        "both tables are complete; the one behind says that there is another",
+        T1,
+        (f"{DAMAGE}test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that_there_is_another",),
+    ),
+)
+
+
+COMEBACK, SUPERVISION = "integration/orchestration/test_comeback.py::", "unit/orchestration/test_supervisor_sensor.py::"
+SUPERVISOR = "unit/orchestration/test_supervisor_policy.py::"
+
+DAGSTER: tuple[Fault, ...] = (
+    Fault(
+        "F48",
+        "the code server is killed",
+        "the run goes on and hears Terminate; a new code server supervises it",
+        T2,
+        (f"{COMEBACK}test_a_run_whose_code_server_is_killed_goes_on_and_hears_terminate",),
+    ),
+    Fault(
+        "F49",
+        "a run is killed; everything is killed at once; the machine loses its power",
+        "dead runs are closed and the stream is back without a person, started once",
+        T1,
+        (
+            f"{COMEBACK}test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed",
+            f"{COMEBACK}test_a_run_of_the_daemon_that_is_killed_is_replaced",
+            f"{COMEBACK}test_everything_that_is_killed_at_once_is_back_with_the_next_daemon",
+            f"{SUPERVISION}test_a_run_that_dagster_shows_as_started_though_it_was_killed_is_failed_and_replaced",
+            f"{SUPERVISION}test_of_two_ticks_that_decide_the_same_only_one_asks_for_a_run",
+            f"{SUPERVISOR}test_after_a_reboot_an_old_counter_is_looked_at_three_times_whatever_was_known_before",
+        ),
+    ),
+    Fault(
+        "F50",
+        "a run is terminated in Dagster, wherever it was launched and whatever becomes of it",
+        "the stream stays stopped; no process is left",
+        T2,
+        (
+            f"{COMEBACK}test_a_run_of_the_command_line_that_is_terminated_in_dagster_stops_the_stream",
+            f"{COMEBACK}test_a_terminate_whose_last_batch_is_abandoned_is_a_stop",
+            f"{SUPERVISION}test_a_person_who_terminates_a_run_that_dies_over_it_has_stopped_the_stream",
+        ),
+    ),
+    Fault(
+        "F55",
+        "a run key that failed is asked for again",
+        "each start has a key of its own",
+        T1,
+        (
+            f"{SUPERVISION}test_a_start_whose_run_never_came_is_asked_for_again_under_another_key",
+            f"{SUPERVISOR}test_each_start_of_a_stream_that_dies_young_has_a_key_of_its_own_though_epochs_pass",
+            "unit/orchestration/test_restart_policy.py::test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later",
+        ),
+    ),
+)

@@ -1,0 +1,71 @@
+"""A disk of a few megabytes in a mount namespace of its own: filled and emptied without harm to anything else."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from lockstep.localdev.processes import start_child
+from tests.faults.matrix.drivers import wait_until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+FILL_BYTES = 4096
+
+
+class SmallDisk:
+    """A tmpfs over a folder, seen only by processes that enter its namespace, and through /proc by this one.
+
+    Attributes:
+        seen: The folder as this process sees it.
+    """
+
+    def __init__(self, folder: Path, log: Path, megabytes: int) -> None:
+        """Nothing is mounted before the block begins."""
+        self._folder, self._log, self._megabytes = folder, log, megabytes
+        self.seen = folder
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        mount = 'mount -t tmpfs -o "size=$0m" tmpfs "$1" && echo mounted && exec sleep infinity'
+        command = ["unshare", "--mount", "sh", "-c", mount, str(self._megabytes), str(self._folder)]
+        self._holder = start_child(command, folder=Path("/"), log=self._log)
+        wait_until(lambda: "mounted" in self._log.read_text() or self._holder.poll() is not None, "the mount")
+        if self._holder.poll() is not None:
+            pytest.skip(f"not run: no mount namespace can be made here: {self._log.read_text().strip()}")
+        self.seen = Path(f"/proc/{self._holder.pid}/root") / self._folder.relative_to("/")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._holder.kill()
+        self._holder.wait()
+
+    @property
+    def entered(self) -> tuple[str, ...]:
+        """What goes before a command that is to see the disk."""
+        return ("nsenter", "--target", str(self._holder.pid), "--mount", "--")
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with (self.seen / "filler").open("ab", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(bytes(FILL_BYTES))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017  # it is the end that is waited for
+
+    def empty(self) -> None:
+        """Give the room back."""
+        (self.seen / "filler").unlink()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room, by what the file system itself says."""
+        return os.statvfs(self.seen).f_bavail == 0

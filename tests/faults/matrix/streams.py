@@ -1,0 +1,87 @@
+"""The streams of the fault tests, importable by name as executors need them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import signal
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep import Every, Ordered, Stream, Topics
+from tests.support.adding_stream import Adding, Panel, Reading, Snapshot, Update
+
+if TYPE_CHECKING:
+    from lockstep import Limits, Record, Trigger
+    from lockstep.integrity.base import IntegrityClass
+
+DEADLY = 555
+"""What ends the worker that folds it."""
+LITTLE_MEMORY_BYTES = 64 << 20
+"""How much more a worker that is starved may take; what it asks for then is four times as much."""
+
+
+def faulty(
+    pattern: str, limits: Limits, trigger: Trigger | None = None, integrity: IntegrityClass | None = None
+) -> Stream[Snapshot | Update, Panel, Reading]:
+    """Adds; messages of sessions that nobody opened go to quarantine, so that each batch has some there."""
+    return _stream(Adding(), pattern, limits, trigger, integrity)
+
+
+def deadly(
+    way: str, trap: Path, deaths: int, pattern: str, limits: Limits, integrity: IntegrityClass | None = None
+) -> Stream[Snapshot | Update, Panel, Reading]:
+    """Adds; the first so many workers to meet `DEADLY` die in that way (see `Deadly`)."""
+    return _stream(Deadly(way, str(trap), deaths), pattern, limits, None, integrity)
+
+
+class Deadly(Adding):
+    """Adds; a worker that meets `DEADLY` notes that in a file of its own, then dies of it.
+
+    Attributes:
+        way: "killed" (by -9) or "starved" (of memory).
+        trap: Folder of the files.
+        deaths: How many die.
+    """
+
+    def __init__(self, way: str, trap: str, deaths: int) -> None:
+        self.way, self.trap, self.deaths = way, trap, deaths
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """As ever, but for what is deadly."""
+        if DEADLY in message.values.values() and len(list(Path(self.trap).iterdir())) < self.deaths:
+            (Path(self.trap) / f"{self.way}-{os.getpid()}-{uuid.uuid4().hex}").touch()
+            self._die()
+        return super().on_update(state, message, record)
+
+    def _die(self) -> None:
+        if self.way == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        _starve()
+
+
+def _starve() -> None:
+    """Ask for more than is left, as a fold does whose state outgrew its machine."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + LITTLE_MEMORY_BYTES, before[1]))
+    try:
+        bytearray(4 * LITTLE_MEMORY_BYTES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _stream(
+    transform: Adding, pattern: str, limits: Limits, trigger: Trigger | None, integrity: IntegrityClass | None
+) -> Stream[Snapshot | Update, Panel, Reading]:
+    return Stream(
+        name="faulty",
+        topics=Topics(pattern=pattern),
+        transform=transform,
+        integrity=integrity or Ordered(),
+        limits=limits,
+        trigger=trigger or Every(),
+    )

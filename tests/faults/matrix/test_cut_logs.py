@@ -1,0 +1,170 @@
+"""A log was cut below the position and has grown past it again: whole by its offsets, other records by their leader.
+
+A single broker shows it truthfully: it is killed, the end of its log is taken away as a crash takes what was not
+on disk, and it comes back as a leader of a newer epoch, as any leader after an unclean election is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import NoIntegrity, Ordered, Sequence, Strict
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.integrity.resume_options import IntegrityLost, Truncated
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.operations.resume import resume_stream
+from lockstep.table.ledger import read_ledger
+from tests.faults.matrix.logs import cut
+from tests.faults.matrix.oracle import rows_of_files
+from tests.support.adding_stream import adding
+from tests.support.feed import Feed, folded, send_within, session, snapshot, update
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Several
+    from pathlib import Path
+
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import TaskResult
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.localdev.broker import Broker
+
+STRICT = Strict(evidence=Sequence())
+FIRST = session(9)
+"""Offsets 0 to 9, numbers 1 to 10."""
+REGROWN = [*(update(6 + n, a=7) for n in range(5)), *(update(11 + n, a=1) for n in range(10))]
+"""What grows from offset 5 on; past the position, offset 10, it continues the numbers that were read."""
+FOUND = "other records: the log was cut and has grown again"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks wrong is looked at again in a moment, not in 30 seconds."""
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
+
+
+@pytest.fixture
+def own(harmed_broker: Broker, topic_family: str) -> tuple[Broker, Feed]:
+    """A broker that may be harmed."""
+    return harmed_broker, Feed(harmed_broker.bootstrap_servers, topic_family)
+
+
+def stopped_at_ten(feed: Feed, root: Path, integrity: IntegrityClass) -> tuple[LocalRuns, str]:
+    """A stream that has read ten messages, in two batches of the log, and is stopped."""
+    topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern, integrity), feed.bootstrap_servers, root)
+    feed.send(topic, FIRST[:5])
+    feed.send(topic, FIRST[5:])
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == folded(at(0, FIRST))
+    return runs, topic
+
+
+def at(first: int, values: Several[bytes]) -> list[tuple[int, str, bytes]]:
+    return [(first + n, "s", value) for n, value in enumerate(values)]
+
+
+def epochs(runs: LocalRuns) -> tuple[int | None, int | None]:
+    """Of the leader that wrote what was read last, and of the leader now."""
+    discovery = ClusterAdmin(make_admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
+    newest = read_ledger(runs.folders.ledger)[-1]
+    return newest.leader_epoch, discovery.view([newest.topic]).ends[newest.topic_id, 0].leader_epoch
+
+
+@pytest.mark.fault("F29")
+def test_a_log_that_has_grown_past_the_position_again_halts_a_strict_stream_until_that_is_accepted(
+    own: tuple[Broker, Feed], tmp_path: Path
+) -> None:
+    broker, feed = own
+    runs, topic = stopped_at_ten(feed, tmp_path, STRICT)
+    cut(broker, topic, keep=5)
+    feed.send(topic, REGROWN)
+    with pytest.raises(IntegrityLost, match=rf"log truncated at {topic}/0 offset 10: .* {FOUND}") as lost:
+        runs.run()
+    assert f"--accept-truncated {topic}/0" in lost.value.next_step
+    assert runs.rows(topic) == folded(at(0, FIRST))
+    resume_stream(runs.folders, why="a disk was lost", who="an operator", accepted=[Truncated(topic, 0)])
+    assert runs.run() is RunOutcome.ENDED
+    again = [snapshot(30, a=5), update(31, a=1)]
+    feed.send(topic, again)
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(20, again))]
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F29")
+@pytest.mark.parametrize("integrity", [Ordered(), NoIntegrity()], ids=["ordered", "none"])
+def test_a_class_that_bears_it_says_so_once_and_suspends_where_it_must(
+    own: tuple[Broker, Feed], tmp_path: Path, integrity: IntegrityClass, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, feed = own
+    runs, topic = stopped_at_ten(feed, tmp_path, integrity)
+    cut(broker, topic, keep=5)
+    again = [*REGROWN, snapshot(30, a=5), update(31, a=1)]
+    feed.send(topic, again)
+    for _ in range(2):
+        assert runs.run() is RunOutcome.ENDED
+    suspended = list(range(10, 20)) if isinstance(integrity, Ordered) else []
+    expected = at(20, again[15:]) if suspended else at(10, again[5:])
+    assert runs.rows(topic) == (
+        [*folded(at(0, FIRST)), *folded(expected)] if suspended else folded([*at(0, FIRST), *expected])
+    )
+    assert [row["offset"] for row in rows_of_files(runs.folders.quarantine)] == suspended
+    told = [message for message in caplog.messages if message.startswith(f"log truncated at {topic}/0 offset 10")]
+    assert len(told) == 1
+
+
+def meanwhile(broker: Broker, feed: Feed, topic: str) -> Callable[[Runner], Runner]:
+    """Between the audit and the reading of the first batch the log is cut and grows again."""
+    done: list[str] = []
+
+    def around(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Several[TaskResult]:
+            if not done:
+                done.append(topic)
+                cut(broker, topic, keep=5)
+                feed.send(topic, REGROWN)
+            return runner(plan)
+
+        return run
+
+    return around
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F29")
+def test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away(own: tuple[Broker, Feed], tmp_path: Path) -> None:
+    broker, feed = own
+    runs, topic = stopped_at_ten(feed, tmp_path, STRICT)
+    feed.send(topic, [update(11 + n, a=1) for n in range(5)])
+    with pytest.raises(IntegrityLost, match=rf"log truncated at {topic}/0 offset 10: .* {FOUND}"):
+        runs.run(around=meanwhile(broker, feed, topic))
+    assert runs.rows(topic) == folded(at(0, FIRST))
+
+
+@pytest.mark.fault("F29")
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.slow)])
+def test_a_broker_that_comes_back_with_all_of_its_log_is_no_alarm(
+    own: tuple[Broker, Feed], tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    """Its epoch is another one, and a marker that a newer leader wrote ends what was read of an older one."""
+    broker, feed = own
+    runs, topic = stopped_at_ten(feed, tmp_path, STRICT)
+    producer, eleventh = feed.transactional(), update(11, a=1)
+    producer.begin_transaction()
+    send_within(producer, topic, [eleventh])
+    (broker.kill if end == "kill" else broker.stop)()
+    broker.restart()
+    feed.end_transaction(producer, topic)
+    read, now = epochs(runs)
+    assert read is not None
+    assert now is not None
+    assert read < now
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == folded(at(0, [*FIRST, eleventh]))
+    assert "truncated" not in caplog.text

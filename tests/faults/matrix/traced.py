@@ -1,0 +1,109 @@
+"""Faults at exact system calls of a real process, by strace: no hook in the product, and a log that proves it.
+
+strace is attached to a process that already works: Java's start under it would take a minute. It is told one
+path and one call, so that what counts is that call on that path. It does without `--seccomp-bpf`, with which
+a signal to be sent at a call is lost.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from tests.faults.matrix.drivers import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ATTACH_SECONDS_MAX = 60.0
+needs_strace = pytest.mark.skipif(
+    shutil.which("strace") is None, reason="not run: strace is missing (Debian: apt-get install strace)"
+)
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What happens at which call.
+
+    Attributes:
+        call: The system call.
+        does: "signal=SIGKILL", "error=ENOSPC", as strace takes it.
+        path: The file that the call is about; None for every file.
+        when: At which of them, counted for each thread: "1", "2+".
+    """
+
+    call: str
+    does: str
+    path: Path | None = None
+    when: str = "1"
+
+    @property
+    def options(self) -> list[str]:
+        """For strace."""
+        about = [] if self.path is None else ["-P", str(self.path)]
+        return [*about, "-e", f"trace={self.call}", "-e", f"inject={self.call}:{self.does}:when={self.when}"]
+
+
+class Tracer:
+    """strace on running processes, or on single threads of them; leaves with its block."""
+
+    def __init__(self, log: Path, injection: Injection, pids: Sequence[int], *, follow: bool = True) -> None:
+        """Nothing is traced before the block begins.
+
+        Args:
+            log: Where strace writes.
+            injection: What happens at which call.
+            pids: Whom to trace.
+            follow: All their threads, and processes that they start, too.
+        """
+        self._log, self._pids, self._injection = log, pids, injection
+        self._follow = ["-f"] if follow else []
+
+    def __enter__(self) -> Self:
+        whom = [part for pid in self._pids for part in ("-p", str(pid))]
+        command = ["strace", "-q", *self._follow, "-o", str(self._log), *self._injection.options, *whom]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + ATTACH_SECONDS_MAX
+        while not all(_is_traced(pid) for pid in self._pids):
+            if self._process.poll() is not None:
+                said = (self._process.stderr.read() if self._process.stderr else b"").decode()
+                pytest.skip(f"not run: strace may not trace here: {said.strip()}")
+            assert time.monotonic() < deadline, "strace does not attach"
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+
+    @property
+    def lines(self) -> list[str]:
+        """Calls that were made on the path, as strace shows them."""
+        text = self._log.read_text() if self._log.exists() else ""
+        return [line for line in text.splitlines() if f"{self._injection.call}(" in line]
+
+    @property
+    def text(self) -> str:
+        """All of strace's log."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    def wait_for_call(self) -> str:
+        """Wait until the call was made; its line in the log."""
+        wait_until(lambda: bool(self.lines), f"{self._injection.call} on {self._injection.path}")
+        return self.lines[-1]
+
+
+def _is_traced(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return "TracerPid:\t0" not in status

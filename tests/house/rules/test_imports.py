@@ -1,0 +1,273 @@
+"""Imports go one way, as docs/architecture.md draws them; a wrong one is named with its file and line."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[3]
+LIBRARY = ROOT / "platform" / "lockstep"
+
+# Packages that know nothing of Spark, Dagster or Kafka: they run anywhere, and import in a blink.
+PURE = ("declare", "integrity", "folds")
+FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake", "great_expectations")
+
+# From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
+LAYERS = (
+    ("errors",),
+    ("settings",),
+    ("model",),
+    ("integrity", "kafka"),
+    ("state", "table", "spark"),
+    ("declare",),
+    ("folds",),
+    ("engine.protocol",),
+    ("engine.executor",),
+    ("engine.driver",),
+    ("verify",),
+    ("compaction", "quality"),
+    ("operations",),
+    ("orchestration",),
+    ("localdev",),
+    ("cli", "testing"),
+)
+RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
+
+# The proof shares nothing with what it proves: neither reader nor gates nor fold. Of the rest it may know what a
+# user declared, the readers of stored files, and where the cluster's secrets are.
+PROVER = "verify"
+FOREIGN_TO_THE_PROVER = (
+    *("lockstep.engine", "lockstep.integrity", "lockstep.folds", "lockstep.spark", "lockstep.compaction"),
+    *("lockstep.quality", "lockstep.orchestration", "lockstep.testing", "pyspark", "dagster"),
+    *(f"lockstep.kafka.{name}" for name in ("admin", "audit", "client", "consumer_group", "reader")),
+    *("lockstep.model.compatibility", "lockstep.model.columns"),
+    *(f"lockstep.state.{name}" for name in ("local_store", "local_store_pool", "restore", "store")),
+    *(f"lockstep.table.{name}" for name in ("parquet", "quarantine", "row_encoder")),
+)
+
+# What runs on an executor is loaded there without any of these.
+DRIVER_ONLY = (
+    "lockstep.engine.driver",
+    "lockstep.operations",
+    "lockstep.kafka.admin",
+    "lockstep.kafka.audit",
+    "pyspark.sql",
+    "pandas",
+)
+
+# A module with one importer in its own package is a part of it, unless it is an idea of its own.
+ONE_IMPORTER = {
+    "cli.control": "commands that change something; the entry point only collects them",
+    "cli.inspect": "commands that only read; the entry point only collects them",
+    "compaction.proof": "the proof of a compacted file, apart from what it proves",
+    "compaction.rewrite": "rewrites one bin in a worker; the importer runs on the driver",
+    "engine.driver.batch_checks": "pure checks over a whole batch",
+    "engine.driver.cluster_view": "all questions to Kafka of a run",
+    "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
+    "integrity.opening": "a gate around the gates of all classes",
+    "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",
+    "localdev.demo": "a program of its own",
+    "localdev.feed": "a program of its own",
+    "localdev.log_rotation": "a program of its own, started by its path",
+    "operations.doctor.kafka": "diagnoses of a cluster",
+    "operations.doctor.machine": "diagnoses of a machine",
+    "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
+    "orchestration.compaction_asset": "one asset a module",
+    "orchestration.housekeeping_asset": "one asset a module",
+    "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
+    "orchestration.restart_policy": "pure decision of the topics sensor",
+    "orchestration.supervisor_sensor": "reads and carries out what the policy decides; the sensor is in sensors/",
+    "orchestration.table_check": "one check a module",
+    "quality.aggregate": "the one Spark aggregate",
+    "quality.suite": "the only module that loads Great Expectations",
+    "state.restore": "restoring a local store, apart from its use",
+    "testing.batches": "batches with crashes, apart from the run as a whole",
+    "verify.partition": "the proof of one partition, apart from the walk over all",
+}
+
+# Only these may import dagster, in the library; the rest reaches executors, which have none.
+KNOWS_DAGSTER = ("orchestration",)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, where it is written and whether it runs when the file is loaded."""
+
+    path: Path
+    line: int
+    module: str
+    at_load: bool
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} imports {self.module}"
+
+    def is_of(self, package: str) -> bool:
+        return self.module == package or self.module.startswith(f"{package}.")
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Every import of a file but those for the type checker alone, wherever it is written."""
+    tree = ast.parse(path.read_text(), filename=str(path))
+    typing_only = {id(node) for block in type_checking_blocks(tree) for node in ast.walk(block)}
+    at_load = set(map(id, nodes_run_at_load(tree)))
+    for node in ast.walk(tree):
+        if id(node) not in typing_only and isinstance(node, ast.Import | ast.ImportFrom):
+            for module in modules_named(node):
+                yield Import(path, node.lineno, module, id(node) in at_load)
+
+
+def modules_named(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names]
+
+
+def type_checking_blocks(tree: ast.Module) -> list[ast.stmt]:
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.If) and names_type_checking(node.test)]
+    return [statement for block in found for statement in block.body]
+
+
+def names_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def nodes_run_at_load(tree: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from nodes_run_at_load(child)
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((LIBRARY / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_imports_neither_spark_nor_dagster_nor_kafka(package: str) -> None:
+    wrong = [
+        str(each)
+        for path in sources(package)
+        for each in imports_of(path)
+        if any(each.is_of(name) for name in FOREIGN_TO_PURE)
+    ]
+    assert wrong == []
+
+
+def test_the_proof_shares_nothing_with_what_it_proves() -> None:
+    """What it imports of lockstep: the declaration, the readers of logs and state files, settings, and its own."""
+    wrong = [
+        str(each)
+        for path in sources(PROVER)
+        for each in imports_of(path)
+        if any(each.is_of(name) for name in FOREIGN_TO_THE_PROVER)
+    ]
+    assert sources(PROVER) != []
+    assert wrong == []
+
+
+def package_of(module: str) -> str:
+    """The package of a module of the library, as the layers name it; empty for the root."""
+    parts = module.removeprefix("lockstep").lstrip(".").split(".")
+    return ".".join(parts[:2]) if parts[0] == "engine" else parts[0]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("lockstep", *path.relative_to(LIBRARY).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_every_package_has_its_layer() -> None:
+    found = {package_of(module_of(path)) for path in LIBRARY.rglob("*.py")}
+    assert found - {"", "engine"} == set(RANKS)
+
+
+def test_imports_go_down_the_layers_only() -> None:
+    wrong = [
+        str(each)
+        for path in sorted(LIBRARY.rglob("*.py"))
+        for each in imports_of(path)
+        if each.is_of("lockstep") and path != LIBRARY / "__init__.py"
+        if (package := package_of(each.module)) != (own := package_of(module_of(path)))
+        if package in RANKS and RANKS[package] >= RANKS[own]
+    ]
+    assert wrong == []
+
+
+def test_a_module_with_one_importer_in_its_package_has_a_reason() -> None:
+    modules = {module_of(path) for path in LIBRARY.rglob("*.py") if path.name != "__init__.py"}
+    importers: dict[str, set[str]] = {module: set() for module in modules}
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                for module in {str(node.module), *modules_named(node)} & modules - {module_of(path)}:
+                    importers[module].add(module_of(path))
+    single = {
+        module.removeprefix("lockstep.")
+        for module, (*users,) in importers.items()
+        if len(users) == 1 and users[0].rpartition(".")[0] == module.rpartition(".")[0]
+    }
+    assert single == set(ONE_IMPORTER)
+
+
+def test_a_task_is_loaded_without_what_only_the_driver_needs() -> None:
+    program = "import lockstep.engine.executor.task, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "lockstep.engine.executor.fold" in loaded
+    assert [name for name in loaded if any(name == it or name.startswith(f"{it}.") for it in DRIVER_ONLY)] == []
+
+
+def test_only_orchestration_knows_dagster() -> None:
+    wrong = [
+        str(each)
+        for path in sorted(LIBRARY.rglob("*.py"))
+        if path.relative_to(LIBRARY).parts[0] not in KNOWS_DAGSTER
+        for each in imports_of(path)
+        if each.is_of("dagster")
+    ]
+    assert wrong == []
+
+
+def test_the_library_never_imports_the_repository_around_it() -> None:
+    around = ("assets", "jobs", "sensors", "definitions", "tests", "benchmarks")
+    wrong = [
+        str(each)
+        for path in sorted(LIBRARY.rglob("*.py"))
+        for each in imports_of(path)
+        if any(each.is_of(name) for name in around)
+    ]
+    assert wrong == []
+
+
+def test_great_expectations_is_imported_only_where_it_is_used() -> None:
+    """Its import costs 2.5 s and 300 MB, which no code location should pay at load."""
+    wrong = [
+        str(each)
+        for path in sorted(LIBRARY.rglob("*.py"))
+        for each in imports_of(path)
+        if each.is_of("great_expectations") and each.at_load
+    ]
+    assert wrong == []
+
+
+def test_the_walk_sees_lazy_imports_and_skips_those_for_types(tmp_path: Path) -> None:
+    source = tmp_path / "seen.py"
+    source.write_text(
+        "import dagster\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import deltalake\n"
+        "def late():\n    from pyspark.sql import SparkSession\n"
+    )
+    found = [(each.module, each.at_load) for each in imports_of(source)]
+    assert found == [
+        ("dagster", True),
+        ("typing.TYPE_CHECKING", True),
+        ("pyspark.sql.SparkSession", False),
+    ]

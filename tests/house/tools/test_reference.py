@@ -1,0 +1,25 @@
+"""The reference page is that of the docstrings, and leaves no public name out."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import lockstep
+import lockstep.testing
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "reference.md").read_text()
+
+
+def test_the_page_is_the_one_that_the_docstrings_make() -> None:
+    """If not: .venv/bin/python tools/reference.py > docs/reference.md."""
+    made: str = runpy.run_path(str(ROOT / "tools" / "reference.py"))["page"]()
+    assert made == PAGE
+
+
+def test_every_public_name_has_its_entry() -> None:
+    names = {*lockstep.__all__, *lockstep.testing.__all__} - {"__version__"}
+    assert [name for name in sorted(names) if f"\n### {name}\n" not in PAGE] == []
+    assert "| `Kind.SKIP` |" in PAGE
+    assert "`Annotated[Decimal, DecimalType(18, 8)]` | `decimal128(18, 8)`" in PAGE

@@ -1,0 +1,156 @@
+"""Setting up a machine: one clear line for each thing that is missing, and nothing half-made left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# All that setup reads of the project.
+PARTS = ("tools", "requirements.lock", "pyproject.toml", "platform/lockstep/spark/java.py")
+
+DONE_SECONDS_MAX = 60
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what setup reads, in a folder of its own: nothing is set up there."""
+    folder = tmp_path / "project"
+    for part in PARTS:
+        target = folder / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, target)
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A machine with Python and Java, an empty home folder and no network."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    (commands / "python3").symlink_to(sys.executable)
+    a_command(commands / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    path = f"{commands}:/usr/bin:/bin"
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
+    return {"HOME": str(tmp_path), "PATH": path, "PYTHON": str(commands / "python3"), **nowhere}
+
+
+def a_command(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def set_up(project: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = ["/bin/sh", "tools/setup.sh"]
+    return subprocess.run(
+        command,
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DONE_SECONDS_MAX,
+    )
+
+
+def left_behind(project: Path) -> list[str]:
+    """What a failed setup left besides the folder of its lock."""
+    tools = project / ".tools"
+    drafts = [path.name for path in tools.iterdir() if path.name != "lock"] if tools.exists() else []
+    return drafts + [name for name in (".venv",) if (project / name).exists()]
+
+
+def test_a_machine_without_a_fitting_python_is_told_which_one_it_needs(
+    project: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    commands = tmp_path / "old"
+    commands.mkdir()
+    (commands / "dirname").symlink_to("/usr/bin/dirname")
+    a_command(commands / "python3", 'case "$1" in --version) echo Python 3.9.1;; *) exit 1;; esac')
+    said = set_up(project, {**environment, "PATH": str(commands), "PYTHON": "python3"})
+    assert said.returncode == 1
+    assert said.stderr == (
+        "setup: lockstep needs Python 3.11, 3.12 or 3.13 (Python 3.9.1); "
+        "install one, or run: make PYTHON=/path/to/python3.12\n"
+    )
+
+
+def test_a_machine_without_java_is_told_what_to_install(project: Path, environment: dict[str, str]) -> None:
+    said = set_up(project, {**environment, "JAVA_HOME": "/nowhere"})
+    assert said.returncode == 1
+    assert said.stderr == (
+        "setup: no Java found in JAVA_HOME (/nowhere); install a full Java 17 or 21 "
+        "(Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME at one\n"
+    )
+
+
+def test_a_machine_without_network_is_told_so_and_keeps_nothing(project: Path, environment: dict[str, str]) -> None:
+    said = set_up(project, environment)
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1] == (
+        "setup: fetching uv, the installer: the package registry could not be reached; "
+        "check the network (behind a mirror: set PIP_INDEX_URL), then run the same command again"
+    )
+    assert left_behind(project) == []
+
+
+def test_an_environment_without_a_stamp_is_taken_for_half_made(project: Path, environment: dict[str, str]) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    assert set_up(project, environment).returncode == 1
+    assert left_behind(project) == []
+
+
+def test_an_environment_with_its_stamp_is_left_alone_without_a_word(project: Path, environment: dict[str, str]) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    made_from = (project / "requirements.lock").read_bytes() + (project / "pyproject.toml").read_bytes()
+    stamp = f"{project.resolve()} {hashlib.sha256(made_from).hexdigest()}"
+    (project / ".venv" / ".made-from").write_text(stamp)
+    said = set_up(project, environment)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+def test_an_interrupt_in_the_middle_leaves_nothing(project: Path, environment: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as registry:  # takes connections and never answers
+        address = f"http://127.0.0.1:{registry.getsockname()[1]}/simple"
+        with subprocess.Popen(
+            ["/bin/sh", "tools/setup.sh"],
+            cwd=project,
+            env={**environment, "PIP_INDEX_URL": address},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            registry.settimeout(DONE_SECONDS_MAX)
+            connection, _ = registry.accept()
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=DONE_SECONDS_MAX)[1]
+        connection.close()
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "setup: stopped; nothing half-made is left"
+    assert left_behind(project) == []
+    assert no_process_left(process.pid)
+
+
+def no_process_left(group: int) -> bool:
+    """Whether a process group is empty, or becomes so before the deadline."""
+    deadline = time.monotonic() + DONE_SECONDS_MAX
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False

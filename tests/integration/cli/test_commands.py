@@ -1,0 +1,348 @@
+"""Every command alike: an example that parses, --json that keeps its struct, exit codes, and what a pipe gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import typer
+
+from lockstep import __version__
+from lockstep.cli import control
+from lockstep.cli.__main__ import app
+from lockstep.cli.app import EXIT_CODES
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations import lifecycle, quarantine, query, repair, show_settings
+from lockstep.operations.doctor import doctor
+from lockstep.operations.inspect import message, plan, state, status, streams, topics
+from lockstep.testing import read_messages
+from lockstep.testing import run as run_messages
+from lockstep.verify.report import VerifyReport
+from tests.support.adding_stream import POISON
+from tests.support.feed import session, update
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Platform
+
+
+def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
+    """The commands of a group and of the groups in it, by the words that call them."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        within = hasattr(command, "commands")
+        found |= commands_of(command, f"{prefix}{name} ") if within else {prefix + name: command}
+    return found
+
+
+COMMANDS = commands_of(typer.main.get_command(app))
+NAMES = sorted(COMMANDS)
+ROOT = Path(__file__).parents[3]
+
+ANSWERS: dict[tuple[str, ...], object] = {
+    ("streams",): tuple[streams.DeclaredStream, ...],
+    ("status", "adding"): status.Status,
+    ("status",): tuple[status.StreamOverview, ...],
+    ("topics", "adding"): topics.TopicsOfStream,
+    ("plan", "adding"): plan.BatchPreview,
+    ("plan", "adding", "--restart"): plan.RestartPreview,
+    ("query", "adding"): query.QueryResult,
+    ("query", "SELECT max(committed_at), sum(messages) FROM adding_ledger"): query.QueryResult,
+    ("state", "adding"): state.SessionStates,
+    ("state", "adding", "--session", "a"): state.SessionStates,
+    ("positions", "adding"): streams.Positions,
+    ("repair", "adding"): repair.Repair,
+    ("verify", "adding"): VerifyReport,
+    ("quarantine", "list", "adding"): quarantine.QuarantineList,
+    ("settings",): show_settings.AllOptions,
+    ("doctor",): doctor.Report,
+}
+"""Commands that only look, with what their JSON is."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_has_an_example_that_is_itself_and_parses(name: str) -> None:
+    command = COMMANDS[name]
+    prefix = f"Example: lockstep {name}"
+    assert command.epilog is not None
+    assert command.epilog.startswith(prefix)
+    words = shlex.split(command.epilog.removeprefix(prefix))
+    context = command.make_context(name, words)
+    assert context.params.keys() == {parameter.name for parameter in command.params}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_says_what_it_does_and_answers_in_json(name: str) -> None:
+    assert COMMANDS[name].help
+    assert "--json" in {option for parameter in COMMANDS[name].params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("arguments", ANSWERS, ids=" ".join)
+def test_json_is_one_document_that_keeps_its_struct(platform: Platform, arguments: tuple[str, ...]) -> None:
+    said = platform.call(*arguments, "--json")
+    assert said.exit_code == 0, said.output
+    decoded = msgspec.json.decode(said.stdout, type=ANSWERS[arguments])
+    assert msgspec.json.encode(decoded).decode() + "\n" == said.stdout
+
+
+@pytest.mark.parametrize("arguments", [each for each in ANSWERS if "--session" not in each], ids=" ".join)
+def test_a_pipe_gets_whole_names_and_no_colours(platform: Platform, arguments: tuple[str, ...]) -> None:
+    said = platform.call(*arguments)
+    assert said.exit_code == 0, said.output
+    assert "\x1b" not in said.stdout
+    assert "…" not in said.stdout
+    assert all(line == line.rstrip() for line in said.stdout.splitlines())
+    if arguments[0] in {"topics", "state", "positions"} or arguments == ("status", "adding"):
+        assert f"{platform.feed.family}.values.of.a.topic.with.a.name.that.no.narrow.terminal" in said.stdout
+
+
+def test_a_terminal_gets_colours_and_whole_names_too(platform: Platform) -> None:
+    """On 60 columns a long name goes over several lines, and nothing of it is lost."""
+    said = on_a_terminal(platform, "positions", "adding")
+    name = "values.of.a.topic.with.a.name.that.no.narrow.terminal.shows.in.one.line"
+    assert "\x1b[" in said
+    assert "…" not in said
+    column = "".join(line.split()[0] for line in said.splitlines() if "." in line)
+    assert name in column
+
+
+def test_rows_that_do_not_fit_on_a_terminal_are_shown_with_a_column_a_line(platform: Platform) -> None:
+    narrow = on_a_terminal(platform, "query", "SELECT * FROM adding ORDER BY name, total LIMIT 1")
+    shown = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", narrow).splitlines() if line.strip()]
+    assert shown[:3] == [["name", "a"], ["value", "2"], ["total", "4"]]
+
+
+def on_a_terminal(platform: Platform, *arguments: str) -> str:
+    """What a command prints on a terminal of 60 columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, **platform.environment, "COLUMNS": "60", "TERM": "xterm"}
+    command = [sys.executable, "-m", "lockstep.cli", *arguments]
+    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        said = b""
+        while chunk := read_or_end(ours):
+            said += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    return said.decode()
+
+
+def read_or_end(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # Linux ends a terminal so
+        return b""
+
+
+def test_a_watch_is_a_document_a_line_and_ctrl_c_is_its_good_end(platform: Platform) -> None:
+    command = [sys.executable, "-m", "lockstep.cli", "status", "adding", "--watch", "--json"]
+    environment = {**os.environ, **platform.environment}
+    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        looks = [msgspec.json.decode(process.stdout.readline(), type=status.Status) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert [look.lag_messages for look in looks] == [1, 1]
+
+
+def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> None:
+    said = platform.call("status", "unknown")
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert said.stderr == "error: no stream 'unknown' in assets/\nnext: use one of: adding\n"
+
+
+@pytest.mark.parametrize("name", ["status", "state", "positions", "repair", "stop", "close", "query"])
+def test_without_a_table_it_is_said_how_to_start(fresh: Platform, name: str) -> None:
+    said = fresh.call(name, "adding")
+    assert said.exit_code == 1
+    assert "next: lockstep start adding (in Dagster) or lockstep run adding (here)" in said.stderr
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["positions", "adding", "--format", "xml"], ["no_such_command"]])
+def test_wrong_arguments_are_exit_code_2(platform: Platform, arguments: list[str]) -> None:
+    assert platform.call(*arguments).exit_code == 2
+
+
+def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(1), update(9, a=1)])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    environment = {"DAGSTER_HOME": str(fresh.folder)}
+    (fresh.folder / "workspace.yaml").write_text("load_from: []\n")
+    fresh.environment.update(environment)
+    started = fresh.call("start", "adding")
+    assert started.exit_code == 3
+    loss = f"--skip-session {topic}/0/s"
+    assert f"lockstep resume adding {loss}" in started.stderr
+    assert fresh.call("repair", "adding").exit_code == 1
+
+    resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
+    assert msgspec.json.decode(resumed.stdout, type=control.Resumed) == control.Resumed("adding", 2, "bounded")
+    closed = fresh.call("close", "adding", "--json")
+    assert msgspec.json.decode(closed.stdout, type=control.Closed).stream == "adding"
+    stopped = fresh.call("stop", "adding", "--why", "enough", "--json")
+    assert msgspec.json.decode(stopped.stdout, type=lifecycle.Stopped).ended_by == "a claim"
+    assert "stopped" in fresh.call("streams").stdout
+
+
+def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(1), update(9, a=1)])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    told = f"next: find the cause, then: lockstep resume adding --skip-session {topic}/0/s --why '...'"
+
+    said = fresh.call("status", "adding")
+    *_, halted_at, next_step = said.stdout.splitlines()
+    assert said.exit_code == 1
+    assert re.fullmatch(r"halted \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", halted_at)
+    assert next_step.startswith(told)
+
+    everything = fresh.call("status")
+    assert everything.exit_code == 1
+    assert everything.stdout.splitlines()[1].split()[:3] == ["adding", "halted", "ended"]
+    assert everything.stdout.splitlines()[-1].startswith(told)
+
+    for arguments in (["plan", "adding"], ["plan", "adding", "--restart"]):
+        planned = fresh.call(*arguments)
+        assert "refused: halted: gap at" in planned.stdout
+        assert planned.stdout.splitlines()[-1].startswith(told)
+
+
+def test_the_message_that_halts_a_stream_becomes_the_input_of_a_unit_test(fresh: Platform) -> None:
+    """From the halt over the exported file to the same exception, with the line of the fold that raised it."""
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(2), update(4, a=POISON)])
+    with pytest.raises(IntegrityLost, match=r"(?s)transform raised.*in poisoned.*ZeroDivisionError: poison"):
+        fresh.runs.run()
+    assert "in poisoned" in fresh.call("status", "adding").stdout
+
+    said = fresh.call("message", "adding", "--out", "halted.jsonl")
+    assert said.exit_code == 0
+    assert f"{topic}/0@3 (in Kafka)" in said.stdout
+    assert "in poisoned" in said.stdout
+    again = fresh.call("message", "adding", f"{topic}/0@3", "--json")
+    found = msgspec.json.decode(again.stdout, type=message.StoredMessage)
+    assert msgspec.json.decode((fresh.folder / "halted.jsonl").read_bytes(), type=message.StoredMessage) == found
+    assert (found.offset, found.key, found.value) == (3, b"s", update(4, a=POISON))
+
+    ran = run_messages(fresh.runs.stream, *session(2), *read_messages(fresh.folder / "halted.jsonl"), key="s")
+    assert ran.finding is not None
+    assert (ran.finding.traceback, ran.finding.detail) == (found.finding.traceback, found.finding.detail)  # type: ignore[union-attr]  # it halted
+    refused = fresh.call("message", "adding", "--out", "halted.jsonl")
+    assert (refused.exit_code, "it is there already" in refused.stderr) == (1, True)
+
+
+def test_any_message_can_be_shown_and_what_is_not_there_is_said(platform: Platform) -> None:
+    topic = f"{platform.feed.family}.values.of.a.topic.with.a.name.that.no.narrow.terminal.shows.in.one.line"
+    said = platform.call("message", "adding", f"{topic}/1@0", "--json")
+    assert msgspec.json.decode(said.stdout, type=message.StoredMessage).value == session(1)[0]
+    for place in (f"{topic}/1@99", f"{platform.feed.family}.none/0@1"):
+        missing = platform.call("message", "adding", place)
+        assert (missing.exit_code, "neither Kafka nor the quarantine" in missing.stderr) == (1, True)
+    assert "is not halted by a message" in platform.call("message", "adding").stderr
+    assert platform.call("message", "adding", "nowhere").exit_code == 2
+
+
+def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(1), *[b"garbage"] * 50, *session(1, first=9)])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    told = fresh.call("status", "adding").stdout.splitlines()[-1]
+    command = told.partition("lockstep ")[2].partition(" (or --fixed")[0].replace("'...'", "'a broken producer'")
+    assert f"--from-snapshot {topic}/0@2-52" in command
+    assert fresh.call(*shlex.split(command)).exit_code == 0
+    assert fresh.runs.run().value == "all that was available is committed"
+    assert fresh.call("status", "adding").exit_code == 0
+    assert fresh.call("verify", "adding").exit_code == 0
+
+
+def test_status_without_a_name_shows_streams_that_never_ran_too(fresh: Platform) -> None:
+    said = fresh.call("status")
+    assert said.exit_code == 0
+    assert said.stdout.splitlines()[1].split() == ["adding", "no", "table", "yet", "none", "-", "-", "-"]
+
+
+def test_status_does_not_say_that_nothing_expires_while_kafka_is_down(platform: Platform) -> None:
+    silent = {"LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "LOCKSTEP_KAFKA__TIMEOUT_SECONDS": "1"}
+    said = replace(platform, environment={**platform.environment, **silent}).call("status", "adding")
+    assert said.exit_code == 0
+    assert "headroom" in said.stdout
+    assert "unknown: Kafka did not answer" in said.stdout
+    assert "nothing unread expires" not in said.stdout
+
+
+def test_the_version_is_that_of_the_package(platform: Platform) -> None:
+    said = platform.call("--version")
+    assert (said.exit_code, said.stdout) == (0, f"lockstep {__version__}\n")
+
+
+def test_a_start_without_dagster_says_what_else_there_is(fresh: Platform) -> None:
+    fresh.environment["DAGSTER_HOME"] = ""
+    said = fresh.call("start", "adding")
+    assert said.exit_code == 1
+    assert "lockstep run adding" in said.stderr
+
+
+def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    refused = fresh.call("reset", "adding", "--new")
+    assert (refused.exit_code, "move" in refused.stderr) == (1, True)
+    shutil.rmtree(fresh.folder / "tables")
+    assert fresh.call("reset", "adding").exit_code == 2
+    said = fresh.call("reset", "adding", "--new", "--json")
+    assert msgspec.json.decode(said.stdout, type=control.Reset) == control.Reset("adding", begins_anew=True)
+    fresh.runs.run()
+    assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"
+
+
+def test_rows_come_as_csv_with_as_many_as_were_asked(platform: Platform) -> None:
+    said = platform.call("query", "SELECT name, total FROM adding ORDER BY name, total", "--csv", "--limit", "2")
+    assert said.stdout == "name,total\na,4\na,4\n"
+    assert said.stderr == "the first 2 rows; more with --limit\n"
+
+
+def test_positions_for_spark_are_json_by_topic(platform: Platform) -> None:
+    said = platform.call("positions", "adding", "--format", "spark")
+    assert list(json.loads(said.stdout).values()) == [{"0": 3, "1": 2}]
+
+
+def test_an_end_of_a_run_is_told_in_json_too() -> None:
+    ended = control.RunEnded("adding", "stopped")
+    assert msgspec.json.decode(msgspec.json.encode(ended), type=control.RunEnded) == ended
+
+
+def test_help_loads_neither_kafka_nor_delta_nor_spark_nor_dagster() -> None:
+    heavy = ("confluent_kafka", "deltalake", "pyarrow", "pyspark", "dagster", "pydantic", "lmdb", "numpy")
+    code = (
+        "import sys\nfrom lockstep.cli.__main__ import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    for name in NAMES:
+        command = COMMANDS[name]
+        summary = str(command.help).partition("\n")[0]
+        example = str(command.epilog).removeprefix("Example: ")
+        assert f"| `{name}` | {summary} | `{example.replace('|', chr(92) + '|')}` |" in page
+    for code, meaning in EXIT_CODES.items():
+        assert f"| {code} | {meaning} |" in page

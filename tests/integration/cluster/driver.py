@@ -1,0 +1,47 @@
+"""The driver of a stream on a cluster; where all is comes from the settings, as for every run of lockstep.
+
+python -m tests.integration.cluster.driver PATTERN TRAP --seconds 1 --deadline 300 --patience 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from lockstep import Every
+from lockstep.engine.driver import planner
+from lockstep.operations.foreground import run_in_foreground
+from lockstep.settings import load_settings
+from lockstep.spark import session
+from tests.integration.cluster.streams import catching
+
+# A test's batches are small; they are to be spread over the executors all the same.
+planner.SMALL_BATCH_MESSAGES = 1
+
+
+def main() -> None:
+    """Run until somebody stops it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pattern")
+    parser.add_argument("trap", type=Path)
+    parser.add_argument("--seconds", type=float, default=1.0, help="from batch to batch; 0 for all there is now")
+    parser.add_argument("--deadline", type=float, default=300.0, help="of a batch, in seconds")
+    parser.add_argument("--patience", type=float, default=300.0, help="for a first executor, in seconds")
+    given = parser.parse_args()
+    session.EXECUTORS_SECONDS_MAX = given.patience
+    stream = catching(given.pattern, given.trap, given.deadline)
+    if given.seconds:
+        stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))
+    outcome = run_in_foreground(stream, load_settings(), available_now=not given.seconds, say=_say)
+    _say(f"outcome: {outcome.value}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The adding stream with a fold that can be caught in the middle."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep import Limits, Sequence, Stream, Strict, Topics
+from tests.support.adding_stream import Adding, Panel, Reading, Snapshot, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lockstep import Record
+
+CATCH = 777
+"""The first task that folds this value waits in it."""
+WAIT_SECONDS_MAX = 300.0
+
+
+class Catching(Adding):
+    """Adds; the first task to meet `CATCH` says so by a file `caught`, and waits for a file `released`.
+
+    Attributes:
+        trap: Folder of these files, and of one file for each task that came by.
+    """
+
+    def __init__(self, trap: str) -> None:
+        self.trap = trap
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        if CATCH in message.values.values():
+            self._wait(Path(self.trap))
+        return super().on_update(state, message, record)
+
+    def _wait(self, trap: Path) -> None:
+        (trap / f"task-{uuid.uuid4().hex}").touch()
+        try:
+            with (trap / "caught").open("x") as caught:
+                caught.write(str(os.getpid()))
+        except FileExistsError:
+            return
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not (trap / "released").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def catching(pattern: str, trap: Path, batch_seconds: float) -> Stream[Snapshot | Update, Panel, Reading]:
+    """The stream over the topics of one test."""
+    return Stream(
+        name="adding",
+        topics=Topics(pattern=pattern),
+        transform=Catching(str(trap)),
+        integrity=Strict(evidence=Sequence()),
+        limits=Limits(batch_seconds=batch_seconds),
+    )

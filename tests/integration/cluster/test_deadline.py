@@ -1,0 +1,112 @@
+"""The hard deadline of a batch: cancelled, planned again, no trace of the first try; none where files are filled."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import AvailableNow, FileSize
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.run import run_stream
+from lockstep.engine.driver.spark_job import BatchTimeout
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table.layout import StreamFolders
+from tests.integration.cluster.cluster_runs import wait_until
+from tests.integration.cluster.streams import CATCH, catching
+from tests.support.feed import Feed, folded, session, update
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from lockstep import Trigger
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
+
+pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
+
+MESSAGES = [*session(5), update(7, a=CATCH)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Caught:
+    """A stream whose first batch is caught in its last message."""
+
+    stream: AnyStream
+    settings: Settings
+    topic: str
+    trap: Path
+    stop: threading.Event
+    spark: SparkSession
+
+    def run(self, trigger: Trigger) -> RunOutcome:
+        """A run on Spark."""
+        context = self.spark.sparkContext
+        return run_stream(self.stream, self.settings, spark=lambda: context, stop=self.stop, trigger=trigger)
+
+    def assert_whole(self) -> None:
+        """The rows of the plain fold."""
+        table = LocalRuns(self.stream, self.settings.kafka.bootstrap_servers, self.settings.table_root.parent)
+        expected = folded([(offset, "s", value) for offset, value in enumerate(MESSAGES)])
+        assert expected == table.rows(self.topic)
+
+    @property
+    def tries(self) -> int:
+        """Tasks that came to the last message."""
+        return sum(1 for _ in self.trap.glob("task-*"))
+
+
+@pytest.fixture
+def caught(broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession) -> Callable[[float], Caught]:
+    feed, trap = Feed(broker.bootstrap_servers, topic_family), tmp_path / "trap"
+    trap.mkdir()
+
+    def made(batch_seconds: float) -> Caught:
+        topic = feed.create("values")
+        feed.send(topic, MESSAGES)
+        stream = catching(feed.pattern, trap, batch_seconds)
+        settings = Settings(
+            kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers),
+            table_root=tmp_path / "tables",
+            local_root=tmp_path / "local",
+        )
+        return Caught(stream, settings, topic, trap, threading.Event(), shared_spark)
+
+    return made
+
+
+@pytest.mark.slow  # the deadline leaves time for a new Python worker to start on a busy machine
+def test_a_batch_past_its_deadline_is_cancelled_and_worked_again(caught: Callable[[float], Caught]) -> None:
+    stream = caught(45.0)
+    assert stream.run(AvailableNow()) is RunOutcome.ENDED
+    assert stream.tries >= 2
+    stream.assert_whole()
+
+
+def test_a_batch_that_is_late_each_time_ends_the_run_with_its_limit(caught: Callable[[float], Caught]) -> None:
+    with pytest.raises(BatchTimeout, match=r"timed out after 0\.01 s") as late:
+        caught(0.01).run(AvailableNow())
+    assert "Limits(batch_seconds=...)" in late.value.next_step
+
+
+def test_a_batch_that_fills_a_file_has_no_deadline(caught: Callable[[float], Caught]) -> None:
+    stream = caught(0.01)
+    folders = StreamFolders(stream.stream.name, stream.settings.table_root)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(stream.run, FileSize("1 MB"))
+        try:
+            wait_until((stream.trap / "caught").exists, "a task in the middle")
+            (stream.trap / "released").touch()
+            wait_until(lambda: any(folders.table.glob("commit_hour=*/*.parquet")), "its file")
+        finally:
+            stream.stop.set()
+        assert running.result() is RunOutcome.STOPPED
+    assert stream.tries == 1
+    stream.assert_whole()

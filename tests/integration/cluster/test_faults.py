@@ -1,0 +1,170 @@
+"""A worker and an executor killed, one stopped for a minute, one caught in the middle: the rows of the plain fold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.localdev.processes import list_descendants
+from lockstep.table.ledger import read_ledger
+from tests.integration.cluster.cluster_runs import wait_until
+from tests.integration.cluster.paced_feed import PacedFeed
+from tests.integration.cluster.streams import CATCH
+from tests.support.feed import folded, session, session_in, update
+from tests.support.plain_reader import first_difference, named_files, read_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockstep.localdev.spark_cluster import Worker
+    from tests.integration.cluster.cluster_runs import ClusterRuns
+    from tests.support.feed import Feed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+STOPPED_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0
+PARTITIONS = 3
+
+
+def test_killed_and_stopped_machines_lose_nothing_and_double_nothing(runs: ClusterRuns, feed: Feed) -> None:
+    topics = [feed.create("one", PARTITIONS), feed.create("two", PARTITIONS)]
+    partitions = [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+    with PacedFeed(feed, partitions) as paced:
+        driver = runs.start("--seconds", "1")
+        runs.wait_for_batches(3)
+        runs.wait_for_hot_state()
+        during(runs, paced, "quiet", lambda: runs.wait_for_batches(10))
+        during(runs, paced, "executor killed (-9)", lambda: kill_an_executor(runs))
+        during(runs, paced, "worker killed (-9)", lambda: kill_a_worker(runs))
+        during(runs, paced, "executor stopped for 60 s", lambda: stop_an_executor(runs))
+        during(runs, paced, "quiet again", lambda: runs.wait_for_batches(10))
+    sent = {partition: len(lane.values) for partition, lane in paced.lanes.items()}
+    wait_until(lambda: runs.read_until() == sent, "the end of the topics")
+    driver.stop()
+    assert driver.outcome == "stopped"
+    for (topic, partition), lane in paced.lanes.items():
+        assert first_difference(folded(lane.messages), runs.rows(topic, partition)) is None
+        assert read_until(runs.folders.ledger, topic, partition) == len(lane.values)
+
+
+def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothing_visible(
+    runs: ClusterRuns, feed: Feed
+) -> None:
+    topic = feed.create("values", PARTITIONS)
+    for partition in range(PARTITIONS):
+        feed.send(topic, [*session(50), update(52, a=CATCH)], partition=partition)
+    # Spark is to be more patient than the deadline, or it gives the executor up first.
+    runs.start("--seconds", "1", "--deadline", str(DEADLINE_SECONDS), network_timeout="300s")
+    wait_until((runs.trap / "caught").exists, "a task in the middle")
+    zombie = int((runs.trap / "caught").read_text())
+    (worker,) = [worker for worker in runs.cluster.workers if zombie in list_descendants(worker.process.pid)]
+    stopped = stop(worker)
+    waited = wait_until(lambda: committed(runs, 52 * PARTITIONS), "the batch on the other executor")
+    say(f"batch of a stopped executor: worked elsewhere after {waited:.1f} s with a deadline of {DEADLINE_SECONDS} s")
+    before = files(runs)
+    (runs.trap / "released").touch()
+    os.kill(zombie, signal.SIGCONT)
+    wait_until(lambda: bool(files(runs) - before), "the file that the zombie writes")
+    late = files(runs) - before
+    wake(stopped)
+    feed.send(topic, [update(53, a=1)])
+    wait_until(lambda: committed(runs, 52 * PARTITIONS + 1), "a batch after it")
+    assert not late & set(named_files(runs.folders.table))
+    for partition in range(PARTITIONS):
+        values = [*session(50), update(52, a=CATCH), *([update(53, a=1)] if partition == 0 else [])]
+        assert folded([(offset, session_in(partition), value) for offset, value in enumerate(values)]) == runs.rows(
+            topic, partition
+        )
+
+
+def kill_an_executor(runs: ClusterRuns) -> None:
+    """Its worker starts another in its place."""
+    worker = runs.cluster.workers[0]
+    (killed,) = worker.executors()
+    os.kill(killed, signal.SIGKILL)
+    waited = wait_until(lambda: bool(set(worker.executors()) - {killed}), "an executor in its place")
+    say(f"executor killed: another after {waited:.1f} s, next batch {runs.wait_for_batches(2):.1f} s later")
+
+
+def kill_a_worker(runs: ClusterRuns) -> None:
+    """Its executor ends with it; a machine takes its place."""
+    worker = runs.cluster.workers[1]
+    below = list_descendants(worker.process.pid)
+    worker.kill()
+    waited = runs.wait_for_batches(1)
+    say(f"worker killed: next batch after {waited:.1f} s")
+    gone = wait_until(lambda: not any(map(alive, below)), "end of the executor of the killed worker")
+    say(f"worker killed: no process of it left after {gone:.1f} s more")
+    fresh = runs.cluster.add_worker()
+    wait_until(lambda: bool(fresh.executors()), "an executor on the new worker")
+    wait_until(lambda: any(fresh.local_root.rglob("*.lmdb")), "hot state on the new worker")
+
+
+def stop_an_executor(runs: ClusterRuns) -> None:
+    """All of it, JVM and Python, as a machine that hangs."""
+    worker, before, began = runs.cluster.workers[0], runs.batches, time.monotonic()
+    stopped = stop(worker)
+    waited = runs.wait_for_batches(2)
+    say(f"executor stopped: two more batches after {waited:.1f} s")
+    time.sleep(max(0.0, STOPPED_SECONDS - (time.monotonic() - began)))
+    say(f"executor stopped: {runs.batches - before} batches in {STOPPED_SECONDS:.0f} s")
+    wake(stopped)
+    runs.wait_for_batches(3)
+
+
+def stop(worker: Worker) -> list[int]:
+    """SIGSTOP for the executors of a worker and all below them; their ids."""
+    executors = worker.executors()
+    pids = [pid for executor in executors for pid in (executor, *list_descendants(executor))]
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pids
+
+
+def wake(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def files(runs: ClusterRuns) -> set[str]:
+    """Parquet files in the table's folder, named by a commit or by nobody."""
+    table = runs.folders.table
+    return {str(path.relative_to(table)) for path in table.glob("commit_hour=*/*.parquet")}
+
+
+def committed(runs: ClusterRuns, messages: int) -> bool:
+    return sum(runs.read_until().values()) == messages
+
+
+def during(runs: ClusterRuns, paced: PacedFeed, what: str, action: Callable[[], object]) -> None:
+    """Do something, then say how fresh each partition was while it went on."""
+    began = time.time()
+    action()
+    until = time.time()
+    seen = paced.freshness(read_ledger(runs.folders.ledger), began, until)
+    for (topic, partition), seconds in seen.items():
+        if seconds:
+            middle, worst = seconds[len(seconds) // 2], seconds[-1]
+            say(f"{what}: {topic.rsplit('.', 1)[1]}/{partition} visible after p50 {middle:.1f} s, most {worst:.1f} s")
+
+
+def say(line: str) -> None:
+    """Figures are reported, not asserted."""
+    sys.stdout.write(f"{line}\n")

@@ -1,0 +1,90 @@
+"""A real run whose hour is closed between the work and the commit of a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from lockstep import AvailableNow
+from lockstep.compaction.run import compact_stream
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.loop import RunOutcome, run_batches
+from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.spark_job import Runner, make_local_runner
+from lockstep.engine.driver.startup import WriterStartup
+from lockstep.engine.protocol import TaskResult
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.producer import produce
+from lockstep.operations.lifecycle import close_hour
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import read_ledger
+from tests.support.stream_table import live_files, stored_rows
+from tests.unit.compaction.counting import counting
+
+MESSAGES = 40
+
+
+class Message(msgspec.Struct):
+    """A message to produce."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
+    broker: Broker, topic_family: str, tmp_path: Path
+) -> None:
+    messages = [Message(b"k", msgspec.json.encode({"number": n}), 1_700_000_000_000 + n) for n in range(MESSAGES)]
+    produce(broker.bootstrap_servers, topic_family, messages)
+    settings = Settings(
+        kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers),
+        table_root=tmp_path / "tables",
+        local_root=tmp_path / "local",
+    )
+    stream = counting(topic_family)
+    folders = StreamFolders(stream.name, settings.table_root)
+    discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    approach = WriterStartup(stream, folders, discovery.cluster_id())
+    plans: list[BatchPlan] = []
+    hands = RunContext(
+        stream=stream,
+        trigger=AvailableNow(),
+        folders=folders,
+        discovery=discovery,
+        group=ConsumerGroup(settings.kafka, stream.name),
+        runner=closing_once(make_local_runner(make_job(stream, settings, folders)), folders, plans),
+        cores=lambda: 1,
+        stop=threading.Event(),
+        report=lambda _: None,
+        cause="test",
+    )
+    outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
+    head = approach.output.base().head
+    assert (outcome, len(stored_rows(folders))) == (RunOutcome.ENDED, MESSAGES - 1)
+    assert [plan.number for plan in plans] == [1, 2, 2]
+    assert plans[0].commit_hour == plans[1].commit_hour == head.closed_hour < plans[2].commit_hour == head.hour
+    assert [(row.batch, row.start) for row in read_ledger(folders.ledger) if row.messages] == [(1, 0), (2, 20)]
+    assert compact_stream(folders).bins == 0
+    assert len(live_files(folders)) == 2
+
+
+def closing_once(runner: Runner, folders: StreamFolders, plans: list[BatchPlan]) -> Runner:
+    """Closes the open hour after the work of the second batch, before its commit."""
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        plans.append(plan)
+        facts = runner(plan)
+        if len(plans) == 2:
+            close_hour(folders)
+        return facts
+
+    return run

@@ -1,0 +1,189 @@
+"""Avro and Protobuf from a real broker into a Delta table, with a registry behind HTTP that may be away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.spark_job import make_spark_runner
+from lockstep.errors import RegistryUnreachable, SettingsError
+from lockstep.integrity.resume_options import IntegrityLost
+from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot
+from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
+from tests.support.decoders.readings import SNAPSHOT, UPDATE
+from tests.support.decoders.registered import HttpSchemas, frame, http_schemas, protobuf_frame
+from tests.support.decoders.streams import BEST_EFFORT, avro_panels, protobuf_panels
+from tests.support.feed import Feed
+from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import entries, read_table, read_until, rows_of
+
+PANEL = Path(__file__).parents[2] / "support" / "decoders" / "panel.proto"
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark import SparkContext
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
+
+COLUMNS = ("_offset", "_session", "_sequence", "id", "value", "previous")
+ROWS = [(1, "s", 2, "a", 1.5, 1.0), (2, "s", 3, "b", 2.5, None), (3, "s", 4, "a", 3.5, 1.5)]
+"""What a snapshot with a = 1.0 and three updates come to."""
+
+
+@pytest.fixture
+def schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSchemas]:
+    """A registry, named as an installation names it."""
+    with http_schemas() as running:
+        monkeypatch.setenv("LOCKSTEP_REGISTRY__URL", running.url)
+        monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "0.3")
+        yield running
+
+
+@pytest.fixture
+def feed(broker: Broker, topic_family: str) -> Feed:
+    return Feed(broker.bootstrap_servers, topic_family)
+
+
+def runs_of(stream: AnyStream, feed: Feed, tmp_path: Path) -> LocalRuns:
+    return LocalRuns(stream, feed.bootstrap_servers, tmp_path)
+
+
+def avro_messages(schemas: HttpSchemas) -> list[bytes]:
+    """A snapshot and three updates, each kind by its own schema."""
+    first = schemas.register("snapshots", json.dumps(SNAPSHOT))
+    second = schemas.register("updates", json.dumps(UPDATE))
+    updates = [{"seq": seq, "id": name, "value": value} for _, _, seq, name, value, _ in ROWS]
+    snapshot = frame(SNAPSHOT, {"seq": 1, "values": {"a": 1.0}}, first)
+    return [snapshot, *(frame(UPDATE, update, second) for update in updates)]
+
+
+def rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
+    return rows_of(read_table(runs.folders.table), topic, COLUMNS)
+
+
+def test_avro_of_two_schemas_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+def test_protobuf_of_two_messages_of_a_schema_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    schema_id = schemas.register("panels", PANEL.read_text(), "PROTOBUF")
+    updates = [ProtoUpdate(seq=seq, id=name, value=value) for _, _, seq, name, value, _ in ROWS]
+    snapshot = ProtoSnapshot(seq=1, values={"a": 1.0}).SerializeToString()
+    topic = feed.create("values")
+    feed.send(topic, [protobuf_frame(snapshot, (0,), schema_id)])
+    feed.send(topic, [protobuf_frame(update.SerializeToString(), (1,), schema_id) for update in updates])
+    runs = runs_of(protobuf_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+def test_a_registry_that_is_away_halts_nothing_and_loses_nothing(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    schemas.refusing = [(503, b"")] * 1_000
+    with pytest.raises(RegistryUnreachable, match=f"{schemas.url} gave no schema: HTTP 503"):
+        runs.run()
+    log = entries(runs.folders.table)
+    assert "halted" not in str(log)
+    schemas.refusing.clear()
+    assert runs.run() is RunOutcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    """Through the runner of Spark, whose tasks run in this process here: an error of theirs would come as Spark's."""
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    job = make_job(runs.stream, runs.settings, runs.folders)
+    through_spark = make_spark_runner(cast("SparkContext", TasksInThisProcess()), job)
+    schemas.refusing = [(503, b"")] * 1_000
+    with pytest.raises(RegistryUnreachable) as silent:
+        runs.run(around=lambda _: through_spark)
+    assert silent.value.problem == f"the schema registry {schemas.url} gave no schema: HTTP 503, for 0.3 s"
+    assert silent.value.next_step.startswith(f"see whether {schemas.url}/schemas/types answers")
+    schemas.refusing.clear()
+    assert runs.run(around=lambda _: through_spark) is RunOutcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+class TasksInThisProcess:
+    """What the runner uses of a Spark context, without Spark: tasks one after the other, by their bytes."""
+
+    master = "local[1]"
+
+    def parallelize(self, tasks: list[bytes], count: int) -> TasksInThisProcess:
+        assert len(tasks) == count
+        self._tasks = tasks
+        return self
+
+    def mapPartitions(self, work: Callable[[Iterator[bytes]], Iterator[bytes]]) -> TasksInThisProcess:  # noqa: N802  # Spark's name
+        self._work = work
+        return self
+
+    def collect(self) -> list[bytes]:
+        return [facts for task in self._tasks for facts in self._work(iter([task]))]
+
+
+def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, avro_messages(schemas))
+    schemas.refusing = [(401, b"")]  # not repeated by the registry's client, so the batch is
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    assert rows(runs, topic) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("bad", "found", "cause"),
+    [
+        (b'{"seq": 5}', "a frame begins with 0x00, this with 0x7b", "unknown magic byte"),
+        (b"\x00\x00\x00\x00\x01abc", "the schema registry knows no schema id 1", "unknown schema id"),
+    ],
+)
+def test_a_message_that_is_none_halts_a_strict_stream_with_its_cause(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path, bad: bytes, found: str, cause: str
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, [*avro_messages(schemas), bad])
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    (finding,) = lost.value.findings
+    assert (finding.cause, finding.offset, finding.found, finding.detail) == ("undecodable", 4, found, cause)
+    assert rows(runs, topic) == ROWS
+
+
+def test_best_effort_counts_it_and_goes_on(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+    topic = feed.create("values")
+    snapshot, *updates = avro_messages(schemas)
+    feed.send(topic, [snapshot, b"garbage", b"\x00\x00\x00\x00\x01", *updates])
+    runs = runs_of(avro_panels(feed.pattern, BEST_EFFORT), feed, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    assert [row[1:] for row in rows(runs, topic)] == [row[1:] for row in ROWS]
+    assert [report.dropped for report in runs.reports] == [2]
+    assert read_until(runs.folders.ledger, topic) == 6
+
+
+def test_a_run_without_a_registry_is_refused_before_anything_is_read(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCKSTEP_REGISTRY__URL", raising=False)
+    with pytest.raises(SettingsError, match=r"Avro\(\) needs a schema registry and none is set"):
+        runs_of(avro_panels(feed.pattern), feed, tmp_path).run()

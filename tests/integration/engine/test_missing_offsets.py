@@ -1,0 +1,163 @@
+"""Offsets without a message on a real broker: a marker is one only where the log shows it, whatever the topic says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from lockstep import LogOnly, Strict
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka import reader
+from lockstep.kafka import reader as kafka_reader
+from lockstep.kafka.client import Configuration, make_reader_configuration
+from lockstep.localdev.broker import Broker
+from lockstep.model.finding import Hole
+from lockstep.settings import KafkaSettings
+from tests.integration.engine.test_transactions import holes as holes_in_ledger
+from tests.support.adding_stream import adding
+from tests.support.feed import ANSWER_SECONDS, Feed, send_within, session, update
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLEANED_SECONDS_MAX = 60.0
+CLEANABLE = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001", "min.compaction.lag.ms": "0"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One that compacts at once, and that may be stopped."""
+    with Broker.start(tmp_path_factory.mktemp("kafka"), settings={"log.cleaner.backoff.ms": "200"}) as running:
+        yield running
+
+
+def transactions(feed: Feed, topic: str, *values: list[bytes]) -> None:
+    """A committed transaction of each of these lists: its messages, then its marker."""
+    producer = feed.transactional()
+    for each in values:
+        producer.begin_transaction()
+        send_within(producer, topic, each)
+        producer.commit_transaction()
+
+
+def test_what_compaction_removed_is_no_marker_although_the_topic_only_deletes_again(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    """Messages 5 to 33 are gone; 4 and what follows are markers. The numbers of `LogOnly` show nothing of it."""
+    runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
+    topic = feed.create("values", config=CLEANABLE)
+    transactions(feed, topic, session(3))
+    assert runs.run() is RunOutcome.ENDED
+    feed.send(topic, [update(5 + n, a=1) for n in range(30)])
+    time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
+    transactions(feed, topic, [update(35, b=1)], [update(36, b=1)])
+    compact_for_a_while(feed, topic, gone=5)
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    (finding,) = lost.value.findings
+    assert (finding.cause, finding.offset) == ("hole", 5)
+    assert finding.until > finding.offset
+
+
+def test_markers_beside_what_compaction_removed_are_told_apart(feed: Feed) -> None:
+    topic = feed.create("values", config=CLEANABLE)
+    transactions(feed, topic, *([update(n, a=1)] for n in range(4)))  # 0, 2, 4, 6 are messages
+    time.sleep(0.2)
+    feed.send(topic, [update(9, a=1)])
+    compact_for_a_while(feed, topic, gone=4)
+    left = offsets_of(feed, topic)
+    gaps = [(at, at + 1) for at in range(8) if at not in left]
+    found = kafka_reader.explain_missing_offsets(configuration(feed), topic, 0, gaps)
+    assert causes(found) == {at: "unproven" if at in {0, 2, 4, 6} else "marker" for at, _ in gaps}
+
+
+def test_many_transactions_are_proven_by_one_read(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = feed.create("values")
+    transactions(feed, topic, *([update(n, a=1)] for n in range(50)))
+    monkeypatch.setattr(kafka_reader, "RUNS_MAX", 0)
+    found = kafka_reader.explain_missing_offsets(
+        configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)]
+    )
+    assert set(causes(found).values()) == {"marker"}
+
+
+def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
+    broker: Broker, feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The range ends before the hole, and the next batch asks again."""
+    topic, asked, explained = feed.create("values"), [], kafka_reader.explain_missing_offsets
+    transactions(feed, topic, session(3), [update(5, a=1)])
+    monkeypatch.setattr(reader, "SILENCE_SECONDS_MAX", 0.5)
+
+    def explain_in_silence(*args: object) -> object:
+        asked.append(args)
+        if len(asked) > 1:
+            return explained(*args)  # type: ignore[arg-type]  # as it was called
+        pid = broker.pid or 0
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            return explained(*args)  # type: ignore[arg-type]  # as it was called
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    monkeypatch.setattr("lockstep.engine.executor.task.explain_missing_offsets", explain_in_silence)
+    assert runs.run() is RunOutcome.ENDED
+    assert holes_in_ledger(runs, topic) == [(4, 5, "marker"), (6, 7, "marker")]
+    assert [row[0] for row in runs.rows(topic)] == [1, 1, 2, 2, 3, 3, 5]
+    assert len(asked) > 1
+
+
+def configuration(feed: Feed) -> Configuration:
+    return make_reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers))
+
+
+def causes(found: list[Hole] | reader.UnreadableRange) -> dict[int, str]:
+    assert isinstance(found, list)
+    return {at: each.cause for each in found for at in range(each.start, each.until)}
+
+
+def compact_for_a_while(feed: Feed, topic: str, *, gone: int) -> None:
+    """Let the broker compact a topic until a message is gone; then it only deletes again."""
+    set_policy(feed, topic, "compact")
+    deadline = time.monotonic() + CLEANED_SECONDS_MAX
+    while gone in offsets_of(feed, topic):
+        assert time.monotonic() < deadline, "the log was not cleaned"
+        time.sleep(0.2)
+    set_policy(feed, topic, "delete")
+
+
+def set_policy(feed: Feed, topic: str, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": feed.bootstrap_servers, "log_level": 2})
+    admin.incremental_alter_configs([resource])[resource].result(ANSWER_SECONDS)
+
+
+def offsets_of(feed: Feed, topic: str) -> set[int]:
+    """The offsets that hold a message."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": feed.bootstrap_servers,
+            "group.id": "looking",
+            "enable.partition.eof": True,
+            "log_level": 2,
+        }
+    )
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found: set[int] = set()
+    while True:
+        for each in reader.consume(100, 1.0):
+            if each.error() is not None:
+                reader.close()
+                return found
+            found.add(each.offset() or 0)

@@ -1,0 +1,173 @@
+"""`make up` and `make down` with real processes: Kafka, Dagster, the feed, and all streams of this repository."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus
+
+from lockstep.engine.driver.handover import StopRequest
+from lockstep.localdev.platform import LOCATION, DagsterClient, LocalPlatform, Servers
+from lockstep.localdev.processes import list_platform_processes, stop_all
+from lockstep.operations.lifecycle import stop_stream
+from lockstep.orchestration.names import AUTOMATIC_TAG
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import read_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[3]
+STREAMS = ("betting_markets", "checksummed_books", "order_books")
+DEADLINE_SECONDS = 600
+TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run) { __typename } }"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A platform of its own: a folder that looks like this repository."""
+
+    platform: LocalPlatform
+
+    def make(self, what: str) -> subprocess.CompletedProcess[str]:
+        """Run `up` or `down` as a background job of a script does: deaf to Ctrl-C, without a terminal."""
+        command = [sys.executable, "-m", "lockstep.localdev.platform", what, str(self.platform.repository)]
+        deaf = ["sh", "-c", 'trap "" INT TERM HUP; exec "$@"', "sh", *command]
+        return subprocess.run(deaf, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+    @property
+    def servers(self) -> Servers:
+        servers = self.platform.servers()
+        assert servers is not None
+        return servers
+
+    def head(self, stream: str) -> Head:
+        return OutputLog(self.folders(stream).table).base().head
+
+    def folders(self, stream: str) -> StreamFolders:
+        return StreamFolders(stream, self.platform.tables)
+
+    def newest_message_age_seconds(self, stream: str) -> float:
+        rows = read_positions(self.folders(stream), self.head(stream)).values()
+        return time.time() - max(row.newest_timestamp.timestamp() for row in rows if row.newest_timestamp)
+
+    def instance(self) -> DagsterInstance:
+        return DagsterInstance.from_config(str(self.platform.folder / "dagster"))
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("repository")
+    for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
+        (repository / name).symlink_to(ROOT / name)
+    up = Live(LocalPlatform(repository, repository / ".live"))
+    said = up.make("up")
+    try:
+        assert said.returncode == 0, said.stdout + said.stderr
+        yield up
+    finally:
+        stop_all(up.platform.folder, (), ())
+
+
+def test_streams_run_as_runs_of_dagster_on_messages_of_now(live: Live) -> None:
+    for stream in STREAMS:
+        wait_until(lambda stream=stream: live.head(stream).batch >= 2, f"two batches of {stream}")  # type: ignore[misc]
+        assert live.newest_message_age_seconds(stream) < DEADLINE_SECONDS
+    with live.instance() as instance:
+        started = {run.job_name for run in instance.get_runs() if run.status is DagsterRunStatus.STARTED}
+        assert {f"{stream}_stream" for stream in STREAMS} <= started
+
+
+def newest_figures(instance: DagsterInstance, table: AssetKey) -> dict[str, object]:
+    """Metadata of the newest observation: each window of a run is one."""
+    newest = instance.fetch_observations(table, limit=1).records
+    event = newest[0].asset_observation if newest else None
+    return {name: value.value for name, value in event.metadata.items()} if event is not None else {}
+
+
+def test_the_ui_gets_figures_to_plot_and_a_partition_for_each_topic(live: Live) -> None:
+    with live.instance() as instance:
+        table = AssetKey(["order_books", "table"])
+        wait_until(lambda: "headroom_hours" in newest_figures(instance, table), "a window after the first batch")
+        figures = newest_figures(instance, table)
+        plotted = ("messages", "rows", "lag_messages", "freshness_p99_seconds", "batch_seconds_mean", "headroom_hours")
+        assert {name: type(figures.get(name)) for name in plotted} == dict.fromkeys(plotted, float)
+        assert 11 < float(str(figures["headroom_hours"])) <= 12
+        wait_until(lambda: len(instance.get_dynamic_partitions("order_books_topics")) >= 3, "topics as partitions")
+
+
+def test_a_second_up_leaves_it_as_it_is(live: Live) -> None:
+    before = live.servers
+    said = live.make("up")
+    assert (said.returncode, "it is up already" in said.stdout) == (0, True)
+    assert live.servers == before
+
+
+def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Live) -> None:
+    console, job = DagsterClient(live.servers.console), "betting_markets_stream"
+    run = next(run.run_id for run in console.unfinished() if run.job_name == job)
+    console.ask(TERMINATE, {"run": run})
+    wait_until(lambda: live.head("betting_markets").desired is Desired.STOPPED, "the wish to stop is committed")
+    with live.instance() as instance:
+        wait_until(lambda: all(each.run_id != run for each in console.unfinished()), "the run has ended")
+        ended = instance.get_run_by_id(run)
+        assert ended is not None
+        assert ended.status is DagsterRunStatus.CANCELED
+    at = live.head("betting_markets")
+
+    console.launch(job, LOCATION, {})
+
+    wait_until(lambda: live.head("betting_markets").batch > at.batch, "the next batch")
+    assert live.head("betting_markets").epoch == at.epoch + 1
+
+
+def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(live: Live) -> None:
+    patience = DEADLINE_SECONDS
+    stop_stream(live.folders("checksummed_books"), StopRequest("enough", "a test"), patience_seconds=patience)
+    assert live.make("down").returncode == 0
+    before = {stream: live.head(stream).epoch for stream in STREAMS}
+
+    said = live.make("up")
+
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "checksummed_books stays stopped (enough (a test)): lockstep start checksummed_books" in said.stdout
+    grown = {stream for stream in STREAMS if live.head(stream).epoch > before[stream]}
+    assert grown == {"betting_markets", "order_books"}
+    with live.instance() as instance:
+        automatic = {run.job_name for run in instance.get_runs() if run.tags.get(AUTOMATIC_TAG) == "supervisor"}
+    assert automatic == {"betting_markets_stream", "order_books_stream"}
+
+
+def test_down_ends_all_of_it_whatever_was_killed_before_and_keeps_the_tables(live: Live) -> None:
+    folder, servers = live.platform.folder, live.servers
+    os.kill(servers.started["code"].pid, signal.SIGKILL)
+    wait_until(lambda: servers.dead() == ("code",), "the code server is gone")
+    refused = live.make("up")
+    assert (refused.returncode, "code ended" in refused.stdout) == (1, True)
+    assert "make down" in refused.stdout
+
+    said = live.make("down")
+
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert list_platform_processes(folder) == {}
+    assert live.head("order_books").batch > 0
+    assert live.make("down").stdout.strip() == "nothing runs"

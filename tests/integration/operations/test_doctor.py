@@ -1,0 +1,94 @@
+"""What `lockstep doctor` finds: of a good installation nothing bad, of each fault the fault and what to do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from lockstep import NoIntegrity
+from lockstep.errors import LockstepError
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level
+from lockstep.operations.doctor.doctor import Report, run_diagnoses, with_brokers
+from lockstep.operations.doctor.kafka import Fitness, summarize_checks
+from lockstep.operations.doctor.machine import check_table_root, find_file_system
+from tests.support.adding_stream import adding
+from tests.support.feed import snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+NOWHERE = "127.0.0.1:1"
+
+
+def bad(report: Report) -> dict[str, Diagnosis]:
+    return {finding.check: finding for finding in report.findings if finding.level is not Level.OK}
+
+
+def test_a_single_broker_is_no_error_and_its_one_copy_is_said(feed: Feed, runs: LocalRuns) -> None:
+    feed.create("values")
+    report = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
+    assert report.well, bad(report)
+    assert bad(report)["topics of adding: replication.factor"].level is Level.WARNING
+    assert {finding.check for finding in report.findings} >= {"Java", "jars (delta)", "exclusive creation", "fsync"}
+
+
+def test_a_compacted_topic_is_an_error_for_a_class_that_needs_every_message(feed: Feed, runs: LocalRuns) -> None:
+    feed.create("values", config={"cleanup.policy": "compact"})
+    strict = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
+    assert not strict.well
+    assert "cleanup.policy=delete" in bad(strict)["topics of adding: cleanup.policy"].next_step
+    loose = run_diagnoses(runs.settings, lambda: {"adding": adding(feed.pattern, NoIntegrity())})
+    assert loose.well, bad(loose)
+
+
+def test_messages_from_the_future_say_that_a_clock_is_wrong(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    producer = Producer({"bootstrap.servers": feed.bootstrap_servers})
+    producer.produce(topic, value=snapshot(1, a=1), timestamp=int((time.time() + 3600) * 1000))
+    assert producer.flush(30) == 0
+    report = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
+    assert "messages from the future" in bad(report)["clocks of adding"].found
+
+
+def test_a_cluster_that_does_not_answer_is_one_error_and_hides_nothing_else(runs: LocalRuns) -> None:
+    settings = with_brokers(runs.settings, NOWHERE)
+    kafka = settings.kafka.model_copy(update={"timeout_seconds": 1.0})
+    report = run_diagnoses(settings.model_copy(update={"kafka": kafka}), dict)
+    assert [(f.check, f.level) for f in report.findings if f.level is Level.ERROR] == [("Kafka", Level.ERROR)]
+    assert report.brokers == NOWHERE
+
+
+def test_brokers_that_are_no_address_are_refused(runs: LocalRuns) -> None:
+    with pytest.raises(LockstepError, match="not host:port"):
+        with_brokers(runs.settings, "nonsense")
+
+
+def test_a_root_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (found,) = check_table_root(tmp_path / "file" / "tables")
+    assert (found.check, found.level) == ("table root", Level.ERROR)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_the_kind_of_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
+    mounts = f"/dev/a / ext4 rw\ntmpfs {tmp_path} tmpfs rw\nserver:/x {tmp_path}/far\\040away nfs4 rw\n"
+    folders = (tmp_path / "far away" / "x", tmp_path / "tables", tmp_path.parent)
+    assert [find_file_system(folder, mounts) for folder in folders] == ["nfs4", "tmpfs", "ext4"]
+
+
+def test_topics_with_the_same_fault_are_one_finding() -> None:
+    looks = [
+        Fitness(
+            topic=f"t{n}", setting="retention.ms", found="60000", level=Level.WARNING, reason="short", remedy="more"
+        )
+        for n in range(5)
+    ]
+    first, second = summarize_checks("adding", looks)
+    assert (first.level, second.level) == (Level.OK, Level.WARNING)
+    assert second.found == "60000: short (t0, t1, t2 and 2 more)"

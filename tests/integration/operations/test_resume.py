@@ -1,0 +1,275 @@
+"""A halted stream goes on by what an operator names: from the halt, over the command that it prints, to right rows."""
+
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Envelope, Limits, Link, Linked, Once, Record, Strict
+from lockstep.engine.driver import cluster_view
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.integrity import base, resume_options
+from lockstep.integrity.resume_options import AcceptLoss, Fixed, FromSnapshot, SkipSession, StreamHalted, suggest_option
+from lockstep.model.finding import Finding
+from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, resume_stream
+from lockstep.table.ledger import read_ledger
+from tests.support.adding_stream import BY_CHECKSUM, POISON, Adding, Snapshot, Update, adding
+from tests.support.feed import Feed, session, snapshot, update
+from tests.support.local_runs import LocalRuns
+from tests.support.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send, send_all
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
+
+
+def test_a_skipped_session_waits_for_its_snapshot_while_the_rest_of_its_partition_goes_on(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    sent = [*TWO, ("s", update(7, a=1)), ("t", update(3, b=1)), ("s", update(8, a=1)), ("s", snapshot(20, a=5))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert suggest_option(finding) == SkipSession(topic, 0, "s")
+    (row,) = resumed(runs, suggest_option(finding))
+    assert noted([row]) == [("skip-session", "gap", 4, 5, "s")]
+    assert [(each.session, each.before) for each in row.suspended_sessions] == [("s", 5)]
+    more = [("s", update(21, a=1)), ("t", update(4, b=1))]
+    send(feed, topic, *more)
+    assert runs.with_limits(Limits(batch_messages=1)).run() is RunOutcome.ENDED
+    assert applied([*sent, *more], 0, 1, 2, 3, 5, 7, 8, 9) == runs.rows(topic)
+    assert kept(runs) == {(topic, 0, 4): "suspended", (topic, 0, 6): "suspended"}
+    assert read_ledger(runs.folders.ledger)[-1].suspended_sessions == []
+    send(feed, topic, ("s", update(30, a=1)))
+    (again,) = halted(runs)  # the promise holds for it as before
+    assert (again.cause, again.session) == ("gap", "s")
+
+
+def test_a_session_that_was_never_known_can_be_skipped_from_the_first_offset(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    sent = [("s", update(1, a=1)), ("s", update(2, a=1)), ("s", snapshot(3, a=1)), ("s", update(4, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert noted(resumed(runs, suggest_option(finding))) == [("skip-session", "unknown session", 0, 1, "s")]
+    runs.run()
+    assert applied(sent, 2, 3) == runs.rows(topic)
+    assert kept(runs) == {(topic, 0, 0): "suspended", (topic, 0, 1): "suspended"}
+
+
+def test_a_message_on_which_the_fold_fails_is_kept_whole_when_its_session_is_skipped(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    bad = update(3, a=1, b=POISON)
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, BY_CHECKSUM))
+    sent = [*TWO, ("s", bad), ("t", update(3, b=1)), ("s", update(4, a=1)), ("s", snapshot(20, a=5))]
+    send(feed, topic, *sent, ("s", update(21, a=1)))
+    (finding,) = halted(runs)
+    assert noted(resumed(runs, suggest_option(finding))) == [("skip-session", "transform raised", 4, 5, "s")]
+    runs.run()
+    assert applied([*sent, ("s", update(21, a=1))], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
+    values = DeltaTable(runs.folders.quarantine).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [(row["offset"], row["value"]) for row in values] == [(4, bad), (6, sent[6][1])]
+
+
+def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed: Feed, runs: LocalRuns) -> None:
+    """Whose message it was is not known; the garbage itself is kept too, and unknown sessions wait like the others."""
+    topic = feed.create("values")
+    late = [("new", update(1, c=1)), ("s", update(3, a=1)), ("s", snapshot(9, a=5)), ("s", update(10, a=1))]
+    sent = [*TWO, ("s", b"\x00garbage"), *late]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert suggest_option(finding) == FromSnapshot(topic, 0)
+    (row,) = resumed(runs, suggest_option(finding))
+    assert (row.until, row.suspended_from) == (4, 5)
+    assert noted([row]) == [("from-snapshot", "undecodable", 4, 5, None)]
+    assert runs.run() is RunOutcome.ENDED
+    assert applied(sent, 0, 1, 2, 3, 7, 8) == runs.rows(topic)
+    found = kept(runs)
+    assert [found.pop((topic, 0, at)) for at in (4, 5, 6)] == ["undecodable", "unknown session", "suspended"]
+    send(feed, topic, ("t", update(3, b=1)))
+    runs.run()
+    assert kept(runs)[(topic, 0, 9)] == "suspended"
+    send(feed, topic, ("s", b"garbage again"))
+    assert [each.cause for each in halted(runs)] == ["undecodable"]
+
+
+@pytest.mark.parametrize("batch_messages", [200_000, 60])
+def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
+    """More of it than makes a burst, with messages of the stream in between, and over more than one batch."""
+    topic, runs = feed.create("values"), runs.with_limits(Limits(batch_messages=batch_messages))
+    garbage: list[tuple[str, bytes]] = [("s", b"\x00garbage")] * 50
+    sent = [*TWO, *garbage, ("s", update(3, a=1)), ("s", snapshot(4, a=2)), *garbage, *garbage[:25]]
+    sent += [("s", snapshot(9, a=5)), ("t", update(3, b=1)), ("s", update(10, a=1))]
+    send_all(feed, topic, sent)
+    (finding,) = halted(runs)
+    if batch_messages > len(sent):
+        assert (finding.offset, finding.until) == (4, 131)
+        assert "125 of 130 messages cannot be decoded; looked as far as offset 133" in finding.detail
+        proposal = FromSnapshot(topic, 0, 4, 131)
+        assert suggest_option(finding) == proposal
+    else:
+        assert (finding.offset, finding.until) == (4, 60)
+        assert "54 of 56 messages cannot be decoded; looked as far as offset 59" in finding.detail
+        proposal = FromSnapshot(topic, 0, 4, 131)  # the operator has seen how far it goes
+    (row,) = resumed(runs, FromSnapshot.parse(proposal.argument))
+    assert (row.until, row.suspended_from) == (4, 131)
+    assert noted([row]) == [("from-snapshot", "undecodable", 4, 131, None)]
+    assert runs.run() is RunOutcome.ENDED
+    assert applied(sent, 0, 1, 2, 3, 131, 133) == runs.rows(topic)
+    found = kept(runs)
+    assert [found[topic, 0, at] for at in (54, 55, 132)] == ["suspended"] * 3
+    assert sum(cause == "undecodable" for cause in found.values()) == 125
+
+
+def test_a_part_of_a_run_of_garbage_can_be_passed_over(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    sent = [*TWO, *([("s", b"\x00garbage")] * 3), ("s", update(3, a=1))]
+    send_all(feed, topic, sent)
+    (finding,) = halted(runs)
+    assert (finding.offset, finding.until) == (4, 7)
+    resumed(runs, AcceptLoss(topic, 0, 4, 5))
+    assert [(each.offset, each.until) for each in halted(runs)] == [(5, 7)]
+    resumed(runs, AcceptLoss(topic, 0, 5, 7))
+    runs.run()
+    assert applied(sent, 0, 1, 2, 3, 7) == runs.rows(topic)
+
+
+def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert suggest_option(finding) == AcceptLoss(topic, 0, 4, 5)
+    (row,) = resumed(runs, suggest_option(finding))
+    assert (row.start, row.until, row.accepted_loss) == (4, 5, f"offsets 4 to 4: {WHY} ({WHO})")
+    runs.run()
+    assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
+
+
+class Linking(Adding):
+    """Each message names its predecessor."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        found = super().envelope(message, record)
+        return msgspec.structs.replace(found, link=Link(message.seq, previous=message.seq - 1))
+
+
+def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
+    """It was called a broken link, and its session was given up until a snapshot that many feeds never send."""
+    runs = runs.of(adding(feed.pattern, Strict(evidence=Linked()), Linking()))
+    topic, sent = feed.create("values"), [*TWO, ("s", update(2, a=1)), ("s", update(3, a=1)), ("s", update(6, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert (finding.cause, suggest_option(finding)) == ("repeat", AcceptLoss(topic, 0, 4, 5))
+    resumed(runs, suggest_option(finding))
+    (finding,) = halted(runs)
+    assert (finding.cause, finding.found) == ("gap", "predecessor 5 (ids to 6), missing 4 to 5")
+    assert suggest_option(finding) == SkipSession(topic, 0, "s")
+    assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
+
+
+def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRuns) -> None:
+    """Under Once: one id with two contents is passed over; of what expired the rest goes on."""
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert (finding.cause, suggest_option(finding)) == ("same id, other content", AcceptLoss(topic, 0, 4, 5))
+    resumed(runs, suggest_option(finding), SkipSession(topic, 0, "t"))
+    runs.run()
+    assert read_ledger(runs.folders.ledger)[-1].suspended_sessions == []  # all that was given up is read
+    more = [("s", update(4, a=1)), ("s", update(5, a=1)), ("t", update(3, b=1))]
+    send(feed, topic, *more)
+    feed.expire(topic, 7)
+    (finding,) = halted(runs)
+    assert (finding.cause, suggest_option(finding)) == ("expired unread", FromSnapshot(topic, 0))
+    resumed(runs, suggest_option(finding))
+    runs.run()
+    assert applied([*sent, *more], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
+    assert (kept(runs), read_ledger(runs.folders.ledger)[-1].suspended_sessions) == ({}, [])
+
+
+def test_what_is_given_up_under_once_goes_to_quarantine(feed: Feed, runs: LocalRuns) -> None:
+    """Its sessions wait for no snapshot: `--from-snapshot` gives up what lies before, and all go on."""
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1)), ("t", update(4, b=1))]
+    send(feed, topic, *sent)
+    halted(runs)
+    resumed(runs, FromSnapshot(topic, 0))
+    runs.run()
+    assert applied(sent, 0, 1, 2, 3, 5, 6) == runs.rows(topic)
+    assert {(topic, 0, 4): "given up"} == kept(runs)
+
+
+def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(feed: Feed, runs: LocalRuns) -> None:
+    """Nothing is committed by it, not even a claim."""
+    topic = feed.create("values", partitions=2)
+    send(feed, topic, *TWO, ("s", update(9, a=1)))
+    feed.send(topic, [*session(1), b"garbage"], key="it's", partition=1)
+    first, second = halted(runs)
+    version = DeltaTable(runs.folders.table).version()
+    with pytest.raises(UnansweredFindings) as refused:
+        resume_stream(runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second)])
+    assert refused.value.findings == (first,)
+    assert str(first) in refused.value.problem
+    command = f"lockstep resume adding --from-snapshot {topic}/1 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
+    assert refused.value.next_step == f"{command} (or --fixed, if the cause is fixed)"
+    with pytest.raises(UnansweredFindings) as refused:
+        resume_stream(
+            runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second), FromSnapshot("unknown", 0)]
+        )
+    assert refused.value.next_step.startswith(command)  # what is about no partition of the stream is no part of it
+    with pytest.raises(UnansweredFindings):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[])
+    with pytest.raises(UnansweredFindings):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[SkipSession(topic, 1, "it's"), suggest_option(first)])
+    assert DeltaTable(runs.folders.table).version() == version
+    assert len(noted(resumed(runs, suggest_option(first), suggest_option(second)))) == 2
+    with pytest.raises(NotHalted, match="it is bounded"):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[Fixed()])
+
+
+def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_halted(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    send(feed, topic, *TWO, ("s", update(9, a=1)))
+    (finding,) = halted(runs)
+    with pytest.raises(PositionMismatch, match="stands at offset 4") as refused:
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[AcceptLoss(topic, 0, 3, 5)])
+    assert f"--accept-loss {topic}/0@4-5" in refused.value.next_step
+    with pytest.raises(PositionMismatch, match="no such partition"):
+        resume_stream(runs.folders, why=WHY, who=WHO, accepted=[suggest_option(finding), FromSnapshot("another", 0)])
+    with pytest.raises(StreamHalted):
+        runs.run()
+
+
+def test_options_are_read_as_they_are_written() -> None:
+    """Sessions come from strangers: a shell takes them as they are, or they are not proposed."""
+    odd = SkipSession("books.eth", 12, "a/b c'd")
+    _, argument = shlex.split(resume_options.list_options([odd]))
+    assert SkipSession.parse(argument) == odd
+    assert AcceptLoss.parse("books.eth/0@120-121") == AcceptLoss("books.eth", 0, 120, 121)
+    for snapshots in (FromSnapshot("books.eth", 0), FromSnapshot("books.eth", 0, 120, 170)):
+        assert FromSnapshot.parse(snapshots.argument) == snapshots
+    for wrong in ("books.eth", "books.eth/0@9-8", "books/eth/0@1-2", "books.eth/x@1-2"):
+        with pytest.raises(ValueError, match="for example"):
+            AcceptLoss.parse(wrong)
+
+
+def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
+    for fault in (
+        *(each.value for each in base.Fault),
+        resume_options.BURST,
+        *resume_options.REPEATS,
+        "gap",
+        "checksum",
+    ):
+        for name in ("s", "line\nbreak", "x" * 500, None):
+            finding = Finding(fault, "books.eth", "id", 0, 5, 6, session=name)
+            assert suggest_option(finding).covers(finding), finding
+            assert "\n" not in resume_options.list_options([suggest_option(finding)])

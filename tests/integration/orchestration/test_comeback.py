@@ -1,0 +1,289 @@
+"""A stream that is to be running comes back without a person, through a real daemon, whatever was killed.
+
+The tests share one table and one Kafka, in this order; each makes the state that it begins with.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from dagster import DagsterRunStatus
+
+from lockstep.engine.driver.handover import (
+    LOOKS,
+    HeartbeatRecord,
+    Phase,
+    StopRequest,
+    read_heartbeat,
+    read_run_heartbeats,
+)
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Desired
+from tests.support.installation import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from dagster import DagsterRun
+
+    from tests.support.installation import Daemon, Installation, Run
+
+LOG = logging.getLogger(__name__)
+pytestmark = pytest.mark.timeout(900)
+
+SUPERVISOR, LOOKS_ENOUGH = "order_books_supervisor", 2 * LOOKS
+"""What was not started after so many looks is not started at all."""
+
+
+class Site:
+    """The table and Kafka that all tests share, with a home of Dagster for each test, so that no back-off is left."""
+
+    def __init__(self, installation: Installation, home: str) -> None:
+        self.installation, self.home, self.folders = installation, home, installation.folders
+
+    def daemon(self) -> AbstractContextManager[Daemon]:
+        return self.installation.daemon(self.home)
+
+    def runs(self) -> list[DagsterRun]:
+        """All runs of the home, the newest first."""
+        with self.installation.dagster(self.home) as instance:
+            return list(instance.get_runs())
+
+    def run(self, run_id: str) -> DagsterRun:
+        return next(run for run in self.runs() if run.run_id == run_id)
+
+    def asked_for_by(self, sensor: str) -> list[DagsterRun]:
+        return [run for run in self.runs() if run.tags.get(AUTOMATIC_TAG) == sensor]
+
+    def looks(self) -> int:
+        """How often the supervisor has looked."""
+        with self.installation.dagster(self.home) as instance:
+            states = [state for state in instance.all_instigator_state() if state.instigator_name == SUPERVISOR]
+            return sum(len(instance.get_ticks(state.instigator_origin_id, state.selector_id)) for state in states)
+
+    def wait_for_looks(self) -> None:
+        """Wait until the supervisor has looked often enough to start whatever it would start."""
+        before = self.looks()
+        wait_until(lambda: self.looks() >= before + LOOKS_ENOUGH, "the supervisor looks")
+
+    def read_on(self, what: str, messages: int = 50) -> None:
+        """Produce some more messages and wait until they are committed."""
+        first = max(0, self.installation.position("first"))
+        self.installation.produce("first", first, first + messages)
+        wait_until(lambda: self.installation.position("first") == first + messages, what)
+
+    def epoch(self) -> int:
+        return self.installation.epoch()
+
+    def desired(self) -> Desired:
+        return self.installation.head().desired
+
+    def writer(self) -> HeartbeatRecord:
+        """The last sign of life of the writer."""
+        last = read_heartbeat(self.folders.control, self.epoch())
+        assert last is not None
+        return last
+
+    def started_by_hand(self) -> Run:
+        """A never-ending run of the command line, which writes."""
+        if self.installation.position("first") < 0:
+            self.installation.produce("first", 0, 50)
+        epoch, run = self.epoch(), self.installation.materialize(available_now=False, home=self.home)
+        over, writes = run.process.poll, self.installation.writes
+        wait_until(lambda: over() is not None or writes(max(epoch + 1, self.epoch())), "the run writes")
+        assert over() is None, run.said()
+        # Else the messages above would be produced a second time, and the stream would halt.
+        wait_until(lambda: self.installation.position("first") > 0, "the first messages are committed")
+        return run
+
+    def supervised(self, daemon: Daemon) -> psutil.Process:
+        """The process of a run that the daemon launched and that writes; the table was there before."""
+        set_running(self.folders, check_startable(self.folders), "a test")
+        wait_until(lambda: self.installation.writes(self.epoch()), "the supervisor starts a run")
+        self.read_on("the run of the supervisor reads")
+        found = read_run_heartbeats(self.folders.control)[self.writer().run_id].process
+        assert found is not None
+        return daemon.worker_of(found.pid)
+
+    def terminate(self, run_id: str) -> None:
+        """Terminate a run as the web server does; it may have no process that Dagster could send a signal to."""
+        with self.installation.dagster(self.home) as instance, suppress(Exception):
+            instance.run_coordinator.cancel_run(run_id)
+
+
+def say_seconds(what: str, began: float) -> None:
+    """Figures for people: nothing is asserted of time (`pytest -rP` shows them)."""
+    LOG.warning("%s: %.1f s to the next commit", what, time.monotonic() - began)
+
+
+@pytest.fixture
+def site(installation: Installation) -> Iterator[Site]:
+    made = Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
+    yield made
+    for each in installation.runs:
+        each.process.kill()
+        each.process.wait()
+
+
+@pytest.mark.slow
+def test_a_stream_of_bounded_runs_stays_bounded_and_new_topics_get_bounded_runs(site: Site) -> None:
+    assert not delta_log.has_log(site.folders.table), "this test needs the first run of the table"
+    site.installation.produce("first", 0, 100)
+    assert site.installation.materialize(available_now=True, home=site.home).wait() == 0
+    with site.daemon():
+        site.installation.produce("second", 0, 50)
+        wait_until(lambda: site.installation.position("second") == 50, "the topics sensor asks for a run")
+        wait_until(lambda: site.writer().phase is Phase.ENDED, "the run ends")
+        site.wait_for_looks()
+    assert site.asked_for_by("supervisor") == []
+    (asked,) = site.asked_for_by("topics sensor")
+    assert asked.tags[CAUSE_TAG] == "new topics: order_books.second"
+    assert (site.desired(), site.writer().never_ending) == (Desired.BOUNDED, False)
+
+
+def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site: Site) -> None:
+    """It was a run of the command line: Dagster itself would show it as started for ever."""
+    run = site.started_by_hand()
+    killed, epoch = site.writer().run_id, site.epoch()
+    with site.daemon():
+        run.process.kill()
+        began = time.monotonic()
+        site.read_on("a new run commits what came after the kill")
+        say_seconds("kill -9 of a run of the command line, with a daemon that starts meanwhile", began)
+        (replacement,) = site.asked_for_by("supervisor")
+        assert site.run(killed).status is DagsterRunStatus.FAILURE
+        assert replacement.tags[CAUSE_TAG].startswith(f"supervisor: the writer of epoch {epoch} is gone")
+        assert (site.epoch(), site.desired()) == (epoch + 1, Desired.RUNNING)
+        last = site.writer()
+        assert (last.phase, last.never_ending, last.run_id) == (Phase.WRITING, True, replacement.run_id)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_daemon_that_is_killed_is_replaced(site: Site) -> None:
+    with site.daemon() as daemon:
+        worker, epoch = site.supervised(daemon), site.epoch()
+        worker.kill()
+        began = time.monotonic()
+        site.read_on("a new run commits what came after the kill")
+        say_seconds("kill -9 of a run of the daemon", began)
+        assert (site.epoch(), site.desired()) == (epoch + 1, Desired.RUNNING)
+
+
+@pytest.mark.slow
+def test_everything_that_is_killed_at_once_is_back_with_the_next_daemon(site: Site) -> None:
+    with site.daemon() as daemon:
+        site.supervised(daemon)
+        killed, epoch = site.writer().run_id, site.epoch()
+        daemon.kill_all()
+    before, began = len(site.runs()), time.monotonic()
+    with site.daemon():
+        site.read_on("a new run commits what came after the kill")
+        say_seconds("kill -9 of everything, from the start of the next daemon", began)
+        assert len(site.runs()) == before + 1
+        assert site.run(killed).status is DagsterRunStatus.FAILURE
+        assert (site.epoch(), site.writer().never_ending) == (epoch + 1, True)
+
+
+@pytest.mark.slow
+def test_a_run_whose_code_server_is_killed_goes_on_and_hears_terminate(site: Site) -> None:
+    with site.daemon() as daemon:
+        site.supervised(daemon)
+        run_id, epoch = site.writer().run_id, site.epoch()
+        daemon.code_server().kill()
+        site.read_on("the run goes on")
+        assert site.epoch() == epoch
+        site.terminate(run_id)
+        wait_until(lambda: site.desired() is Desired.STOPPED, "the run commits the stop")
+        site.wait_for_looks()  # by another code server
+        assert (site.desired(), site.installation.head().reason) == (Desired.STOPPED, "terminated in Dagster")
+        assert site.epoch() == epoch + 1  # the claim of the stop
+
+
+@pytest.mark.slow
+def test_a_new_topic_of_a_running_stream_is_read_by_a_never_ending_run(site: Site) -> None:
+    with site.daemon() as daemon:
+        site.supervised(daemon)
+        epoch = site.epoch()
+        site.installation.produce("third", 0, 50)
+        wait_until(lambda: site.installation.position("third") == 50, "the topics sensor asks for a handover")
+        assert site.asked_for_by("topics sensor")[0].tags[CAUSE_TAG] == "new topics: order_books.third"
+        assert (site.epoch(), site.writer().never_ending) == (epoch + 1, True)
+
+
+@pytest.mark.slow
+def test_a_bare_signal_is_no_stop_and_the_supervisor_starts_again(site: Site) -> None:
+    with site.daemon() as daemon:
+        worker, epoch = site.supervised(daemon), site.epoch()
+        worker.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        wait_until(lambda: site.epoch() > epoch, "the supervisor starts another run")
+        site.read_on("the new run reads")
+        say_seconds("SIGTERM of a run", began)
+        assert site.desired() is Desired.RUNNING
+
+
+@pytest.mark.slow
+def test_a_stop_stays_a_stop_under_a_daemon(site: Site) -> None:
+    with site.daemon() as daemon:
+        site.supervised(daemon)
+        stopped = stop_stream(site.folders, StopRequest("enough", "a test"), patience_seconds=60)
+        assert (stopped.desired, stopped.ended_by) == ("stopped", "the writer")
+        before = len(site.runs())
+        site.installation.produce("fourth", 0, 50)
+        site.wait_for_looks()
+        assert (len(site.runs()), site.epoch()) == (before, stopped.epoch)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_command_line_that_is_terminated_in_dagster_stops_the_stream(site: Site) -> None:
+    run = site.started_by_hand()
+    assert site.desired() is Desired.RUNNING
+    run_id = site.writer().run_id
+    site.terminate(run_id)
+    assert run.wait() != 0
+    assert (site.desired(), site.installation.head().reason) == (Desired.STOPPED, "terminated in Dagster")
+    assert site.run(run_id).status is DagsterRunStatus.CANCELED
+    assert site.run(run_id).tags[OUTCOME_TAG] == "stopped"
+
+
+@pytest.mark.slow
+def test_a_terminate_whose_last_batch_is_abandoned_is_a_stop(site: Site) -> None:
+    """The Python workers of Spark are suspended in the middle of a batch: it never ends."""
+    run = site.started_by_hand()
+    site.read_on("the run reads")
+    at, run_id = site.installation.position("first"), site.writer().run_id
+    suspended = run.suspend("pyspark.daemon")
+    assert suspended
+    site.installation.produce("first", at, at + 50)
+    wait_until(run.works_a_task, "a batch is worked")
+    site.terminate(run_id)
+    assert run.wait() != 0
+    assert "was abandoned" in run.said()
+    assert (site.desired(), site.installation.position("first")) == (Desired.STOPPED, at)
+    for each in suspended:  # they hear of the end of their parent once they go on
+        with suppress(psutil.NoSuchProcess):
+            each.resume()
+    wait_until(run.all_gone, "no process is left", seconds=60)
+
+
+@pytest.mark.slow
+def test_a_halted_stream_stays_halted_under_a_daemon(site: Site) -> None:
+    site.installation.produce("cut", 1, 50)  # without the snapshot that opens the session
+    assert site.installation.materialize(available_now=False, home=site.home).wait() != 0
+    assert site.desired() is Desired.HALTED
+    before = len(site.runs())
+    with site.daemon():
+        site.wait_for_looks()
+        assert len(site.runs()) == before
+    with pytest.raises(StreamHalted):
+        check_startable(site.folders)

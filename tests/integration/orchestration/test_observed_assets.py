@@ -1,0 +1,207 @@
+"""Topics and ledger as Dagster shows them: a real Kafka, a real table and a real instance."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dagster import AssetMaterialization, AssetObservation, DagsterInstance, TableMetadataValue
+
+from assets.order_books import order_books
+from lockstep import Topics
+from lockstep.engine.driver.positions import BatchIdentity, find_first_position, make_unchanged_row
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.localdev.producer import create_topic, produce
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.inspect.topics import read_topics
+from lockstep.operations.tables import StreamHandle
+from lockstep.orchestration import names
+from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
+from lockstep.orchestration.restart_policy import Cursor
+from lockstep.orchestration.topics_sensor import Observed, observe_assets
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table import ledger, side_tables
+from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
+from lockstep.table.create import open_tables
+from lockstep.table.layout import StreamFolders
+from tests.support.installation import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.localdev.broker import Broker
+
+NEW_CURSOR = Cursor()
+
+
+class Installed:
+    """A stream with a table of its own, on an instance of its own."""
+
+    def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
+        self.stream, self.settings, self.instance = stream, settings, instance
+        self.discovery = ClusterAdmin(make_admin_client(settings.kafka), 15.0)
+
+    def subscribe(self, topic: str) -> None:
+        """Commit a first batch that holds the topic's partitions, as a run does."""
+        folders = StreamFolders(self.stream.name, self.settings.table_root)
+        output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
+        writer = Writer(epoch=1, generation=1)
+        output.commit(commit_claim(0, output.table_id, lambda _: None))
+        identity = BatchIdentity(
+            generation=1, batch=1, epoch=1, committed_at=datetime.now(UTC), batch_seconds=0.1, restart_cause="test"
+        )
+        view = self.discovery.view([topic])
+        rows = [
+            make_unchanged_row(identity, find_first_position(view.topics[topic], key, ends), ends)
+            for key, ends in view.ends.items()
+        ]
+        file = ledger.write_ledger(folders.ledger, rows)
+        batch = BatchCommit(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
+        output.commit(commit_batch(writer, batch))
+        side_tables.SideLog(folders.ledger).forward((file,), 1, after=0)
+
+    @property
+    def handle(self) -> StreamHandle:
+        """The stream, as one tick of the sensor opens it."""
+        return StreamHandle(self.stream, self.settings)
+
+    def look(self, cursor: Cursor = NEW_CURSOR) -> Observed:
+        """A look of the sensor, whose events the daemon hands to the instance."""
+        seen = observe_assets(self.handle, self.instance, cursor)
+        for request in seen.partitions:
+            self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+        for event in seen.events:
+            self.instance.report_runless_asset_event(event)
+        return seen
+
+    def ledger(self, lag_messages: int) -> AssetMaterialization | AssetObservation | None:
+        """What a look at the ledger gives the instance."""
+        events = observe_ledger(self.handle, self.instance, lag_messages=lag_messages)
+        for event in events:
+            self.instance.report_runless_asset_event(event)
+        return events[0] if events else None
+
+
+def told(event: AssetObservation | AssetMaterialization) -> dict[str, Any]:
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def table_of(event: AssetObservation | AssetMaterialization) -> list[dict[str, Any]]:
+    """The table of all topics that an event holds."""
+    shown = event.metadata["all_topics"]
+    assert isinstance(shown, TableMetadataValue)
+    return [dict(record.data) for record in shown.records]
+
+
+def of_all(seen: Observed) -> AssetObservation | AssetMaterialization:
+    """The event of all topics: the last of them, which Dagster shows with the asset."""
+    return [event for event in seen.events if event.asset_key == names.make_topics_key(order_books)][-1]
+
+
+@pytest.fixture
+def installed(broker: Broker, topic_family: str, tmp_path: Path) -> Iterator[Installed]:
+    stream = dataclasses.replace(order_books, topics=Topics(pattern=rf"{topic_family}\..+"))
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Installed(stream, Settings(kafka=kafka, table_root=tmp_path / "tables"), instance)
+
+
+def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Installed, topic_family: str) -> None:
+    servers = installed.settings.kafka.bootstrap_servers
+    read, new = f"{topic_family}.a", f"{topic_family}.b"
+    create_topic(servers, read, partitions=2, retention_hours=2)
+    installed.subscribe(read)
+    produce(servers, new, messages()[:3])
+
+    whole = of_all(installed.look())
+
+    assert (whole.asset_key, whole.partition) == (names.make_topics_key(installed.stream), None)
+    assert [(row["topic"], row["state"], row["partitions"], row["lag"]) for row in table_of(whole)] == [
+        (read, "idle", 2, 0),
+        (new, "new", 1, 3),
+    ]
+    empty, full = table_of(whole)
+    assert (empty["retention"], empty["messages"], empty["oldest"], empty["newest"]) == ("2.0 h", 0, None, None)
+    assert (full["retention"], full["messages"]) == ("unlimited", 3)
+    assert full["oldest"] <= full["newest"]
+    figures = told(whole)
+    assert list(figures)[:2] == ["all_topics", "lag_messages"]
+    assert (figures["lag_messages"], figures["topics"], figures["topics_idle"], figures["topics_new"]) == (3, 2, 1, 1)
+
+
+def test_a_topic_gets_an_event_of_its_own_only_when_its_state_changes(installed: Installed, topic_family: str) -> None:
+    topic = f"{topic_family}.a"
+    create_topic(installed.settings.kafka.bootstrap_servers, topic, partitions=2)
+
+    seen = installed.look()
+    (request,) = seen.partitions
+    assert (request.partitions_def_name, list(request.partition_keys)) == ("order_books_topics", [topic])
+    *own, _ = seen.events
+    assert [(event.partition, told(event)["state"]) for event in own] == [(topic, "new")]
+
+    again = installed.look()
+    assert ([event.partition for event in again.events], again.partitions) == ([None], [])
+
+    installed.subscribe(topic)
+    read = installed.look()
+    (changed,) = [event for event in read.events if event.partition == topic]
+    assert (told(changed)["state"], told(changed)["lag_messages"]) == ("idle", 0)
+    assert told(changed)["first_seen"] == told(own[0])["first_seen"]
+
+
+def test_many_changes_are_written_down_over_several_looks(installed: Installed, topic_family: str) -> None:
+    topics = [f"{topic_family}.{number:02}" for number in range(CHANGES_A_LOOK + 3)]
+    for topic in topics:
+        create_topic(installed.settings.kafka.bootstrap_servers, topic)
+
+    first = installed.look()
+    assert len([event for event in first.events if event.partition]) == CHANGES_A_LOOK
+    assert first.sweep.behind
+
+    second = installed.look(Cursor(sweep=first.sweep))
+    *own, _ = second.events
+    assert sorted(str(event.partition) for event in own) == topics[CHANGES_A_LOOK:]
+    assert len(table_of(of_all(second))) == len(topics)
+    assert not second.sweep.behind
+    assert installed.look(Cursor(sweep=second.sweep)).events == []
+
+
+def test_the_command_line_and_dagster_say_the_same_of_each_topic(installed: Installed, topic_family: str) -> None:
+    servers = installed.settings.kafka.bootstrap_servers
+    read, old, new = (f"{topic_family}.{name}" for name in ("read", "old", "new"))
+    create_topic(servers, read)
+    installed.subscribe(read)
+    create_topic(servers, new)
+    produce(servers, old, messages()[:1])
+
+    whole = of_all(installed.look())
+
+    listed = read_topics(installed.handle).topics
+    assert [(row["topic"], row["state"], row["lag"]) for row in table_of(whole)] == [
+        (topic.topic, topic.state.value, topic.lag_messages) for topic in listed
+    ]
+
+
+def test_the_ledger_is_materialized_by_a_new_batch_or_while_nothing_waits(
+    installed: Installed, topic_family: str
+) -> None:
+    topic = f"{topic_family}.a"
+    create_topic(installed.settings.kafka.bootstrap_servers, topic, partitions=3)
+    assert installed.ledger(lag_messages=0) is None
+
+    installed.subscribe(topic)
+
+    first = installed.ledger(lag_messages=5)
+    assert isinstance(first, AssetMaterialization)
+    figures = told(first)
+    assert next(iter(figures)) == "lag_messages"
+    assert (figures["lag_messages"], figures["batches"], figures["partitions"], figures["epoch"]) == (5, 1, 3, 1)
+    assert figures["path"].endswith("order_books/ledger")
+    assert 0 <= figures["newest_batch_age_seconds"] < 3600
+    assert isinstance(installed.ledger(lag_messages=5), AssetObservation)  # it stands still
+    assert isinstance(installed.ledger(lag_messages=0), AssetMaterialization)

@@ -1,0 +1,103 @@
+"""Each fault is found by the rules that are about it and by no other; what is clean passes all of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep.errors import TableError
+from lockstep.quality.check import RULES, Checked, check_stream, make_result_path
+from lockstep.quality.rules import RuleOutcome
+from tests.integration.quality.stream_tables import CLEAN, RANGE, Part, Place, clean_batches, quiet, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from lockstep.table.layout import StreamFolders
+
+PROOF = RULES[-1]
+ALL_PASSED = dict.fromkeys(RULES, RuleOutcome.PASSED)
+
+
+def outcomes(checked: Checked) -> dict[str, RuleOutcome]:
+    return {result.rule: result.outcome for result in checked.results}
+
+
+def test_a_clean_stream_passes_every_rule_in_three_jobs_and_leaves_nothing_cached(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders, context = write(tmp_path, clean_batches(2)), spark.sparkContext
+    cached = context._jsc.getPersistentRDDs().size()  # noqa: SLF001  # the only way to see them
+    first, jobs_cold = counting_jobs(spark, folders, "cold")
+    assert context._jsc.getPersistentRDDs().size() == cached  # noqa: SLF001  # as above
+    for table in (folders.table, folders.ledger):
+        spark.read.format("delta").load(str(table)).inputFiles()  # Delta keeps the states of the logs
+    again, jobs_warm = counting_jobs(spark, folders, "warm")
+    assert outcomes(first) == ALL_PASSED
+    assert first.passed
+    assert again == first
+    assert jobs_warm == 3  # the files of each table, and the aggregate
+    assert jobs_cold <= jobs_warm + 2 * 2  # for a log not read before: its schema and its state
+    assert context._jsc.getPersistentRDDs().size() == cached  # noqa: SLF001  # as above
+
+
+def counting_jobs(spark: SparkSession, folders: StreamFolders, group: str) -> tuple[Checked, int]:
+    context = spark.sparkContext
+    context.setJobGroup(group, group)
+    checked = check_stream(spark, folders, snapshots_emit=False)
+    return checked, len(context.statusTracker().getJobIdsForGroup(group))
+
+
+def test_the_counts_of_a_clean_partition_are_exact(spark: SparkSession, tmp_path: Path) -> None:
+    batches = clean_batches(4)
+    resting = Place("sensors.quiet", "id-q", 0)
+    batches[1][resting] = Part([], [quiet(resting, 2)])
+    first, *others = check_stream(spark, write(tmp_path, batches)).partitions
+    assert [Place(p.topic, p.topic_id, p.partition) for p in (first, *others)] == [*CLEAN, resting]
+    assert (first.batches, first.sessions, first.rows, first.distinct_rows, first.ledger_rows) == (4, 3, 132, 132, 132)
+    assert (first.offsets_read, first.messages, first.messages_with_rows, first.holes) == (4 * RANGE, 108, 84, 12)
+    assert (first.first_event_time_us, first.last_event_time_us) == (101_000_000, 217_000_000)
+    assert (first.sequence_falls, first.sequence_restarts) == (0, 3)
+
+
+def test_an_empty_stream_has_nothing_to_check_and_does_not_pass(spark: SparkSession, tmp_path: Path) -> None:
+    checked = check_stream(spark, write(tmp_path, []))
+    assert outcomes(checked) == dict.fromkeys(RULES, RuleOutcome.NOTHING)
+    assert not checked.passed
+
+
+def test_a_null_in_a_proof_column_is_found_and_nothing_is_judged_by_misread_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = clean_batches(2)
+    batches[1][CLEAN[0]].row(132)["_session"] = None
+    checked = check_stream(spark, write(tmp_path, batches))
+    assert outcomes(checked) == dict.fromkeys(RULES, RuleOutcome.CRASHED) | {PROOF: RuleOutcome.FAILED}
+    assert [place["nulls"] for place in checked.results[-1].worst] == [1]
+    assert not checked.passed
+
+
+def test_a_ledger_that_is_a_batch_behind_is_checked_up_to_there(spark: SparkSession, tmp_path: Path) -> None:
+    checked = check_stream(spark, write(tmp_path, clean_batches(3), forwarded=2))
+    assert (checked.versions.batch, checked.versions.table) == (2, 3)
+    assert checked.passed
+
+
+def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(3), forwarded=1)
+    with pytest.raises(TableError, match="differ by more than one batch"):
+        check_stream(spark, folders)
+
+
+def test_the_last_result_is_kept_beside_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    checked = check_stream(spark, folders)
+    kept = json.loads(make_result_path(folders).read_text())
+    assert msgspec.convert(kept["checked"], Checked) == checked
+    assert [part["success"] for part in kept["great_expectations"]] == [True, True]
+    assert list(make_result_path(folders).parent.iterdir()) == [make_result_path(folders)]

@@ -1,0 +1,178 @@
+"""Each way to secure a connection works against a real broker; each way to get it wrong is named, with the remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.cimpl import NewTopic
+
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
+from lockstep.kafka.reader import MessageRun, Range, UnreadableRange, read_ranges
+from tests.integration.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockstep.settings import KafkaSettings
+
+WAYS: dict[str, Callable[[Secured], KafkaSettings]] = {
+    "PLAIN": lambda kafka: kafka.sasl("PLAIN"),
+    "SCRAM-SHA-256": lambda kafka: kafka.sasl("SCRAM-SHA-256"),
+    "SCRAM-SHA-512": lambda kafka: kafka.sasl("SCRAM-SHA-512"),
+    "mutual TLS": Secured.mutual,
+    "a name and a password that JAAS would stumble over": lambda kafka: kafka.sasl("SCRAM-SHA-256", ODD_READER),
+    "SCRAM without TLS": lambda kafka: without_tls(kafka.sasl("SCRAM-SHA-256", listener="SASL_PLAINTEXT")),
+}
+WAIT_SECONDS = 3.0
+"""How long a client waits whose trouble might pass; a right one has its answer in a tenth of that."""
+
+
+def changed(settings: KafkaSettings, server: str = "", **options: str | None) -> KafkaSettings:
+    """The settings with other options; None takes one away. They need not be such as the settings let through."""
+    wanted = {**settings.options, **{name.replace("_", "."): value for name, value in options.items()}}
+    kept = {name: value for name, value in wanted.items() if value is not None}
+    servers = server or settings.bootstrap_servers
+    return settings.model_copy(update={"options": kept, "bootstrap_servers": servers})
+
+
+def without_tls(settings: KafkaSettings) -> KafkaSettings:
+    return changed(settings, security_protocol="SASL_PLAINTEXT", ssl_ca_location=None)
+
+
+def with_phrase(settings: KafkaSettings, reference: str) -> KafkaSettings:
+    return changed(settings).model_copy(update={"secrets": {"sasl.password": reference}})
+
+
+def made(kafka: Secured, *topics: str) -> None:
+    admin = kafka.admin()
+    for future in admin.create_topics([NewTopic(topic, num_partitions=1) for topic in topics]).values():
+        future.result(ANSWER_SECONDS)
+
+
+def ask(settings: KafkaSettings) -> frozenset[str]:
+    return ClusterAdmin(make_admin_client(settings), settings.timeout_seconds).topic_names()
+
+
+def refusal(settings: KafkaSettings) -> KafkaError:
+    with pytest.raises(KafkaError) as refused:
+        ask(settings)
+    return refused.value
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_shows_the_topics_and_their_offsets(secured: Secured, way: str, topic_family: str) -> None:
+    made(secured, topic_family)
+    settings = WAYS[way](secured)
+    assert topic_family in ask(settings)
+    view = ClusterAdmin(make_admin_client(settings), ANSWER_SECONDS).view([topic_family])
+    assert [ends.high_watermark for ends in view.ends.values()] == [0]
+
+
+def test_a_wrong_password_is_called_that(secured: Secured) -> None:
+    error = refusal(with_phrase(secured.sasl(), secured.secret("wrong", "guessed")))
+    address = secured.broker.address("SASL_SSL")
+    assert error.problem == (
+        "Kafka did not answer about metadata: "
+        f"authentication failed at {address}: Authentication failed: Invalid username or password"
+    )
+    assert error.next_step == (
+        "check kafka.options sasl.username and sasl.mechanism, and what kafka.secrets sasl.password refers to"
+    )
+
+
+def test_a_certificate_of_another_authority_is_called_that(secured: Secured) -> None:
+    error = refusal(changed(secured.sasl(), ssl_ca_location=secured.file("other_ca.pem")))
+    address = secured.broker.address("SASL_SSL")
+    assert f"the certificate of {address} could not be verified: unable to get local issuer" in error.problem
+    assert "ssl.ca.location" in error.next_step
+
+
+def test_a_certificate_of_another_host_is_called_that(secured: Secured) -> None:
+    error = refusal(changed(secured.sasl(listener="ELSEWHERE")))
+    assert "could not be verified: IP address mismatch, certificate is not valid for '127.0.0.1'" in error.problem
+
+
+def test_a_broker_cannot_send_its_clients_on_to_another_host(secured: Secured) -> None:
+    elsewhere = secured.broker.address("ELSEWHERE").replace("127.0.0.1", "localhost")
+    settings = changed(secured.sasl(), server=elsewhere, broker_address_family="v4")
+    with pytest.raises(KafkaError) as refused:
+        ClusterAdmin(make_admin_client(settings), WAIT_SECONDS).topics(["any"])
+    address = secured.broker.address("ELSEWHERE")
+    assert (
+        f"the certificate of {address}, an address that the cluster named (its advertised.listeners), "
+        "could not be verified"
+    ) in refused.value.problem
+
+
+def test_a_client_without_tls_on_a_port_with_it_is_told_so(secured: Secured) -> None:
+    plain = changed(secured.plain(), server=secured.broker.address("SASL_SSL"))
+    error = refusal(plain.model_copy(update={"timeout_seconds": WAIT_SECONDS}))
+    assert "closes the connection without an answer" in error.problem
+    assert error.next_step.startswith("set kafka.options security.protocol to what this listener speaks")
+
+
+def test_a_client_with_tls_on_a_port_without_it_is_told_so(secured: Secured) -> None:
+    error = refusal(changed(secured.mutual(), server=secured.broker.bootstrap_servers))
+    assert "speaks no TLS, and this client is configured for it" in error.problem
+
+
+def test_a_client_without_a_certificate_where_one_is_asked_for_is_told_so(secured: Secured) -> None:
+    plain = changed(secured.mutual(), ssl_certificate_location=None, ssl_key_location=None)
+    error = refusal(plain.model_copy(update={"secrets": {}}))
+    assert "did not accept this client's certificate" in error.problem
+    assert "ssl.certificate.location" in error.next_step
+
+
+def test_a_key_that_cannot_be_opened_is_no_client(secured: Secured) -> None:
+    wrong = secured.mutual().model_copy(update={"secrets": {"ssl.key.password": secured.secret("wrong", "guessed")}})
+    error = refusal(wrong)
+    assert error.problem.startswith("no Kafka client can be made of these settings")
+    assert "guessed" not in str(error)
+
+
+def test_a_topic_that_is_hidden_is_no_missing_topic(secured: Secured, topic_family: str) -> None:
+    made(secured, topic_family)
+    secured.allow_only("somebody-else", topic_family, AclOperation.READ)
+    with pytest.raises(KafkaError) as refused:
+        ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
+    assert refused.value.problem.startswith(f"Kafka hides topic {topic_family} from this user")
+    assert "grant the user READ" in refused.value.next_step
+
+
+def test_a_topic_that_may_be_seen_and_not_read_is_refused_before_a_task_waits_for_it(
+    secured: Secured, topic_family: str
+) -> None:
+    made(secured, topic_family)
+    secured.allow_only(READER, topic_family, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    with pytest.raises(KafkaError) as refused:
+        ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
+    assert refused.value.problem == f"Kafka shows topic {topic_family} to this user, and does not let it read"
+
+
+def test_read_and_describe_configs_are_all_the_rights_that_a_stream_needs(secured: Secured, topic_family: str) -> None:
+    made(secured, topic_family)
+    secured.allow_only(READER, topic_family, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
+    view = ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS).view([topic_family])
+    assert view.topics[topic_family].deletes_only
+
+
+def test_a_user_who_may_see_nothing_is_not_told_that_there_is_nothing(secured: Secured, topic_family: str) -> None:
+    made(secured, topic_family)
+    with secured.seeing_nothing(READER):
+        error = refusal(secured.sasl())
+    assert error.problem.startswith("Kafka hides all topics from this user")
+
+
+def test_a_task_that_hears_nothing_says_why(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.kafka.reader.SILENCE_SECONDS_MAX", WAIT_SECONDS)
+    wrong = with_phrase(secured.sasl(), secured.secret("wrong", "guessed"))
+    reader = make_consumer(make_reader_configuration(wrong))
+    found: list[MessageRun | UnreadableRange] = list(read_ranges(reader, [Range("any", 0, 0, 1)]))
+    reader.close()
+    assert len(found) == 1
+    assert isinstance(found[0], UnreadableRange)
+    assert "authentication failed at" in found[0].reason

@@ -1,0 +1,96 @@
+"""A whole stream over a secured cluster: producing, discovery, audit, tasks; and which brokers it prefers."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin._acl import AclOperation
+
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import KafkaError
+from lockstep.kafka.client import make_consumer, make_reader_configuration
+from lockstep.kafka.reader import MessageRun, Range, read_ranges
+from lockstep.localdev.producer import count_produced, produce
+from tests.integration.security.secured import PHRASE
+from tests.support.adding_stream import adding
+from tests.support.feed import folded, session
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lockstep.settings import KafkaSettings
+    from tests.integration.security.secured import Secured
+
+SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
+    "SASL_SSL": lambda kafka: kafka.sasl("SCRAM-SHA-512"),
+    "mutual TLS": lambda kafka: kafka.mutual(),
+}
+LOGGED_SECONDS_MAX = 30.0
+LEAST = "least-rights"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message to produce."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("way", SECURED)
+def test_a_stream_reads_exactly_what_was_produced(
+    way: str, secured: Secured, topic_family: str, tmp_path: Path
+) -> None:
+    kafka = SECURED[way](secured)
+    topic, values = f"{topic_family}.a", session(40)
+
+    assert produce(kafka, topic, [Sent(b"s", value) for value in values]) == len(values)
+    runs = LocalRuns(adding(rf"{topic_family}\..+"), kafka.bootstrap_servers, tmp_path, kafka)
+    outcome = runs.run()
+
+    assert outcome is RunOutcome.ENDED
+    assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
+    assert count_produced(kafka, topic) == len(values)
+
+
+def test_a_stream_needs_no_other_rights_than_the_document_says(
+    secured: Secured, topic_family: str, tmp_path: Path
+) -> None:
+    topic, values = f"{topic_family}.a", session(5)
+    produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
+    stream = dataclasses.replace(adding(rf"{topic_family}\..+"), name="least_rights")
+    secured.create_user(LEAST, PHRASE)
+    secured.forbid_the_cluster(LEAST)
+    secured.allow_only(LEAST, topic, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
+    secured.allow_group(LEAST, stream.name)
+
+    kafka = secured.sasl("SCRAM-SHA-256", LEAST)
+    runs = LocalRuns(stream, kafka.bootstrap_servers, tmp_path, kafka)
+
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
+    with pytest.raises(KafkaError, match="could not be made: Authorization failed"):
+        produce(kafka, topic, [Sent(b"s", b"x")])
+
+
+def test_the_broker_is_told_the_rack_of_the_reader(secured: Secured, topic_family: str) -> None:
+    kafka = secured.plain()
+    produce(kafka, topic_family, [Sent(b"s", b"x")])
+    racked = kafka.model_copy(update={"options": {"client.rack": "rack-of-the-reader"}})
+
+    reader = make_consumer(make_reader_configuration(racked))
+    found = [run for run in read_ranges(reader, [Range(topic_family, 0, 0, 1)]) if isinstance(run, MessageRun)]
+    reader.close()
+
+    assert sum(len(run.messages) for run in found) == 1
+    deadline = time.monotonic() + LOGGED_SECONDS_MAX
+    while '"rackId":"rack-of-the-reader"' not in secured.requests():
+        assert time.monotonic() < deadline, "no fetch named the rack"
+        time.sleep(0.1)

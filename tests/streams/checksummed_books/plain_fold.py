@@ -1,0 +1,117 @@
+"""The expected rows of a book with checksums, and the exchange's word on it, by the plainest fold there is.
+
+It shares no code with the product and never imports it. A message is `[channel, part, name, pair]`
+with one part or two. A snapshot's part has all levels of both sides (`as`, `bs`); an update's has
+changed levels (`a`, `b`), and its last part the checksum `c` of the book after it: the CRC32 of the
+ten best asks, then the ten best bids, each as price and quantity without point and leading zeros.
+
+The rule of a changed row is that of tests/streams/order_books/plain_fold.py: asks, then bids, as listed;
+a level whose quantity stays as it was emits nothing. What then lies deeper than 1000 levels is
+removed, nearest first, each with a row.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import zlib
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+DEPTH, SUMMED = 1000, 10
+
+Change = tuple[str, str, "str | None", "str | None"]
+"""Side, price, quantity, previous quantity."""
+
+
+class Folded(NamedTuple):
+    """One message: its changes; of an update, also the checksum computed and the one that it told."""
+
+    changes: list[Change]
+    computed: str | None
+    told: str | None
+
+
+@dataclass
+class Book:
+    """Price to quantity, a side each."""
+
+    asks: dict[str, str] = field(default_factory=dict)
+    bids: dict[str, str] = field(default_factory=dict)
+
+    def take(self, value: bytes) -> Folded:
+        """Fold one raw message."""
+        parts = json.loads(value)[1:-2]
+        if "as" in parts[0]:
+            self.asks, self.bids = (
+                {price: quantity for price, quantity, *_ in parts[0][side]} for side in ("as", "bs")
+            )
+            return Folded([], None, None)
+        changes: list[Change] = []
+        for part in parts:
+            changes += _changed("ask", self.asks, part.get("a", []))
+            changes += _changed("bid", self.bids, part.get("b", []))
+        changes += _cut("ask", self.asks, 1) + _cut("bid", self.bids, -1)
+        return Folded(changes, self.checksum(), parts[-1]["c"])
+
+    def checksum(self) -> str:
+        """Of the book as it is."""
+        asks = [(price, self.asks[price]) for price in _best_first(self.asks, 1, SUMMED)]
+        bids = [(price, self.bids[price]) for price in _best_first(self.bids, -1, SUMMED)]
+        digits = [number.replace(".", "").lstrip("0") for level in asks + bids for number in level]
+        return str(zlib.crc32("".join(digits).encode()))
+
+
+def fold(values: Iterable[bytes]) -> Iterator[Folded]:
+    """All messages of one book."""
+    book = Book()
+    for value in values:
+        yield book.take(value)
+
+
+def expected_rows(values: Iterable[bytes]) -> list[tuple[object, ...]]:
+    """The rows as (offset, number of the row in its message, *change), for messages from offset 0 on."""
+    return [
+        (offset, number, *change)
+        for offset, folded in enumerate(fold(values))
+        for number, change in enumerate(folded.changes)
+    ]
+
+
+def first_wrong(values: Iterable[bytes]) -> tuple[int, str | None, str | None] | None:
+    """The first message whose checksum does not hold: its place, what was computed, what it told."""
+    return next(
+        (
+            (at, folded.computed, folded.told)
+            for at, folded in enumerate(fold(values))
+            if folded.computed != folded.told
+        ),
+        None,
+    )
+
+
+def _changed(side: str, levels: dict[str, str], entries: list[list[str]]) -> list[Change]:
+    changes: list[Change] = []
+    for price, sent, *_ in entries:
+        previous = levels.pop(price, None)
+        quantity = sent if Decimal(sent) else None
+        if quantity is not None:
+            levels[price] = quantity
+        if quantity != previous:
+            changes.append((side, price, quantity, previous))
+    return changes
+
+
+def _cut(side: str, levels: dict[str, str], sign: int) -> list[Change]:
+    if len(levels) <= DEPTH:
+        return []
+    return [(side, price, None, levels.pop(price)) for price in _best_first(levels, sign, len(levels))[DEPTH:]]
+
+
+def _best_first(levels: dict[str, str], sign: int, count: int) -> list[str]:
+    # Prices of a book have the same few digits, so floats order them as decimals do.
+    return heapq.nsmallest(count, levels, key=lambda price: sign * float(price))

@@ -1,0 +1,20 @@
+"""What the output table of the order-book stream must hold, by the plain fold alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.streams.order_books.plain_fold import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COLUMNS = ("_emit_offset", "_row", "side", "price", "quantity", "previous_quantity")
+
+
+def expected_rows(values: Iterable[bytes]) -> list[tuple[object, ...]]:
+    """The rows of one topic of one partition, in order, as `COLUMNS`; the values are its messages from offset 0."""
+    return [
+        (row.message, row.row, row.change.side, row.change.price, row.change.quantity, row.change.previous)
+        for row in fold(values)
+    ]

@@ -1,0 +1,36 @@
+"""The same stream of panels by each decoder, importable by name as executors need it."""
+
+from __future__ import annotations
+
+from lockstep import Avro, Decoder, NoIntegrity, Protobuf, Sequence, Stream, Strict, Topics
+from lockstep.integrity.base import IntegrityClass
+from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot
+from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
+from tests.support.decoders.readings import Panel, Panels, ProtoPanels, Reading, Snapshot, Update
+
+
+def avro_panels(
+    pattern: str, integrity: IntegrityClass | None = None, decoder: Decoder | None = None
+) -> Stream[Snapshot | Update, Panel, Reading]:
+    """Panels in Avro, over the topics of one test."""
+    return Stream(
+        name="panels",
+        topics=Topics(pattern=pattern),
+        transform=Panels(),
+        integrity=integrity or Strict(evidence=Sequence()),
+        decoder=decoder or Avro(),
+    )
+
+
+def protobuf_panels(pattern: str) -> Stream[ProtoSnapshot | ProtoUpdate, Panel, Reading]:
+    """Panels in Protobuf, over the topics of one test."""
+    return Stream(
+        name="panels",
+        topics=Topics(pattern=pattern),
+        transform=ProtoPanels(),
+        integrity=Strict(evidence=Sequence()),
+        decoder=Protobuf(),
+    )
+
+
+BEST_EFFORT = NoIntegrity()

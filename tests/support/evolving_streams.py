@@ -1,0 +1,230 @@
+"""Releases of one stream: its state and row types change. Importable by name, as executors need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from lockstep import Envelope, InitialState, MapState, Record, Sequence, Stream, Strict, Topics, Transform
+from tests.support.adding_stream import Panel, Reading, Snapshot, Update
+
+S = TypeVar("S")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Summed(msgspec.Struct):
+    """The state of a later release: other names, and the sum kept."""
+
+    held: dict[str, int]
+    total: int
+
+
+class SummedMore(msgspec.Struct):
+    """The state of a still later release, which the one before survives by itself."""
+
+    held: dict[str, int]
+    total: int
+    note: str | None = None
+
+
+class WiderReading(msgspec.Struct):
+    """The row of a later release: two columns more, and one that may be null."""
+
+    name: str
+    value: int | None
+    total: int
+    unit: str | None = None
+    weight: int = 7
+
+
+class NarrowReading(msgspec.Struct):
+    """A row without a column that the table has."""
+
+    name: str
+    value: int
+
+
+class RenamedReading(msgspec.Struct):
+    """A row with a column renamed."""
+
+    name: str
+    value: int
+    sum_of_all: int
+
+
+class RetypedReading(msgspec.Struct):
+    """A row with a column of another type."""
+
+    name: str
+    value: int
+    total: str
+
+
+class RequiredReading(msgspec.Struct):
+    """A row with a new column that rows of before cannot have."""
+
+    name: str
+    value: int
+    total: int
+    unit: str
+
+
+class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
+    """What all releases share: values are added up by name."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        """The session is the key."""
+        from lockstep import Kind
+
+        kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
+        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
+
+    def row(self, name: str, value: int, total: int) -> Any:
+        """A row of this release."""
+        return Reading(name, value, total)
+
+    def added(self, held: dict[str, int], message: Snapshot | Update) -> Iterable[R]:
+        """Add, and give a row a value."""
+        for name, more in message.values.items():
+            held[name] = held.get(name, 0) + more
+            yield self.row(name, held[name], sum(held.values()))
+
+
+class First(Releases[Panel, Reading]):
+    """The first release."""
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, Reading]:
+        """All values."""
+        return Panel(dict(message.values))
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        return self.added(state.values, message)
+
+
+class Unmigrated(Releases[Summed, Reading]):
+    """Another state type, and nothing that makes it of the old one."""
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Summed | InitialState[Summed, Reading]:
+        """All values."""
+        return Summed(dict(message.values), sum(message.values.values()))
+
+    def on_update(self, state: Summed, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        rows = list(self.added(state.held, message))
+        state.total = sum(state.held.values())
+        return rows
+
+
+class Second(Unmigrated):
+    """The second release, which migrates."""
+
+    def migrate(self, old: Mapping[str, Any]) -> Summed:
+        """From the state of the first."""
+        return Summed(dict(old["values"]), sum(old["values"].values()))
+
+
+class Failing(Unmigrated):
+    """A migration that fails."""
+
+    def migrate(self, old: Mapping[str, Any]) -> Summed:
+        """Looks for what is not there."""
+        return Summed(dict(old["held"]), 0)
+
+
+class Third(Releases[SummedMore, Reading]):
+    """The third release: of the second's state by itself, of the first's by migration."""
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> SummedMore | InitialState[SummedMore, Reading]:
+        """All values."""
+        return SummedMore(dict(message.values), sum(message.values.values()))
+
+    def on_update(self, state: SummedMore, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        rows = list(self.added(state.held, message))
+        state.total, state.note = sum(state.held.values()), "third"
+        return rows
+
+    def migrate(self, old: Mapping[str, Any]) -> SummedMore:
+        """From the state of the first."""
+        return SummedMore(dict(old["values"]), sum(old["values"].values()))
+
+
+class OtherRows(Releases[Panel, R], Generic[R]):
+    """The first release's state, with other rows."""
+
+    made: type[msgspec.Struct]
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel | InitialState[Panel, R]:
+        """All values."""
+        return Panel(dict(message.values))
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[R]:
+        """One row a value."""
+        return self.added(state.values, message)
+
+
+class Wider(OtherRows[WiderReading]):
+    """Rows with columns more."""
+
+    def row(self, name: str, value: int, total: int) -> WiderReading:
+        """The value is left out where it is zero."""
+        return WiderReading(name, value or None, total, unit="V")
+
+
+class Narrow(OtherRows[NarrowReading]):
+    """A column is gone."""
+
+
+class Renamed(OtherRows[RenamedReading]):
+    """A column has another name."""
+
+
+class Retyped(OtherRows[RetypedReading]):
+    """A column has another type."""
+
+
+class Required(OtherRows[RequiredReading]):
+    """A new column that is neither optional nor has a default."""
+
+
+def release(pattern: str, transform: Transform[Any, Any, Any]) -> Stream[Any, Any, Any]:
+    """The stream as one of its releases declares it."""
+    return Stream(
+        name="adding", topics=Topics(pattern=pattern), transform=transform, integrity=Strict(evidence=Sequence())
+    )
+
+
+class TableState(msgspec.Struct):
+    """The state of a release that keeps its values row by row."""
+
+    held: MapState[str, int]
+    note: str = ""
+
+
+class InRows(Releases[TableState, Reading]):
+    """The release after the first, with another layout."""
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> TableState | InitialState[TableState, Reading]:
+        """All values."""
+        return TableState(MapState(message.values))
+
+    def on_update(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        for name, more in message.values.items():
+            state.held[name] = state.held.get(name, 0) + more
+            yield Reading(name, state.held[name], sum(state.held.values()))
+
+    def migrate(self, old: Mapping[str, Any]) -> TableState:
+        """From the state of the first."""
+        return TableState(MapState(old["values"]), "migrated")
+
+
+class FromRows(First):
+    """The first release again, which takes the rows back into a dict."""
+
+    def migrate(self, old: Mapping[str, Any]) -> Panel:
+        """From rows."""
+        return Panel(dict(old["held"]))

@@ -1,0 +1,130 @@
+"""Runs of a stream whose bins run in this process: real Kafka, real Delta, no JVM of Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lockstep import AvailableNow, Limits
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.loop import RunOutcome, run_batches
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.spark_job import Runner, make_local_runner
+from lockstep.engine.driver.startup import Launch, WriterStartup
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.operations.tables import StreamHandle
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table.layout import StreamFolders
+from tests.support.feed import COLUMNS
+from tests.support.plain_reader import read_table, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lockstep import Trigger
+    from lockstep.engine.driver.metrics import BatchReport
+
+
+TEST = Launch(cause="test")
+
+
+@dataclass(frozen=True)
+class LocalRuns:
+    """All runs of one stream into one table root.
+
+    Attributes:
+        stream: The declaration.
+        bootstrap_servers: The broker.
+        kafka: How to reach it, where the address alone does not do.
+        root: Folder of tables and hot copies.
+        reports: Of all committed batches.
+    """
+
+    stream: AnyStream
+    bootstrap_servers: str
+    root: Path
+    kafka: KafkaSettings | None = None
+    reports: list[BatchReport] = field(default_factory=list)
+
+    @property
+    def folders(self) -> StreamFolders:
+        """Where the tables lie."""
+        return StreamFolders(self.stream.name, self.root / "tables")
+
+    @property
+    def settings(self) -> Settings:
+        """What the runs are told of this installation."""
+        return Settings(
+            kafka=self.kafka or KafkaSettings(bootstrap_servers=self.bootstrap_servers),
+            table_root=self.root / "tables",
+            local_root=self.root / "local",
+        )
+
+    @property
+    def handle(self) -> StreamHandle:
+        """The stream for one look."""
+        return StreamHandle(self.stream, self.settings)
+
+    def of(self, stream: AnyStream) -> LocalRuns:
+        """The same tables with another declaration."""
+        return dataclasses.replace(self, stream=stream)
+
+    def with_limits(self, limits: Limits) -> LocalRuns:
+        """The same stream with other limits."""
+        return self.of(dataclasses.replace(self.stream, limits=limits))
+
+    def run(
+        self,
+        *,
+        trigger: Trigger | None = None,
+        stop: threading.Event | None = None,
+        around: Callable[[Runner], Runner] = lambda runner: runner,
+        cores: int = 2,
+        launch: Launch = TEST,
+    ) -> RunOutcome:
+        """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
+        stop, settings = stop or threading.Event(), self.settings
+        discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        group = ConsumerGroup(settings.kafka, self.stream.name)
+        check_table_present(self.stream, self.folders, discovery, group)
+        trigger = trigger or AvailableNow()
+        never_ending = not isinstance(trigger, AvailableNow)
+        approach = WriterStartup(
+            self.stream, self.folders, discovery.cluster_id(), launch=launch, never_ending=never_ending
+        )
+        claimed = approach.claim(cancelled=stop.is_set)
+        hands = RunContext(
+            stream=self.stream,
+            trigger=trigger,
+            folders=self.folders,
+            discovery=discovery,
+            group=group,
+            runner=around(make_local_runner(make_job(self.stream, settings, self.folders))),
+            cores=lambda: cores,
+            stop=stop,
+            report=self.take,
+            cause=launch.cause,
+            adopts_topics=launch.adopts_topics,
+        )
+        return run_batches(hands, claimed)
+
+    def take(self, report: BatchReport) -> None:
+        """Keep the report of a batch, of which every offset is accounted for, whatever the messages were."""
+        assert report.accounted == report.offsets, report
+        self.reports.append(report)
+
+    def cluster_id(self) -> str:
+        """Id of the Kafka cluster."""
+        return ClusterAdmin(make_admin_client(self.settings.kafka), self.settings.kafka.timeout_seconds).cluster_id()
+
+    def rows(self, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
+        """The rows of one partition as `COLUMNS`, in the order in which they were committed."""
+        table = read_table(self.folders.table)
+        return rows_of(table.filter([held == partition for held in table["_partition"].to_pylist()]), topic, COLUMNS)

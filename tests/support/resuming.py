@@ -1,0 +1,72 @@
+"""From a halt over a resumption to what the ledger, quarantine and table say: what tests of `resume_stream` share."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
+from lockstep.operations.resume import resume_stream
+from lockstep.table.delta_log import Desired
+from lockstep.table.ledger import Accepted, LedgerRow, read_ledger
+from tests.support.feed import Feed, folded, snapshot, update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lockstep.integrity.resume_options import Acceptance
+    from lockstep.model.finding import Finding
+    from tests.support.local_runs import LocalRuns
+
+WHY, WHO = "the producer lost it", "an operator"
+TWO = [("s", snapshot(1, a=1)), ("t", snapshot(1, b=1)), ("s", update(2, a=1)), ("t", update(2, b=1))]
+"""Two sessions in one partition, offsets 0 to 3."""
+
+
+def halted(runs: LocalRuns) -> tuple[Finding, ...]:
+    """What halts the next run; and that the one after is refused by the same."""
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    with pytest.raises(StreamHalted) as refused:
+        runs.run()
+    assert refused.value.findings == lost.value.findings
+    return lost.value.findings
+
+
+def resumed(runs: LocalRuns, *accepted: Acceptance) -> list[LedgerRow]:
+    """Resume; the rows that the resumption left in the ledger, by topic id and partition."""
+    head = resume_stream(runs.folders, why=WHY, who=WHO, accepted=accepted)
+    assert head.desired is Desired.BOUNDED
+    return [row for row in read_ledger(runs.folders.ledger) if row.batch == head.batch]
+
+
+def noted(rows: Iterable[LedgerRow]) -> list[tuple[str, str, int, int, str | None]]:
+    """What the ledger says of what was accepted; who and why are always there."""
+    found: list[Accepted] = [note for row in rows for note in row.accepted]
+    assert {(note.who, note.why) for note in found} <= {(WHO, WHY)}
+    return [(note.kind, note.cause, note.start, note.until, note.session) for note in found]
+
+
+def kept(runs: LocalRuns) -> dict[tuple[str, int, int], str]:
+    rows = DeltaTable(runs.folders.quarantine).to_pyarrow_table().to_pylist()
+    return {(row["topic"], row["partition"], row["offset"]): row["cause"] for row in rows}
+
+
+def send(feed: Feed, topic: str, *messages: tuple[str, bytes]) -> None:
+    for key, value in messages:
+        feed.send(topic, [value], key=key)
+
+
+def send_all(feed: Feed, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
+    """Append many messages, in order, with one producer for each run of one key."""
+    for key, run in groupby(messages, key=itemgetter(0)):
+        feed.send(topic, [value for _, value in run], key=key)
+
+
+def applied(sent: list[tuple[str, bytes]], *offsets: int) -> list[tuple[object, ...]]:
+    """The rows of a plain fold over the snapshots and updates at these offsets."""
+    return folded([(at, *sent[at]) for at in offsets])

@@ -1,0 +1,204 @@
+"""The ledger's closed hours become one file each: order and rows are kept, and positions are found as before."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep.compaction import ledger_files
+from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger, list_live_files, plan_ledger
+from lockstep.errors import TableError
+from lockstep.table import delta_log, ledger, side_tables
+from tests.support.protocol_run import ProtocolRun, folders_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.ledger import LedgerRow
+
+BATCHES_AN_HOUR, HOURS = 6, 4
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> ProtocolRun:
+    """Some hours of batches, each with a full set of positions in its first batch; the newest hour is open."""
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    for _ in range(HOURS):
+        batches_of_an_hour(made)
+    return made
+
+
+def batches_of_an_hour(run: ProtocolRun) -> None:
+    for number in range(BATCHES_AN_HOUR):
+        run.batch(full=number == 0)
+    run.clock += timedelta(hours=1)
+
+
+def rows_of(run: ProtocolRun) -> list[LedgerRow]:
+    return ledger.read_ledger(run.folders.ledger)
+
+
+def positions_of(run: ProtocolRun) -> dict[tuple[str, int], LedgerRow]:
+    return ledger.read_positions(run.folders, run.output.base().head)
+
+
+def age(folder: Path, seconds: float = REPLACED_SECONDS + 60) -> None:
+    """As if all files had been written so long ago."""
+    then = time.time() - seconds
+    for path in folder.glob("*.parquet"):
+        os.utime(path, (then, then))
+
+
+def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) -> None:
+    before, known = rows_of(run), positions_of(run)
+    done = compact_ledger(run.folders, run.head)
+    assert (done.hours, done.files_before, done.files_after) == (HOURS - 1, (HOURS - 1) * BATCHES_AN_HOUR, HOURS - 1)
+    assert (rows_of(run), positions_of(run)) == (before, known)
+    assert len(DeltaTable(run.folders.ledger).file_uris()) == HOURS - 1 + BATCHES_AN_HOUR
+    again = compact_ledger(run.folders, run.head)
+    assert (again.hours, again.replaced_deleted) == (0, 0)
+
+
+def test_rows_stand_in_the_order_of_their_batches(run: ProtocolRun) -> None:
+    compact_ledger(run.folders, run.head)
+    (first, *_) = sorted(
+        file.path for file in list_live_files(run.folders.ledger) if file.path.startswith("compacted-")
+    )
+    stored = ledger.read_columns(run.folders.ledger, ["batch", "topic_id", "partition"], last_batch=BATCHES_AN_HOUR)
+    assert stored["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
+    assert f"-b1-{BATCHES_AN_HOUR}-" in first
+
+
+def test_nothing_is_touched_from_the_newest_full_set_of_positions_on(tmp_path: Path) -> None:
+    """Readers of positions ask for these files by their names."""
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    for number in range(4):
+        made.batch(full=number == 1)
+        made.clock += timedelta(minutes=50)
+    planned = plan_ledger(list_live_files(made.folders.ledger), made.head)
+    assert planned == ()
+    made.batch(full=True)
+    (part,) = plan_ledger(list_live_files(made.folders.ledger), made.head)
+    assert [file.name.first for file in part.files] == [1, 2]
+
+
+def test_a_clock_that_went_back_changes_no_order(tmp_path: Path) -> None:
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    for hours in (0, 1, -1, 2, 3):
+        made.clock += timedelta(hours=hours)
+        made.batch(full=True)
+        made.batch(full=True)
+    before = rows_of(made)
+    compact_ledger(made.folders, made.head)
+    assert rows_of(made) == before
+    assert [row.batch for row in before] == list(range(1, 11))
+
+
+def test_batches_go_on_beside_a_compaction_and_none_is_lost(run: ProtocolRun) -> None:
+    head, problems = run.head, list[Exception]()
+
+    def write() -> None:
+        try:
+            for _ in range(3):
+                batches_of_an_hour(run)
+        except Exception as error:  # noqa: BLE001  # told to the test's own thread
+            problems.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        compact_ledger(run.folders, head)
+        head = run.head
+    writer.join()
+    compact_ledger(run.folders, run.head)
+    assert problems == []
+    assert [row.batch for row in rows_of(run)] == list(range(1, (HOURS + 3) * BATCHES_AN_HOUR + 1))
+    assert positions_of(run)[("id", 0)].batch == run.head.batch
+
+
+def test_two_compactions_at_once_leave_every_row_once(run: ProtocolRun) -> None:
+    before = rows_of(run)
+    threads = [threading.Thread(target=compact_ledger, args=(run.folders, run.head)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rows_of(run) == before
+    compacted = [file for file in list_live_files(run.folders.ledger) if file.path.startswith("compacted-")]
+    assert len(compacted) == HOURS - 1
+
+
+def test_replaced_files_stay_for_readers_under_way_and_go_later(run: ProtocolRun) -> None:
+    before = rows_of(run)
+    compact_ledger(run.folders, run.head)
+    files = len(list(run.folders.ledger.glob("*.parquet")))
+    assert compact_ledger(run.folders, run.head).replaced_deleted == 0
+    age(run.folders.ledger)
+    assert compact_ledger(run.folders, run.head).replaced_deleted == (HOURS - 1) * BATCHES_AN_HOUR
+    assert len(list(run.folders.ledger.glob("*.parquet"))) == files - (HOURS - 1) * BATCHES_AN_HOUR
+    assert rows_of(run) == before
+
+
+def test_a_file_that_a_writer_is_about_to_commit_is_never_deleted_however_old_it_is(run: ProtocolRun) -> None:
+    compact_ledger(run.folders, run.head)
+    batch = run.prepared()
+    age(run.folders.ledger, 90 * 24 * 3600)
+    assert compact_ledger(run.folders, run.head).replaced_deleted > 0
+    run.forward(run.commit(batch).head)
+    assert rows_of(run)[-1].batch == run.head.batch == batch.number
+
+
+def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rows_of(run)
+
+    class Killed(BaseException):
+        """As by kill -9."""
+
+    def killed(*_: object) -> bool:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_files, "_commit", killed)
+        with pytest.raises(Killed):
+            compact_ledger(run.folders, run.head)
+    assert compact_ledger(run.folders, run.head).hours == HOURS - 1
+    age(run.folders.ledger)
+    compact_ledger(run.folders, run.head)
+    assert rows_of(run) == before
+    live = {file.path for file in list_live_files(run.folders.ledger)}
+    assert {path.name for path in run.folders.ledger.glob("*.parquet")} == live
+
+
+def test_a_damaged_file_is_named_and_nothing_of_its_hour_is_committed(run: ProtocolRun) -> None:
+    first = run.folders.ledger / min(list_live_files(run.folders.ledger), key=lambda file: file.name.first).path
+    content = bytearray(first.read_bytes())
+    content[100] ^= 1
+    first.write_bytes(bytes(content))
+    version = DeltaTable(run.folders.ledger).version()
+    with pytest.raises(TableError, match=first.name):
+        compact_ledger(run.folders, run.head)
+    assert DeltaTable(run.folders.ledger).version() == version
+
+
+def test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first(run: ProtocolRun) -> None:
+    landed = run.commit(run.prepared())
+    compact_ledger(run.folders, landed.head)
+    assert rows_of(run)[-1].batch == landed.head.batch
+    assert not side_tables.SideLogs(run.folders).forward(landed.head)
+
+
+def test_its_entry_says_what_was_proven(run: ProtocolRun) -> None:
+    compact_ledger(run.folders, run.head)
+    newest = delta_log.make_entry_path(run.folders.ledger, DeltaTable(run.folders.ledger).version()).read_text()
+    assert '\\"verdict\\":\\"equal\\"' in newest

@@ -1,0 +1,282 @@
+"""Avro in the frame of a registry: read with the writer's schema, converted strictly, refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep import Avro, RegisteredSchema, SchemaReference
+from lockstep.declare.decoders.base import DecodeCause, find_decode_cause
+from lockstep.errors import DeclarationError
+from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
+from tests.support.decoders.readings import SNAPSHOT, TRADE, UPDATE, Side, Snapshot, Trade, Update, Where
+from tests.support.decoders.registered import FIRST_ID, InMemory, avro, frame, zigzag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A_TRADE = Trade(
+    seq=7,
+    id="t-7",
+    price=Decimal("12.3450"),
+    at=datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+    side=Side.SELL,
+    value=0.1,
+    raw=b"\x00\xff",
+    where=Where("r1", 3),
+    tags=["a", "b"],
+    counts={"x": 1},
+    flag=True,
+)
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError)
+LIST = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"], "default": None}]}
+
+
+class Node(msgspec.Struct):
+    """A list, as a record of its own kind."""
+
+    n: Node | None = None
+
+
+class Either(msgspec.Struct):
+    """A message with a union inside."""
+
+    body: Snapshot | Update
+
+
+def plain(trade: Trade) -> dict[str, Any]:
+    """What a producer gives to its serializer."""
+    return {**msgspec.structs.asdict(trade), "side": trade.side.value, "where": msgspec.structs.asdict(trade.where)}
+
+
+def decoder(message_type: object, *schemas: object, **options: str) -> Callable[[bytes], object]:
+    return Avro(registry=InMemory(tuple(map(avro, schemas))), **options).build(message_type)
+
+
+def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[DecodeCause, str]:
+    with pytest.raises(DECODE_ERRORS) as refused:
+        decode(value)
+    return find_decode_cause(refused.value), str(refused.value)
+
+
+def test_a_record_with_every_type_becomes_its_struct() -> None:
+    assert decoder(Trade, TRADE)(frame(TRADE, plain(A_TRADE))) == A_TRADE
+
+
+@given(
+    st.builds(
+        Trade,
+        seq=st.integers(-(2**63), 2**63 - 1),
+        price=st.decimals(-(10**13), 10**13, places=4),
+        at=st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001  # bounds
+        value=st.floats(allow_nan=False),
+        where=st.builds(Where, floor=st.none() | st.integers(-(2**31), 2**31 - 1)),
+        counts=st.dictionaries(st.text(), st.integers(-(2**63), 2**63 - 1), max_size=4),
+        tags=st.lists(st.text(), max_size=4),
+    )
+)
+def test_whatever_was_written_is_read(trade: Trade) -> None:
+    assert decoder(Trade, TRADE)(frame(TRADE, plain(trade))) == trade
+
+
+def test_the_records_of_a_topic_become_the_members_of_a_union_by_name() -> None:
+    decode = decoder(Snapshot | Update, SNAPSHOT, UPDATE)
+    assert decode(frame(SNAPSHOT, {"seq": 1, "values": {"a": 1.0}})) == Snapshot(1, {"a": 1.0})
+    assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0}, FIRST_ID + 1)) == Update(2, "a", 2.0)
+
+
+def test_a_union_of_records_becomes_a_union_of_structs() -> None:
+    schema = [SNAPSHOT, UPDATE]
+    decode = decoder(Snapshot | Update, schema)
+    assert decode(frame(schema, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
+    alone = decoder(Update, schema)
+    problem = "record acme.Snapshot is none of Update"
+    assert cause(alone, frame(schema, {"seq": 1, "values": {}})) == (DecodeCause.WRONG_TYPE, problem)
+
+
+def test_a_union_inside_of_a_record_is_told_apart_by_its_records_names() -> None:
+    schema = {"type": "record", "name": "Either", "fields": [{"name": "body", "type": [SNAPSHOT, UPDATE]}]}
+    decode = decoder(Either, schema)
+    assert decode(frame(schema, {"body": {"seq": 2, "id": "a", "value": 2.0}})) == Either(Update(2, "a", 2.0))
+
+
+def test_a_field_of_the_tags_name_tells_records_apart() -> None:
+    fields = [{"name": "type", "type": "string"}, *UPDATE["fields"]]
+    schema = {"type": "record", "name": "Message", "fields": fields}
+    decode = decoder(Snapshot | Update, schema)
+    update = {"seq": 2, "id": "a", "value": 2.0}
+    assert decode(frame(schema, {"type": "Update", **update})) == Update(2, "a", 2.0)
+    problem = "type = 'Upsert' is none of Snapshot, Update"
+    assert cause(decode, frame(schema, {"type": "Upsert", **update})) == (DecodeCause.WRONG_TYPE, problem)
+
+
+def test_messages_of_older_and_newer_writers_are_read_side_by_side() -> None:
+    newer = {**UPDATE, "fields": [*UPDATE["fields"], {"name": "unit", "type": "string"}]}
+    decode = decoder(Update, UPDATE, newer)
+    assert decode(frame(UPDATE, {"seq": 1, "id": "a", "value": 1.0})) == Update(1, "a", 1.0)
+    assert decode(frame(newer, {"seq": 2, "id": "a", "value": 2.0, "unit": "V"}, FIRST_ID + 1)) == Update(2, "a", 2.0)
+
+
+def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
+    older = {"type": "record", "name": "Update", "fields": [{"name": "number", "type": "int"}]}
+    own = {
+        "type": "record",
+        "name": "Update",
+        "fields": [
+            {"name": "seq", "aliases": ["number"], "type": "long"},
+            {"name": "id", "type": "string", "default": "none"},
+            {"name": "value", "type": "double", "default": 0.5},
+        ],
+    }
+    decode = decoder(Update, older, reader_schema=json.dumps(own))
+    assert decode(frame(older, {"number": 3})) == Update(3, "none", 0.5)
+
+
+def test_a_schema_is_read_with_those_that_it_refers_to() -> None:
+    where: Any = next(one["type"] for one in TRADE["fields"] if one["name"] == "where")  # type: ignore[index]  # its own
+    outer = {"type": "record", "name": "Outer", "fields": [{"name": "where", "type": "acme.Where"}]}
+    named = {**where, "namespace": "acme"}
+    registered = RegisteredSchema("AVRO", json.dumps(outer), (SchemaReference("acme.Where", json.dumps(named)),))
+
+    class Outer(msgspec.Struct):
+        where: Where
+
+    whole = {"type": "record", "name": "Outer", "fields": [{"name": "where", "type": named}]}
+    decode = Avro(registry=InMemory((registered,))).build(Outer)
+    assert decode(frame(whole, {"where": {"room": "r", "floor": 1}})) == Outer(Where("r", 1))
+
+
+GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
+REFUSED = {
+    "empty": (b"", DecodeCause.TRUNCATED, "a frame begins with 0x00, this with nothing"),
+    "no frame": (b'{"seq":1}', DecodeCause.UNKNOWN_MAGIC_BYTE, "a frame begins with 0x00, this with 0x7b"),
+    "half a header": (GOOD[:3], DecodeCause.TRUNCATED, "a frame begins with 5 bytes, this has 3"),
+    "header alone": (GOOD[:5], DecodeCause.TRUNCATED, "the message ends too early"),
+    "cut": (GOOD[:-1], DecodeCause.TRUNCATED, "the message ends too early"),
+    "trailing": (GOOD + b"\x00", DecodeCause.TRAILING, "1 bytes after the message"),
+    "unknown id": (b"\x00\x00\x00\x00\x07" + GOOD[5:], DecodeCause.UNKNOWN_SCHEMA_ID, "knows no schema id 7"),
+    "bad UTF-8": (GOOD[:5] + zigzag(2) + zigzag(1) + b"\xff" + bytes(8), DecodeCause.MALFORMED, "UnicodeDecodeError"),
+    "a length below zero": (GOOD[:5] + zigzag(2) + zigzag(-4) + bytes(8), DecodeCause.TRUNCATED, "ends too early"),
+    "a huge length": (GOOD[:5] + zigzag(2) + zigzag(2**40) + bytes(8), DecodeCause.TRUNCATED, "ends too early"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.declare.decoders.schema_registry.SECOND_LOOK_SECONDS", 0.0)
+    value, expected, problem = REFUSED[what]
+    found, said = cause(decoder(Update, UPDATE), value)
+    assert (found, problem in said) == (expected, True), said
+
+
+def test_a_field_of_another_type_or_without_a_value_is_named() -> None:
+    text = {**UPDATE, "fields": [*UPDATE["fields"][:2], {"name": "value", "type": "string"}]}
+    assert cause(decoder(Update, text), frame(text, {"seq": 1, "id": "a", "value": "x"})) == (
+        DecodeCause.WRONG_TYPE,
+        "Expected `float`, got `str` - at `$.value`",
+    )
+    short = {**UPDATE, "fields": UPDATE["fields"][:2]}
+    assert cause(decoder(Update, short), frame(short, {"seq": 1, "id": "a"})) == (
+        DecodeCause.MISSING_FIELD,
+        "Object missing required field `value`",
+    )
+
+
+def test_a_string_is_never_taken_for_bytes() -> None:
+    class Raw(msgspec.Struct):
+        raw: bytes
+
+    schema = {"type": "record", "name": "Raw", "fields": [{"name": "raw", "type": "string"}]}
+    problem = "Expected `bytes`, got `str` - at `$.raw`"
+    assert cause(decoder(Raw, schema), frame(schema, {"raw": "aGk="})) == (DecodeCause.WRONG_TYPE, problem)
+
+
+UNFIT: dict[str, tuple[object, str]] = {
+    "no record": ("string", "is no record, and no union of records"),
+    "no schema": ({"type": "rekord", "name": "R"}, "cannot be parsed"),
+    "another record": ({**UPDATE, "name": "Other"}, "record acme.Other is none of Snapshot, Update"),
+    "an array of nothing": (
+        {"type": "record", "name": "B", "fields": [{"name": "a", "type": {"type": "array", "items": "null"}}]},
+        "a small message could be endless",
+    ),
+    "an array of empty records": (
+        {
+            "type": "record",
+            "name": "B",
+            "fields": [
+                {"name": "e", "type": {"type": "record", "name": "E", "fields": []}},
+                {"name": "a", "type": {"type": "array", "items": "E"}},
+            ],
+        },
+        "a small message could be endless",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_schema_that_holds_no_message_of_the_stream_refuses_its_messages_alone(what: str) -> None:
+    schema, problem = UNFIT[what]
+    decode = decoder(Snapshot | Update, UPDATE, schema)
+    for _ in range(2):
+        found, said = cause(decode, b"\x00" + (FIRST_ID + 1).to_bytes(4, "big") + b"\x02" * 30)
+        assert (found, problem in said) == (DecodeCause.UNFIT_SCHEMA, True), said
+    assert decode(GOOD) == Update(2, "abc", 2.0)
+
+
+def test_a_schema_of_another_format_is_refused() -> None:
+    decode = Avro(registry=InMemory((RegisteredSchema("JSON", "{}"),))).build(Update)
+    assert cause(decode, GOOD) == (DecodeCause.UNFIT_SCHEMA, f"schema {FIRST_ID}: is of type JSON, not AVRO")
+
+
+def test_a_message_deeper_than_the_stack_is_refused_and_kills_nobody() -> None:
+    """The compiled reader of fastavro dies of it, with the process; so the test is one of its own."""
+    script = (
+        "from tests.unit.decoders.test_avro import *\n"
+        "decode = decoder(Node, LIST)\n"
+        "assert decode(frame(LIST, {'n': {'n': None}})) == Node(Node(None))\n"
+        "print(cause(decode, frame(LIST, {})[:5] + b'\\x02' * 3_000_000 + b'\\x00')[0])"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (0, "nested too deeply\n"), said.stderr
+
+
+@given(st.binary(max_size=200), st.sampled_from([Trade, Snapshot | Update, Node, Either]))
+def test_random_bytes_raise_nothing_but_a_decode_error(body: bytes, message_type: object) -> None:
+    either = {"type": "record", "name": "Either", "fields": [{"name": "body", "type": [SNAPSHOT, UPDATE]}]}
+    decode = decoder(message_type, TRADE, [SNAPSHOT, UPDATE], LIST, either)
+    for number in range(4):
+        with contextlib.suppress(*DECODE_ERRORS):
+            decode(b"\x00" + (FIRST_ID + number).to_bytes(4, "big") + body)
+
+
+@pytest.mark.parametrize("message_type", [bytes, dict, int | str, ProtoUpdate, Update | None])
+def test_a_message_type_that_avro_cannot_make_is_refused_when_declared(message_type: object) -> None:
+    with pytest.raises(DeclarationError, match=r"Stream.transform = .*\n  next: use a msgspec.Struct"):
+        Avro().build(message_type)
+
+
+def test_a_readers_schema_that_is_none_is_refused_when_declared() -> None:
+    with pytest.raises(DeclarationError, match=r"Avro.reader_schema = .*cannot be parsed"):
+        Avro(reader_schema='{"type": "rekord"}').build(Update)
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(DeclarationError, match=r"next: pip install 'lockstep\[avro,registry\]'"):
+        Avro().build(Update)
+
+
+def test_a_decoder_goes_to_executors_and_comes_back_equal() -> None:
+    one = Avro(registry=InMemory((avro(UPDATE),)))
+    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301  # made here

@@ -1,0 +1,66 @@
+"""A stable end that does not move while the log grows is told, in time and not before; one that moves is not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+from lockstep import AvailableNow, Every, FileSize
+from lockstep.engine.driver.alarms import (
+    LastStableOffsets,
+    StuckTransaction,
+    compute_stuck_patience_seconds,
+)
+from lockstep.kafka.admin import ClusterView
+from tests.support.cluster_views import topic, view
+
+OPEN, GREW, CLOSED, FURTHER = (0, 3, 5), (0, 3, 9), (0, 9, 9), (0, 4, 9)
+"""Log start, stable end and high watermark."""
+
+
+def seen(ends: tuple[int, int, int] | None) -> ClusterView:
+    other = {("id-a", 1): (0, 8, 8)}
+    return view(topic("a", "id-a", 2), ends=other if ends is None else {("id-a", 0): ends, **other})
+
+
+def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[StuckTransaction, ...]:
+    """What is told after these looks, each a time and what was seen, with a patience of a minute."""
+    assert all(earlier < later for (earlier, _), (later, _) in pairwise(looks))
+    ends = LastStableOffsets()
+    for clock, each in looks:
+        ends = ends.looked(seen(each), clock)
+    clock, each = looks[-1]
+    return ends.stalls(seen(each), clock, 60.0)
+
+
+def test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time() -> None:
+    assert stalls((100.0, OPEN), (130.0, OPEN), (161.0, GREW)) == (StuckTransaction("a", 0, 3, 9, 61.0),)
+
+
+def test_until_then_nothing_is_told() -> None:
+    assert stalls((100.0, OPEN), (160.0, GREW)) == ()
+
+
+def test_it_is_over_when_the_stable_end_moves_however_little() -> None:
+    assert stalls((100.0, OPEN), (161.0, FURTHER)) == ()
+    assert stalls((100.0, OPEN), (161.0, FURTHER), (222.0, FURTHER)) == (StuckTransaction("a", 0, 4, 9, 61.0),)
+
+
+def test_a_transaction_that_ends_begins_the_time_anew() -> None:
+    assert stalls((100.0, OPEN), (130.0, CLOSED), (170.0, (0, 9, 12)), (180.0, (0, 9, 12))) == ()
+
+
+def test_a_partition_without_a_leader_keeps_its_time() -> None:
+    assert stalls((100.0, OPEN), (150.0, None)) == ()
+    assert stalls((100.0, OPEN), (150.0, None), (161.0, OPEN)) == (StuckTransaction("a", 0, 3, 5, 61.0),)
+
+
+def test_a_partition_that_is_read_to_its_end_never_stalls() -> None:
+    assert stalls((100.0, CLOSED), (1_000.0, CLOSED)) == ()
+
+
+def test_patience_is_a_minute_and_three_triggers_at_least() -> None:
+    assert compute_stuck_patience_seconds(Every(seconds=5)) == 60.0
+    assert compute_stuck_patience_seconds(Every(seconds=30)) == 90.0
+    assert compute_stuck_patience_seconds(AvailableNow()) == 60.0
+    assert compute_stuck_patience_seconds(FileSize("128 MB", at_most=timedelta(hours=1))) == 60.0

@@ -1,0 +1,311 @@
+"""The planner, by properties: any positions and ends give a batch that keeps every rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lockstep.engine.driver.planner import (
+    MOVE_FOR_SECONDS_RATIO,
+    SMALL_BATCH_MESSAGES,
+    BatchPlan,
+    PlanInput,
+    choose_commit_hour,
+    compute_next_hour,
+    plan_batch,
+)
+from lockstep.engine.protocol import LearnedRates
+from lockstep.kafka.admin import PartitionOffsets
+from lockstep.model.position import Position
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+Key = tuple[str, int]
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """One partition as a plan may find it; None where nothing is said of it."""
+
+    next_offset: int
+    lag: int | None
+    open_transactions: int
+    stop_after: int | None
+    seconds_a_message: float | None
+    bin_before: int | None
+
+
+partitions = some.builds(
+    Partition,
+    next_offset=some.integers(0, 10**9),
+    lag=some.one_of(some.none(), some.just(0), some.integers(1, 50), some.integers(1, 300_000)),
+    open_transactions=some.integers(0, 20),
+    stop_after=some.one_of(some.none(), some.integers(-10, 1_000)),
+    seconds_a_message=some.one_of(some.none(), some.floats(1e-7, 1e-3)),
+    bin_before=some.one_of(some.none(), some.integers(0, 9)),
+)
+
+
+@some.composite
+def inputs(draw: some.DrawFn) -> PlanInput:
+    """Anything that a batch may be planned from: lagging, idle, unavailable, bounded, seen before."""
+    found = {(f"id{n % 4}", n // 4): each for n, each in enumerate(draw(some.lists(partitions, max_size=7)))}
+    return PlanInput(
+        generation=1,
+        epoch=2,
+        number=3,
+        commit_hour="2026-01-01T00",
+        positions=tuple(position(key, each.next_offset) for key, each in found.items()),
+        ends={
+            key: ends_at(each.next_offset, each.lag, each.open_transactions)
+            for key, each in found.items()
+            if each.lag is not None
+        },
+        stop_at={k: each.next_offset + each.stop_after for k, each in found.items() if each.stop_after is not None},
+        messages_max=draw(some.integers(1, 400_000)),
+        cores=draw(some.integers(1, 8)),
+        learned=LearnedRates(
+            seconds_a_message={k: e.seconds_a_message for k, e in found.items() if e.seconds_a_message is not None},
+            bins_before={k: each.bin_before for k, each in found.items() if each.bin_before is not None},
+        ),
+    )
+
+
+def position(key: Key, next_offset: int) -> Position:
+    return Position(topic=f"t.{key[0]}", topic_id=key[0], partition=key[1], next_offset=next_offset)
+
+
+def ends_at(offset: int, lag: int, open_transactions: int = 0) -> PartitionOffsets:
+    return PartitionOffsets(start=0, stable_end=offset + lag, high_watermark=offset + lag + open_transactions)
+
+
+def given_lags(lags: dict[Key, int], **changed: object) -> PlanInput:
+    """An input of partitions at offset 1,000, each with so many messages waiting."""
+    plain = PlanInput(
+        generation=1,
+        epoch=2,
+        number=3,
+        commit_hour="2026-01-01T00",
+        positions=tuple(position(key, 1_000) for key in lags),
+        ends={key: ends_at(1_000, lag) for key, lag in lags.items()},
+        messages_max=200_000,
+        cores=4,
+    )
+    return msgspec.structs.replace(plain, **changed)
+
+
+def planned(plan: BatchPlan) -> dict[Key, int]:
+    """Messages of each partition in the plan."""
+    return {item.position.key: item.messages for group in plan.bins for item in group}
+
+
+def waiting(given: PlanInput) -> dict[Key, int]:
+    """What a partition has to read, in the plainest words."""
+    found = {}
+    for item in given.positions:
+        if item.key in given.ends:
+            end = min(given.ends[item.key].stable_end, given.stop_at.get(item.key, 10**12))
+            found[item.key] = max(0, end - item.next_offset)
+    return found
+
+
+@given(inputs())
+def test_no_range_passes_the_stable_end_or_where_the_run_is_to_stop(given: PlanInput) -> None:
+    lag = waiting(given)
+    for key, messages in planned(plan_batch(given)).items():
+        assert 0 < messages <= lag[key]
+
+
+def test_partitions_whose_cost_no_clock_has_seen_are_spread_over_the_cores() -> None:
+    lags = {(name, 0): 30_000 for name in "abcd"}
+    free = LearnedRates(seconds_a_message=dict.fromkeys(lags, 0.0))
+    plan = plan_batch(given_lags(lags, learned=free))
+    assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
+
+
+@given(inputs())
+def test_every_partition_is_in_at_most_one_range_from_its_position(given: PlanInput) -> None:
+    ranges = [item for group in plan_batch(given).bins for item in group]
+    assert len({item.position.key for item in ranges}) == len(ranges)
+    assert {item.position for item in ranges} <= set(given.positions)
+
+
+@given(inputs())
+def test_every_lagging_partition_gets_its_floor(given: PlanInput) -> None:
+    lag = {key: count for key, count in waiting(given).items() if count}
+    plan = planned(plan_batch(given))
+    assert plan.keys() == lag.keys()
+    for key, messages in plan.items():
+        assert messages >= min(lag[key], max(1, given.messages_max // (10 * len(lag))))
+
+
+@given(inputs())
+def test_a_batch_holds_at_most_its_messages_and_the_floors(given: PlanInput) -> None:
+    plan = plan_batch(given)
+    lagging = len(planned(plan))
+    floors = max(lagging, given.messages_max // 10)
+    assert plan.messages <= given.messages_max + floors
+    if sum(waiting(given).values()) <= given.messages_max:
+        assert plan.backlog == 0
+
+
+@given(inputs())
+def test_what_is_not_planned_is_the_backlog(given: PlanInput) -> None:
+    plan = plan_batch(given)
+    assert plan.messages + plan.backlog == sum(waiting(given).values())
+
+
+@given(inputs())
+def test_bins_are_as_many_as_cores_at_most_and_none_is_empty(given: PlanInput) -> None:
+    plan = plan_batch(given)
+    assert len(plan.bins) <= given.cores
+    assert all(plan.bins)
+    if plan.messages < SMALL_BATCH_MESSAGES:
+        assert len(plan.bins) <= 1
+
+
+@given(inputs())
+def test_the_ranges_of_a_bin_are_in_the_order_of_rows(given: PlanInput) -> None:
+    for group in plan_batch(given).bins:
+        keys = [item.position.key for item in group]
+        assert keys == sorted(keys)
+
+
+@given(inputs(), some.randoms())
+def test_the_order_of_the_input_changes_nothing(given: PlanInput, random: Random) -> None:
+    shuffled = list(given.positions)
+    random.shuffle(shuffled)
+    assert plan_batch(msgspec.structs.replace(given, positions=tuple(shuffled))) == plan_batch(given)
+
+
+@given(inputs())
+def test_partitions_that_cannot_be_read_are_named_and_left_out(given: PlanInput) -> None:
+    plan = plan_batch(given)
+    assert set(plan.unavailable) == {item.key for item in given.positions} - given.ends.keys()
+    assert not set(plan.unavailable) & planned(plan).keys()
+
+
+@given(inputs())
+def test_the_identity_of_the_batch_is_passed_on(given: PlanInput) -> None:
+    plan = plan_batch(given)
+    assert (plan.generation, plan.epoch, plan.number, plan.commit_hour) == (1, 2, 3, "2026-01-01T00")
+
+
+@given(inputs())
+def test_the_same_load_again_stays_where_it_is(given: PlanInput) -> None:
+    first = plan_batch(with_bins(given, {}))
+    again = plan_batch(with_bins(given, bins_of(first)))
+    assert again.bins == first.bins
+
+
+@given(inputs())
+def test_a_partition_moves_only_from_a_bin_that_would_take_too_long(given: PlanInput) -> None:
+    plan = plan_batch(given)
+    if plan.messages < SMALL_BATCH_MESSAGES or len(plan.bins) < min(given.cores, len(planned(plan))):
+        return  # one bin for all, or a bin stayed empty and is not numbered
+    cost = {key: count * given.learned.seconds_a_message.get(key, 5e-6) for key, count in planned(plan).items()}
+    load = [sum(cost[item.position.key] for item in group) for group in plan.bins]
+    most = sum(load) / len(load) * (1 + MOVE_FOR_SECONDS_RATIO)
+    for key, now in bins_of(plan).items():
+        before = given.learned.bins_before.get(key, now)
+        if before != now and before < len(load):
+            assert load[before] + cost[key] > most * 0.999_999
+
+
+def with_bins(given: PlanInput, bins: dict[Key, int]) -> PlanInput:
+    """The input as if partitions had been in these bins before."""
+    return msgspec.structs.replace(given, learned=msgspec.structs.replace(given.learned, bins_before=bins))
+
+
+def bins_of(plan: BatchPlan) -> dict[Key, int]:
+    return {item.position.key: number for number, group in enumerate(plan.bins) for item in group}
+
+
+def test_a_small_topic_does_not_starve_behind_a_big_one() -> None:
+    plan = planned(plan_batch(given_lags({("big", 0): 100_000_000, ("small", 0): 3})))
+    assert plan == {("big", 0): 199_999, ("small", 0): 3}
+
+
+def test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_round() -> None:
+    lags = {(f"t{n}", 0): 50_000 for n in range(1_000)}
+    rounds = [planned(plan_batch(given_lags(lags, number=number))) for number in range(7, 17)]
+    assert [set(plan.values()) for plan in rounds] == [{2_000}] * 10
+    assert {key for plan in rounds for key in plan} == lags.keys()
+    assert plan_batch(given_lags(lags)).backlog == 50_000_000 - 200_000
+
+
+def test_a_small_topic_takes_part_in_every_turn_of_the_others() -> None:
+    lags = {(f"t{n}", 0): 50_000 for n in range(1_000)} | {("small", 0): 5}
+    assert all(planned(plan_batch(given_lags(lags, number=n)))["small", 0] == 5 for n in range(20))
+
+
+def test_all_take_part_when_the_batch_holds_all() -> None:
+    lags = {(f"t{n}", 0): 100 for n in range(1_000)}
+    assert planned(plan_batch(given_lags(lags))) == lags
+
+
+def test_shares_are_in_proportion_to_what_waits() -> None:
+    plan = planned(plan_batch(given_lags({("a", 0): 3_000_000, ("b", 0): 1_000_000})))
+    assert plan == {("a", 0): 150_000, ("b", 0): 50_000}
+
+
+def test_a_small_batch_is_one_bin() -> None:
+    small = plan_batch(given_lags({("a", 0): 9_999, ("b", 0): 10_000}))
+    assert [len(group) for group in small.bins] == [2]
+    large = plan_batch(given_lags({("a", 0): 10_000, ("b", 0): 10_000}))
+    assert [len(group) for group in large.bins] == [1, 1]
+
+
+def test_costly_partitions_are_spread_over_the_bins() -> None:
+    lags = {("slow", 0): 40_000, ("a", 0): 40_000, ("b", 0): 40_000, ("c", 0): 40_000}
+    plan = plan_batch(given_lags(lags, cores=2, learned=LearnedRates(seconds_a_message={("slow", 0): 15e-6})))
+    assert bins_of(plan) == {("slow", 0): 0, ("a", 0): 1, ("b", 0): 1, ("c", 0): 1}
+
+
+def test_nothing_to_read_gives_no_bins() -> None:
+    plan = plan_batch(given_lags({("a", 0): 0, ("b", 1): 0}))
+    assert (plan.bins, plan.backlog, plan.messages) == ((), 0, 0)
+
+
+def test_no_partitions_give_no_bins() -> None:
+    assert plan_batch(given_lags({})).bins == ()
+
+
+def test_a_position_past_the_end_is_not_read() -> None:
+    """The log was cut: the audit names it, the planner asks for nothing."""
+    cut = msgspec.structs.replace(given_lags({("a", 0): 5}), ends={("a", 0): ends_at(900, 0)})
+    assert plan_batch(cut).bins == ()
+
+
+def test_open_transactions_are_not_read() -> None:
+    ends = {("a", 0): PartitionOffsets(start=0, stable_end=1_002, high_watermark=1_050)}
+    plan = plan_batch(msgspec.structs.replace(given_lags({("a", 0): 0}), ends=ends))
+    assert (planned(plan), plan.backlog) == ({("a", 0): 2}, 0)
+
+
+@pytest.mark.parametrize(
+    ("clock", "head", "closed", "expected"),
+    [
+        ("2026-03-01T10", "", "", "2026-03-01T10"),
+        ("2026-03-01T10", "2026-03-01T09", "", "2026-03-01T10"),
+        ("2026-03-01T10", "2026-03-01T10", "2026-03-01T09", "2026-03-01T10"),
+        ("2026-03-01T10", "2026-03-01T12", "", "2026-03-01T12"),  # a clock that went back
+        ("2026-03-01T10", "2026-03-01T10", "2026-03-01T10", "2026-03-01T11"),  # the open hour was closed
+        ("2026-03-01T10", "2026-03-01T08", "2026-03-01T10", "2026-03-01T11"),
+        ("2026-03-01T10", "2026-03-01T11", "2026-03-01T10", "2026-03-01T11"),
+        ("2026-03-01T13", "2026-03-01T11", "2026-03-01T10", "2026-03-01T13"),
+        ("2026-02-28T23", "2026-02-28T23", "2026-02-28T23", "2026-03-01T00"),  # over the end of a month
+        ("2026-12-31T23", "", "2026-12-31T23", "2027-01-01T00"),  # and of a year
+    ],
+)
+def test_the_log_closes_hours_not_the_clock(clock: str, head: str, closed: str, expected: str) -> None:
+    assert choose_commit_hour(clock, head, closed) == expected
+
+
+def test_the_next_hour_of_a_leap_day() -> None:
+    assert compute_next_hour("2028-02-28T23") == "2028-02-29T00"

@@ -1,0 +1,252 @@
+"""From facts to ledger rows and back to positions: what goes in comes out, and nothing is made up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from lockstep.engine.driver.positions import (
+    BatchIdentity,
+    Subscription,
+    find_initial_positions,
+    make_ledger_row,
+    make_unchanged_row,
+    read_position,
+)
+from lockstep.engine.executor.compiled_stream import compile_stream
+from lockstep.engine.executor.task import run_task_safely
+from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.kafka.admin import ClusterView, PartitionOffsets
+from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.finding import Hole
+from lockstep.model.position import Position, SegmentRef
+from lockstep.table.ledger import LedgerRow
+from tests.support.adding_stream import adding
+from tests.support.cluster_views import topic, view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from lockstep import Stream
+
+IDENTITY = BatchIdentity(
+    generation=1,
+    batch=7,
+    epoch=3,
+    committed_at=datetime(2026, 1, 1, 12, tzinfo=UTC),
+    batch_seconds=0.5,
+    restart_cause="first; asked for",
+)
+OLD_STATE = SegmentRef(file="old", start=1, length=2)
+NEW_STATE = SegmentRef(file="new", start=30, length=40)
+POSITION = Position(topic="a", topic_id="id-a", partition=1, next_offset=50, leader_epoch=4, state=OLD_STATE)
+ENDS = PartitionOffsets(start=0, stable_end=70, high_watermark=75)
+FACTS = RangeResult(
+    range=PlannedRange(POSITION, 64),
+    reached=msgspec.structs.replace(POSITION, next_offset=60, leader_epoch=5, state=NEW_STATE, suspended_from=57),
+    counts=Counts(messages=9, with_rows=3, without_rows=2, skipped=1, dropped=2, quarantined=1, repeats=1, gaps=3),
+    rows=11,
+    holes=(Hole(start=53, until=54, cause="marker"),),
+    first_event_time_us=1_700_000_000_000_000,
+    last_event_time_us=1_700_000_001_000_000,
+    newest_timestamp_ms=1_700_000_002_500,
+    state_bytes=40,
+    cpu_seconds=0.01,
+)
+
+
+def test_a_worked_range_becomes_its_ledger_row() -> None:
+    assert make_ledger_row(IDENTITY, FACTS, ENDS) == LedgerRow(
+        generation=1,
+        batch=7,
+        epoch=3,
+        committed_at=datetime(2026, 1, 1, 12, tzinfo=UTC),
+        topic_id="id-a",
+        topic="a",
+        partition=1,
+        start=50,
+        until=60,
+        stable_end=70,
+        high_watermark=75,
+        messages=9,
+        rows=11,
+        accepted_without_row=2,
+        skipped=1,
+        repeats=1,
+        gaps=3,
+        dropped=2,
+        quarantined=1,
+        suspended_from=57,
+        holes=[Hole(start=53, until=54, cause="marker")],
+        leader_epoch=5,
+        first_event_time=datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+        last_event_time=datetime(2023, 11, 14, 22, 13, 21, tzinfo=UTC),
+        newest_timestamp=datetime(2023, 11, 14, 22, 13, 22, 500_000, tzinfo=UTC),
+        batch_seconds=0.5,
+        cpu_seconds=0.01,
+        state_file="new",
+        state_start=30,
+        state_length=40,
+        state_bytes=40,
+        restart_cause="first; asked for",
+        with_rows=3,
+    )
+
+
+def test_messages_and_holes_of_a_ledger_row_add_up_to_its_range() -> None:
+    row = make_ledger_row(IDENTITY, FACTS, ENDS)
+    assert row.messages + sum(hole.until - hole.start for hole in row.holes) == row.until - row.start
+
+
+def test_a_quiet_partition_stays_where_it_is_with_its_state() -> None:
+    row = make_unchanged_row(IDENTITY, POSITION, None)
+    assert (row.start, row.until, row.messages, row.rows, row.holes) == (50, 50, 0, 0, [])
+    assert (row.state_file, row.state_start, row.state_length, row.state_bytes) == ("old", 1, 2, 0)
+    assert (row.stable_end, row.high_watermark) == (-1, -1)
+    assert row.leader_epoch == 4
+
+
+def test_a_position_comes_back_from_its_ledger_row() -> None:
+    assert read_position(make_unchanged_row(IDENTITY, POSITION, ENDS)) == POSITION
+    stateless = msgspec.structs.replace(POSITION, state=None, leader_epoch=None)
+    assert read_position(make_unchanged_row(IDENTITY, stateless, ENDS)) == stateless
+
+
+def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> None:
+    assert read_position(make_ledger_row(IDENTITY, FACTS, ENDS)) == FACTS.reached
+
+
+class OnlyMarkers:
+    """A log that holds control records where it is read."""
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
+        for index, wanted in enumerate(ranges):
+            yield MessageRun(index, [], [(wanted.start, wanted.until)], wanted.until)
+
+    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
+        return self.read([beyond])
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        return corrupt.start
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        del position
+        return [Hole(start, until, "marker") for start, until in gaps]
+
+
+def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -> None:
+    job = JobSpec(
+        stream=b"",
+        kafka={},
+        table=tmp_path / "table",
+        quarantine=tmp_path / "quarantine",
+        late=tmp_path / "late",
+        state=tmp_path / "state",
+        hot=tmp_path / "hot",
+    )
+    before = msgspec.structs.replace(POSITION, state=None, suspended_from=7, catching_up=True)
+    task = TaskSpec(
+        generation=1,
+        epoch=3,
+        number=7,
+        commit_hour="2026-01-01T12",
+        planned_at_us=0,
+        ranges=(PlannedRange(before, 64), PlannedRange(msgspec.structs.replace(before, partition=2), 50)),
+    )
+    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
+    done = run_task_safely(job, task, program, OnlyMarkers())
+    read, idle = (item.reached for item in done.ranges)
+    assert read == msgspec.structs.replace(before, next_offset=64, catching_up=False)
+    assert idle == msgspec.structs.replace(before, partition=2)
+    row = make_ledger_row(IDENTITY, done.ranges[0], ENDS)
+    assert (row.start, row.until, row.leader_epoch, row.newest_timestamp) == (50, 64, 4, None)
+
+
+def test_an_event_time_that_no_calendar_holds_is_left_out() -> None:
+    absurd = msgspec.structs.replace(FACTS, first_event_time_us=-(10**18), last_event_time_us=10**18)
+    row = make_ledger_row(IDENTITY, absurd, ENDS)
+    assert (row.first_event_time, row.last_event_time) == (None, None)
+
+
+def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> None:
+    """Partition 0 of topic a is new to the ledger: the topic grew, which the audit tells the class."""
+    known = {
+        ("id-a", 1): make_unchanged_row(IDENTITY, POSITION, ENDS),
+        ("id-x", 0): make_unchanged_row(IDENTITY, POSITION, ENDS),
+    }
+    cluster = view(
+        topic("a", "id-a", 2),
+        topic("b", "id-b", deletes_only=False),
+        ends={("id-a", 0): (0, 9, 9), ("id-a", 1): (0, 70, 75), ("id-b", 0): (17, 20, 20)},
+    )
+    found = find_initial_positions(known, cluster)
+    assert {key: position.next_offset for key, position in found.items()} == {("id-a", 1): 50, ("id-b", 0): 17}
+    assert found["id-a", 1] == msgspec.structs.replace(POSITION, is_only=False)
+
+
+def test_a_known_partition_without_leader_stays_subscribed() -> None:
+    known = {("id-a", 0): make_unchanged_row(IDENTITY, msgspec.structs.replace(POSITION, partition=0), ENDS)}
+    assert find_initial_positions(known, view(topic("a", "id-a"), ends={})).keys() == {("id-a", 0)}
+
+
+def test_a_new_topic_of_which_one_partition_has_no_leader_waits_for_a_later_run() -> None:
+    """Taken in part, it would look as if it had grown as soon as the leader is back."""
+    cluster = view(topic("a", "id-a", 2), topic("b", "id-b"), ends={("id-a", 0): (0, 5, 5), ("id-b", 0): (0, 5, 5)})
+    assert find_initial_positions({}, cluster).keys() == {("id-b", 0)}
+
+
+HOUR_MS = 3_600_000
+RETAINED_12_HOURS = msgspec.structs.replace(topic("a", "id-a", 2), retention_ms=12 * HOUR_MS)
+
+
+def subscribe(ends: PartitionOffsets) -> tuple[Subscription, ClusterView]:
+    """A run that continues at offset 60 of a partition, whose newest committed message has the time of FACTS."""
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ends})
+    return Subscription({("id-a", 1): make_ledger_row(IDENTITY, FACTS, ENDS)}, cluster, frozenset({"a"})), cluster
+
+
+def newest_plus(hours: int) -> int:
+    """A time, in ms, this long after the newest message of FACTS."""
+    return (FACTS.newest_timestamp_ms or 0) + hours * HOUR_MS
+
+
+def test_the_lag_of_a_run_is_that_of_the_partitions_whose_end_is_known() -> None:
+    partitions, cluster = subscribe(ENDS)
+    assert partitions.lag_messages(cluster.ends) == 15
+    assert partitions.lag_messages({("id-a", 2): ENDS}) == 0
+
+
+def test_a_run_takes_unread_messages_to_be_as_old_as_the_newest_committed_one() -> None:
+    partitions, cluster = subscribe(ENDS)
+    assert partitions.headroom_seconds(cluster, newest_plus(hours=5)) == 7 * 3600
+
+
+def test_each_batch_makes_the_newest_committed_message_newer() -> None:
+    partitions, cluster = subscribe(ENDS)
+    position = partitions.positions["id-a", 1]
+    reached = msgspec.structs.replace(position, next_offset=70)
+    later = msgspec.structs.replace(
+        FACTS, range=PlannedRange(position, 70), reached=reached, newest_timestamp_ms=newest_plus(hours=4)
+    )
+    partitions.advance([TaskResult(ranges=(later,), files=(), cpu_seconds=0.0)])
+    assert partitions.headroom_seconds(cluster, newest_plus(hours=5)) == 11 * 3600
+
+
+def test_a_committed_message_that_kafka_has_deleted_says_nothing_of_those_after_it() -> None:
+    partitions, cluster = subscribe(PartitionOffsets(start=60, stable_end=61, high_watermark=61))
+    assert partitions.headroom_seconds(cluster, newest_plus(hours=24 * 30)) is None
+
+
+def test_the_partition_with_the_least_headroom_counts() -> None:
+    partitions, cluster = subscribe(ENDS)
+    short = msgspec.structs.replace(topic("b", "id-b"), retention_ms=HOUR_MS)
+    both = msgspec.structs.replace(
+        cluster,
+        topics=cluster.topics | {"b": short},
+        ends=cluster.ends | {("id-b", 0): PartitionOffsets(start=5, stable_end=5, high_watermark=5)},
+    )
+    partitions.take_up(both)
+    assert partitions.headroom_seconds(both, newest_plus(hours=5)) == 3600

@@ -1,0 +1,109 @@
+"""One error of every class, as it is raised; its text is kept in `golden/` and compared exactly.
+
+`pytest tests/unit/errors --write-golden` writes the texts anew: read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep import errors
+from lockstep.compaction.plan import Bin
+from lockstep.compaction.proof import ProofDiffers, RowProof
+from lockstep.compaction.rewrite import BinRefused
+from lockstep.compaction.row_order import OutOfOrder
+from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
+from lockstep.engine.driver.spark_job import BatchTimeout
+from lockstep.errors import LockstepError
+from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
+from lockstep.localdev.broker import PortTaken
+from lockstep.localdev.recordings import RecordingError
+from lockstep.model.compatibility import Incompatibility
+from lockstep.model.finding import Finding
+from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
+from lockstep.operations.inspect.message import NoMessage
+from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
+from lockstep.operations.inspect.streams import UnknownStream
+from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
+from lockstep.operations.query import WrongQuery
+from lockstep.operations.repair import WriterLives
+from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
+from lockstep.operations.tables import NoTable
+from lockstep.orchestration.launch import StartFailed
+from lockstep.state.changelog import StateDamaged, make_empty_state
+from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
+from lockstep.state.restore import LocalStateUnusable
+from lockstep.table.commit import HourClosed
+from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
+from lockstep.table.row_encoder import RowOrigin, RowRejected
+
+GAP = Finding(
+    cause="gap",
+    topic="books.eth",
+    topic_id="id",
+    partition=0,
+    offset=120,
+    until=121,
+    session="eth",
+    expected="7",
+    found="9, missing 7 to 8",
+)
+GARBAGE = Finding(
+    "undecodable", "books.eth", "id", 3, 7, 8, expected="a message of the stream", found="Input data was truncated"
+)
+GREW = Finding("partitions grew", "books.btc", "id", 4, 0, 0, expected="4 partitions", found="5 partitions")
+STEP = "start the stream again: it goes on from the ledger"
+
+EVERY: tuple[LockstepError, ...] = (
+    LockstepError("stream books has no batch yet, no hour is open", next_step="lockstep run books"),
+    errors.DeclarationError("Every.seconds", 0.0, "is not above 0", "Every(seconds=5)"),
+    errors.SettingsError("kafka.bootstrap_servers is missing", next_step="set it in lockstep.toml"),
+    errors.EnvironmentProblem("no Java of 17 or 21 was found", next_step="install OpenJDK 17 or 21"),
+    errors.RegistryUnreachable("the schema registry answers HTTP 503", next_step="look after the registry"),
+    errors.KafkaError("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
+    errors.TableError("version 7 was written by somebody else", next_step="end that writer, then restore version 6"),
+    errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
+    ForeignCommit(Path("tables/books/ledger"), 7, "OPTIMIZE", "delta-rs:py-1.6.6"),
+    TableReplaced(Path("tables/books/table"), "there is no log"),
+    errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),
+    errors.Fenced(3, 4),
+    StartFailed("books", "4711", "run 4711 ended: FAILURE; Kafka did not answer within 60 s"),
+    errors.StreamHeld("books", "a new disk (ann)"),
+    StreamHalted("books", (GAP,)),
+    IntegrityLost("books", (GAP, GARBAGE, GREW)),
+    errors.Violation(1, 2, "checksum of the book"),
+    LocalStateUnusable(make_empty_state(1, "id", 0, 120), "No space left on device"),
+    PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
+    HourClosed("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),
+    HousekeepingFailed(
+        HousekeepingResult(
+            stream="order_books",
+            planned_only=False,
+            rewind_floor=7,
+            steps=(StepResult(step="log of table", files=3), StepResult(step="state", problem="a file is damaged")),
+        )
+    ),
+    CompactionRefused([(Bin("2026-01-31T09", ()), BinRefused("a proof differs", "compact again"))], CompactionResult()),
+    InputsGone("2026-01-31T09", "3 of its files are not live any more"),
+    OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),
+    ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),
+    StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
+    StateTypeChanged("state/5.state (bytes 0 to 90)", (Incompatibility("rows{}.price", "float", "str"),)),
+    StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="fix the fold"),
+    MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
+    BatchTimeout(300),
+    RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
+    RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
+    NoTable("books", Path("tables")),
+    UnknownStream("book", {}),
+    WrongQuery("SELECT x", "No field named x", {}),
+    NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),
+    NotRetained("books", 3, 7, 90),
+    NotInQuarantine("books", Place("books.eth", 0, 120)),
+    ExportRefused(Path("refused.jsonl"), "it is there already"),
+    NoMessage("books", Place("books.eth", 0, 120)),
+    WriterLives("books", 4),
+    NotHalted("books", "running"),
+    UnansweredFindings("books", (GAP,), (), "the producer's disk"),
+    PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
+)

@@ -1,0 +1,62 @@
+"""The runbook has an entry for every error, and every command in it, and in an error, is one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from lockstep.cli.__main__ import app
+from tests.unit.errors.every import EVERY
+
+if TYPE_CHECKING:
+    from lockstep.errors import LockstepError
+
+RUNBOOK = (Path(__file__).parents[3] / "docs" / "runbook.md").read_text()
+ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
+COMMAND = re.compile(r"lockstep [a-z][^`\n]*")
+
+
+def of_words(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that these words call, and the words after its name."""
+    group: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(group, "commands", {}):
+        group, words = group.commands[words[0]], words[1:]
+    return group, words
+
+
+def test_every_error_has_an_entry_and_every_entry_is_an_error(kinds: dict[str, type[LockstepError]]) -> None:
+    assert sorted(ENTRIES) == sorted(kinds)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_says_what_it_means_what_is_safe_and_what_to_do(name: str) -> None:
+    meaning, safe, do = re.split(r"\*\*(?:Safe|Do):\*\*", ENTRIES[name])
+    assert all(part.strip() for part in (meaning, safe, do))
+
+
+@pytest.mark.parametrize("line", sorted(set(COMMAND.findall(RUNBOOK))))
+def test_a_command_of_the_runbook_parses(line: str) -> None:
+    command, words = of_words(shlex.split(line)[1:])
+    assert not hasattr(command, "commands"), f"{line}: no such command"
+    command.make_context("lockstep", words)
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
+def test_the_commands_that_an_error_names_exist_with_their_options(error: LockstepError) -> None:
+    for said in re.findall(r"lockstep [a-z][a-z ]*.*?(?= \(|, or |; |, then |`|$)", error.next_step):
+        command, words = of_words(said.split()[1:])
+        assert not hasattr(command, "commands"), f"{said}: no such command"
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_every_option_of_resume_is_explained() -> None:
+    resume, _ = of_words(["resume"])
+    for parameter in resume.params:
+        if parameter.opts[0].startswith("--accept") or parameter.opts[0] in {"--fixed", "--from-snapshot"}:
+            assert f"`{parameter.opts[0]}`" in RUNBOOK

@@ -1,0 +1,38 @@
+"""Evidences `Checksum` and `LogOnly`: the gate only knows whether a session has begun."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep import Checksum, Envelope, Link, LogOnly
+from lockstep.integrity.strict import Evidence
+from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
+from tests.support.envelopes import RECORD, end, snapshot, update
+
+CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
+    "a snapshot opens a session": (None, snapshot(), True, ACCEPT),
+    "an update of a known session": (True, update(), True, ACCEPT),
+    "a second snapshot": (True, snapshot(), True, ACCEPT),
+    "the end of a known session": (True, end(), True, ACCEPT),
+    "numbers are not looked at": (True, update(7), True, ACCEPT),
+    "links are not looked at": (True, update(link=Link(7, previous=99)), True, ACCEPT),
+    "an update of an unknown session": (
+        None,
+        update(),
+        None,
+        report_violation("unknown session", "a snapshot first", "update of a session without snapshot"),
+    ),
+    "the end of an unknown session": (
+        None,
+        end(),
+        None,
+        report_violation("unknown session", "a snapshot first", "end of a session without snapshot"),
+    ),
+}
+
+
+@pytest.mark.parametrize("evidence", [Checksum(), LogOnly()], ids=lambda evidence: type(evidence).__name__)
+@pytest.mark.parametrize("cell", CELLS)
+def test_what_is_judged_and_remembered(cell: str, evidence: Evidence) -> None:
+    before, place, after, verdict = CELLS[cell]
+    assert evidence.check(before, place, RECORD) == (after, verdict)

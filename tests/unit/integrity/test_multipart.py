@@ -1,0 +1,73 @@
+"""Snapshots over several messages: every cell of (what is on its way, what comes), for a gate that goes by numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Kind, Sequence
+from lockstep.integrity import multipart
+from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.best_effort import NoIntegrity
+from lockstep.integrity.multipart import MultipartGate
+from tests.support.gate_feed import Sent, Told, anew, judged, snapshot, update
+
+if TYPE_CHECKING:
+    from lockstep.integrity.verdict import Gate
+
+ACCEPTED: Told = ("accept", "", ())
+HELD: Told = ("buffer", "", ())
+BROKEN: Told = ("violation", "snapshot not complete", ())
+
+
+def part(number: int | None, *, restarts_sequence: bool = False) -> Sent:
+    return Sent(Kind.SNAPSHOT_PART, number, 0, restarts_sequence=restarts_sequence)
+
+
+def end(number: int | None) -> Sent:
+    return Sent(Kind.END, number, 0)
+
+
+STRICT: dict[str, tuple[list[Sent], list[Told]]] = {
+    "the message that completes it releases the parts": (
+        [part(1), part(2), snapshot(3, 0), update(4, 0)],
+        [HELD, HELD, ("accept", "", (0, 1)), ACCEPTED],
+    ),
+    "one in a session that goes on": (
+        [snapshot(1, 0), update(2, 0), part(3), snapshot(4, 0)],
+        [ACCEPTED, ACCEPTED, HELD, ("accept", "", (2,))],
+    ),
+    "an update in its middle is a part of it": (
+        [part(1), update(2, 0), snapshot(3, 0)],
+        [HELD, HELD, ("accept", "", (0, 1))],
+    ),
+    "a gap in it": ([part(1), part(3)], [HELD, ("violation", "gap", ())]),
+    "another one that begins anew within it": ([part(1), part(1, restarts_sequence=True)], [HELD, BROKEN]),
+    "a whole one that begins anew within it": ([part(1), anew(1, 0)], [HELD, BROKEN]),
+    "the end of the session within it": ([part(1), end(2)], [HELD, BROKEN]),
+    "one that begins anew as the first part": (
+        [snapshot(5, 0), part(1, restarts_sequence=True), snapshot(2, 0)],
+        [ACCEPTED, HELD, ("accept", "", (1,))],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRICT)
+def test_a_snapshot_over_several_messages(case: str) -> None:
+    messages, told = STRICT[case]
+    assert told == judged(MultipartGate(Sequence()), PartitionTime(), messages)
+
+
+def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> None:
+    time = PartitionTime()
+    gate: Gate = MultipartGate(NoIntegrity().gate(time), tolerates_all=True)
+    found = judged(gate, time, [part(1), part(1, restarts_sequence=True), snapshot(2, 0), update(3, 0)])
+    assert [each[0] for each in found] == ["buffer", "buffer", "accept", "accept"]
+    assert found[2][2] == (1,), "the part that was given up is not released"
+
+
+def test_a_snapshot_of_more_parts_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipart, "PARTS_MAX", 2)
+    found = judged(MultipartGate(Sequence()), PartitionTime(), [part(1), part(2), part(3)])
+    assert found == [HELD, HELD, ("violation", "snapshot too long", ())]

@@ -1,0 +1,68 @@
+"""Suspension at its boundaries: an offset before which sessions are suspended, for a partition and for one session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Sequence
+from lockstep.integrity.suspension import (
+    SuspensionGate,
+    list_skips_without_snapshot,
+    list_unread_skips,
+    migrate_gate_state,
+)
+from lockstep.model.position import SuspendedSession
+from tests.support.gate_feed import Sent, snapshot, update
+
+if TYPE_CHECKING:
+    from lockstep.integrity.verdict import GateState
+
+FROM = 10
+"""Sessions that began before this offset are suspended."""
+
+
+def began(offset: int, number: int = 1) -> GateState:
+    """The state of a session that began at an offset and has come to a number."""
+    return {"o": offset, "g": number}
+
+
+def told(gate: SuspensionGate, state: GateState, sent: Sent, offset: int) -> str:
+    place, record = sent.at(offset)
+    return gate.check(state, place, record)[1].judgement.value
+
+
+def gate_of(before: int, *skipped: SuspendedSession) -> SuspensionGate:
+    return SuspensionGate(Sequence(), before, skipped, tolerates_violations=True)
+
+
+@pytest.mark.parametrize(("offset", "judgement"), [(FROM - 1, "suspend"), (FROM, "accept"), (FROM + 1, "accept")])
+def test_a_session_is_suspended_where_it_began_before_the_offset_and_not_at_it(offset: int, judgement: str) -> None:
+    assert told(gate_of(FROM), began(offset), update(2, 0), 20) == judgement
+    assert told(gate_of(0, SuspendedSession("s", FROM)), began(offset), update(2, 0), 20) == judgement
+
+
+@pytest.mark.parametrize(("offset", "judgement"), [(FROM - 1, "quarantine"), (FROM, "accept")])
+def test_a_snapshot_begins_a_session_from_the_offset_on_and_not_before_it(offset: int, judgement: str) -> None:
+    suspended: GateState = {"o": 3, "g": False, "s": 5}
+    assert [told(gate_of(FROM), each, snapshot(1, 0), offset) for each in (None, suspended)] == [judgement] * 2
+
+
+@pytest.mark.parametrize(("offset", "kept"), [(FROM - 1, None), (FROM, 1)])
+def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: int, kept: GateState) -> None:
+    assert migrate_gate_state(began(offset), FROM, suspends=False, inner=Sequence()) == kept
+
+
+@pytest.mark.parametrize(("offset", "skipped"), [(FROM - 1, True), (FROM, False)])
+def test_a_skipped_session_is_so_until_a_snapshot_at_the_offset_or_after_it(offset: int, *, skipped: bool) -> None:
+    session = SuspendedSession("s", FROM)
+    assert bool(list_skips_without_snapshot([session], lambda _: began(offset))) is skipped
+
+
+@pytest.mark.parametrize(("reached", "skipped"), [(FROM - 1, True), (FROM, False)])
+def test_a_session_that_waits_for_no_snapshot_is_skipped_until_all_that_was_given_up_is_read(
+    reached: int, *, skipped: bool
+) -> None:
+    """Whether it was touched before does not count: a timer may have touched it, or a range that ended at a burst."""
+    assert bool(list_unread_skips([SuspendedSession("s", FROM)], reached)) is skipped

@@ -1,0 +1,129 @@
+"""What is asked of a stream every few seconds costs the same after a month of batches as on the first day."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+
+from lockstep import Kind
+from lockstep.operations.inspect.status import read_status
+from lockstep.operations.inspect.streams import read_positions
+from lockstep.operations.repair import repair_stream
+from lockstep.operations.state_gc import find_unreachable_state, raise_floor
+from lockstep.operations.tables import StreamHandle
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.table import delta_log, ledger
+from lockstep.table.delta_log import NO_HOOKS
+from tests.support.kept_stream import keeping, message
+from tests.support.offline_stream import Offline
+from tests.support.opened_files import opened_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FEW, MANY = 100, 100_000
+LINKS_MAX = 50_000
+"""Of one file, below the limit of ext4."""
+BATCHES = 30
+
+
+def stream_with_history(root: Path, files: int) -> Offline:
+    """A stream of two partitions, one of them silent, and as many ledger files of earlier batches before it."""
+    made = Offline(keeping(), root)
+    first: dict[str, list[tuple[str, bytes]]] = {
+        name: [(name, message(Kind.SNAPSHOT, 1, x=1))] for name in ("kept.busy", "kept.idle")
+    }
+    made.run(first, *({"kept.busy": [("kept.busy", message(Kind.UPDATE, seq, x=1))]} for seq in range(2, BATCHES)))
+    folder = made.folders.ledger
+    seed = folder / ledger.find_live_paths(folder)[0]
+    names = [f"ledger-2026-01-01T00-g1-b0-0-{uuid.uuid4().hex}.parquet" for _ in range(files)]
+    for number, name in enumerate(names):
+        if number % LINKS_MAX == 0:
+            shutil.copy(seed, folder / name)
+            linked = folder / name
+        else:
+            os.link(linked, folder / name)
+    _name_in_log(folder, names, seed.stat().st_size)
+    return made
+
+
+def _name_in_log(folder: Path, names: list[str], size: int) -> None:
+    """One entry, then a log checkpoint."""
+    handle = DeltaTable(folder)
+    batch = Transaction(delta_log.BATCH, handle.transaction_version(delta_log.BATCH) or 0)
+    handle.create_write_transaction(
+        [AddAction(name, size, {}, 1, True, '{"numRecords":1}') for name in names],  # noqa: FBT003  # deltalake's own
+        mode="append",
+        schema=handle.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={delta_log.KIND: "side"}, max_commit_retries=0, app_transactions=[batch]
+        ),
+        post_commithook_properties=NO_HOOKS,
+    )
+    DeltaTable(folder).create_checkpoint()
+
+
+def _handle(made: Offline) -> StreamHandle:
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1", timeout_seconds=1)
+    return StreamHandle(made.stream, Settings(kafka=kafka, table_root=made.folders.root))
+
+
+def _status(made: Offline) -> object:
+    return read_status(_handle(made)).batch
+
+
+def _sensor(made: Offline) -> object:
+    return sorted((row.topic, row.until) for row in _handle(made).subscribed)
+
+
+def _repair(made: Offline) -> object:
+    return [check.condition for check in repair_stream(made.folders, apply=False).checks]
+
+
+def _state(made: Offline) -> object:
+    return len(find_unreachable_state(made.folders, raise_floor(made.folders, 0)))
+
+
+LOOKS: dict[str, Callable[[Offline], object]] = {
+    "the sensor's look": _sensor,
+    "status": _status,
+    "positions": lambda made: read_positions(_handle(made)).partitions,
+    "a start": lambda made: made.claim().head.epoch,
+    "repair": _repair,
+    "clean-up of state": _state,
+}
+
+
+@pytest.fixture(scope="module")
+def young(tmp_path_factory: pytest.TempPathFactory) -> Offline:
+    return stream_with_history(tmp_path_factory.mktemp("young"), FEW)
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Offline:
+    return stream_with_history(tmp_path_factory.mktemp("old"), MANY)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_hundred_thousand_ledger_files_cost_no_more_than_a_hundred(young: Offline, old: Offline, look: str) -> None:
+    opened = {}
+    for made in (young, old):
+        with opened_files(made.folders.ledger, made.folders.ledger / "_delta_log") as names:
+            answer = LOOKS[look](made)
+        opened[made.root] = (len(names), answer)
+    assert opened[old.root] == opened[young.root]
+    assert 0 < opened[old.root][0] < BATCHES
+
+
+def test_positions_are_read_from_as_many_rows_as_there_are_partitions_twice(young: Offline) -> None:
+    """A full set is written as soon as the rows since the last one are as many."""
+    with opened_files(young.folders.ledger) as names:
+        assert dict(_sensor(young)) == {"kept.busy": BATCHES - 1, "kept.idle": 1}  # type: ignore[call-overload]  # pairs
+    assert len(set(names)) <= 3

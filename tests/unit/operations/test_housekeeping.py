@@ -1,0 +1,258 @@
+"""Housekeeping deletes what nothing can need, and nothing else: readers, rewinds and writers go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from lockstep.compaction.run import compact_stream
+from lockstep.errors import TableError
+from lockstep.operations import housekeeping
+from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
+from lockstep.operations.repair import repair_stream
+from lockstep.table import checkpoint, delta_log, ledger
+from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog
+from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.layout import StreamFolders
+
+DAY = 24 * 3600.0
+RETENTION = 3 * DAY
+BATCHES, BATCH_SECONDS = 60, 4 * 3600.0
+"""Ten days of batches, six a day."""
+FLOOR = int(BATCHES - RETENTION // BATCH_SECONDS + 2)
+"""The first batch that is younger than the retention."""
+
+
+@pytest.fixture(scope="module")
+def ten_days(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
+    """Ten days of batches, with log checkpoints as they are due; the files are as old as their batches."""
+    made = ProtocolRun(folders_in(tmp_path_factory.mktemp("ten-days")))
+    made.claim()
+    for number in range(BATCHES):
+        began = set(every_file(made.folders))
+        made.batch(full=True)
+        checkpoint.write_checkpoint_if_due(made.folders.table, made.output.base().version)
+        made.clock += timedelta(seconds=BATCH_SECONDS)
+        set_age(set(every_file(made.folders)) - began, (BATCHES - number) * BATCH_SECONDS)
+    return made
+
+
+@pytest.fixture
+def run(ten_days: ProtocolRun, tmp_path: Path) -> ProtocolRun:
+    shutil.copytree(ten_days.folders.root, tmp_path / "copy")
+    copied = ProtocolRun(folders_in(tmp_path / "copy"))
+    copied.clock = ten_days.clock
+    return copied
+
+
+def every_file(folders: StreamFolders) -> list[Path]:
+    return [path for path in (folders.root / folders.stream).rglob("*") if path.is_file()]
+
+
+def set_age(files: set[Path], seconds: float) -> None:
+    then = time.time() - seconds
+    for path in files:
+        os.utime(path, (then, then))
+
+
+def keep(run: ProtocolRun, *, seconds: float = RETENTION, plan_only: bool = False) -> HousekeepingResult:
+    return run_housekeeping(run.folders, retention_seconds=seconds, plan_only=plan_only)
+
+
+def files_of(done: HousekeepingResult) -> dict[str, int]:
+    return {step.step: step.files for step in done.steps}
+
+
+def test_the_log_keeps_what_the_retention_needs_and_each_version_of_it_can_be_loaded(run: ProtocolRun) -> None:
+    versions = delta_log.list_versions(run.folders.table)
+    done = keep(run)
+    left = delta_log.list_versions(run.folders.table)
+    assert files_of(done)["log of table"] == len(versions) + 1 - len(left) + 1  # one more by the floor; a checkpoint
+    assert done.rewind_floor == FLOOR
+    for batch in range(done.rewind_floor, BATCHES + 1):
+        head = delta_log.find_head_of_batch(run.folders.table, batch)
+        assert head is not None
+        assert DeltaTable(run.folders.table, version=head.batch_version).version() == head.batch_version
+    assert left[0] > versions[0]
+
+
+def test_the_stream_goes_on_after_it(run: ProtocolRun) -> None:
+    before = stored_offsets(run.folders)
+    known = ledger.read_positions(run.folders, run.output.base().head)
+    keep(run)
+    assert (stored_offsets(run.folders), ledger.read_positions(run.folders, run.output.base().head)) == (before, known)
+    successor = ProtocolRun(run.folders)
+    successor.claim()
+    successor.clock = run.clock
+    successor.batch()
+    assert len(stored_offsets(run.folders)) == len(before) + 2
+    assert [check.condition for check in repair_stream(run.folders, apply=False).checks if check.check != "state"] == [
+        "ok"
+    ] * 6
+
+
+def test_a_plan_deletes_nothing_and_says_what_a_run_deletes(run: ProtocolRun) -> None:
+    before, head = every_file(run.folders), run.output.base()
+    planned = keep(run, plan_only=True)
+    assert (every_file(run.folders), run.output.base()) == (before, head)
+    done = keep(run)
+    assert sum(files_of(planned).values()) in {sum(files_of(done).values()) - more for more in (0, 1)}
+    assert sum(files_of(planned).values()) > 0  # a run first writes a log checkpoint: one more may go
+    assert sum(files_of(keep(run)).values()) == 0
+
+
+def test_a_run_that_died_in_the_middle_leaves_a_log_that_can_be_read(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, left = stored_offsets(run.folders), [5]
+
+    class Killed(BaseException):
+        """As by kill -9."""
+
+    def delete(path: Path) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        path.unlink()
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(housekeeping, "delete_file", delete)
+        with pytest.raises(Killed):
+            keep(run)
+    assert stored_offsets(run.folders) == before
+    keep(run)
+    assert stored_offsets(run.folders) == before
+
+
+def test_data_files_that_compaction_replaced_go_after_the_retention(run: ProtocolRun) -> None:
+    before = stored_offsets(run.folders)
+    compact_stream(run.folders)  # nothing: one file an hour
+    assert files_of(keep(run))["replaced data files"] == 0
+    for file in {*run.folders.table.rglob("rows-*.parquet")}:
+        orphan = file.with_name(f"rows-{'0' * 31}{len(file.name) % 10}.parquet")
+        orphan.write_bytes(file.read_bytes())
+        age = time.time() - file.stat().st_mtime
+        set_age({orphan}, age)
+    old = (BATCHES - FLOOR + 1) * BATCH_SECONDS + OLDEST_FILE_SECONDS
+    expected = sum(1 for number in range(BATCHES) if (BATCHES - number) * BATCH_SECONDS >= old)
+    assert files_of(keep(run))["replaced data files"] == expected
+    assert stored_offsets(run.folders) == before
+    assert stored_offsets_at(run, keep(run).rewind_floor) == before[: 2 * keep(run).rewind_floor]
+
+
+def stored_offsets_at(run: ProtocolRun, batch: int) -> list[int]:
+    head = delta_log.find_head_of_batch(run.folders.table, batch)
+    assert head is not None
+    table = DeltaTable(run.folders.table, version=head.batch_version).to_pyarrow_table()
+    return sorted(int(str(offset)) for offset in table.column("_offset").to_pylist())
+
+
+def test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them(tmp_path: Path) -> None:
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    for number in range(6):
+        if number == 3:
+            made.clock += timedelta(hours=1)
+        made.batch(full=True)
+    set_age(set(every_file(made.folders)), 30 * DAY)
+    small = set(made.folders.table.rglob("rows-*.parquet"))
+    assert compact_stream(made.folders).files_before == 3
+    keep(made)  # the newest entry is the compaction's: no batch is as young, so the floor is the last batch
+    assert set(made.folders.table.rglob("rows-*.parquet")) == small
+    made.clock += timedelta(hours=1)
+    made.batch(full=True)
+    set_age({path for path in every_file(made.folders) if path.suffix == ".json"}, 30 * DAY)
+    made.batch(full=True)
+    keep(made)
+    assert len(set(made.folders.table.rglob("rows-*.parquet"))) == len(small) - 3 + 2
+    assert len(stored_offsets(made.folders)) == 16
+
+
+def test_a_file_of_a_batch_under_way_stays(run: ProtocolRun) -> None:
+    batch = run.prepared()
+    keep(run)
+    keep(run, seconds=1)
+    run.forward(run.commit(batch).head)
+    assert stored_offsets(run.folders)[-1] == 2 * BATCHES + 1
+
+
+def test_what_a_commit_names_must_be_there(run: ProtocolRun) -> None:
+    """A driver that slept for days between its tasks and its commit: it starts again from the last commit."""
+    batch, gone = run.prepared(), run.folders.state / "gone.state"
+    with pytest.raises(TableError, match=f"{gone} is missing; nothing was committed"):
+        run.commit(msgspec.structs.replace(batch, needs={gone: 10}))
+    gone.parent.mkdir(exist_ok=True)
+    gone.write_bytes(b"short")
+    with pytest.raises(TableError, match="has 5 bytes, fewer than 10"):
+        run.commit(msgspec.structs.replace(batch, needs={gone: 10}))
+    run.commit(batch)
+
+
+def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> list[Path]:
+        raise OSError("the disk does not answer")
+
+    monkeypatch.setattr(housekeeping, "find_replaced_data_files", broken)
+    with pytest.raises(HousekeepingFailed, match="replaced data files: the disk does not answer") as failed:
+        keep(run)
+    assert files_of(failed.value.result)["log of table"] > 0
+
+
+def test_a_silent_stream_keeps_the_entry_that_its_head_stands_in(run: ProtocolRun) -> None:
+    set_age(set(every_file(run.folders)), 400 * DAY)
+    keep(run)
+    assert OutputLog(run.folders.table).base().head.batch == BATCHES
+    assert ProtocolRun(run.folders).claim().batch == BATCHES
+
+
+def test_the_number_of_entries_is_bounded_whatever_the_retention(run: ProtocolRun) -> None:
+    head = delta_log.find_head_since(run.folders.table, 0.0, entries_max=10)
+    assert head is not None
+    assert head.batch == BATCHES - 9
+
+
+def test_the_log_stays_as_short_as_the_retention_through_a_month_of_hourly_runs(tmp_path: Path) -> None:
+    """The oldest checkpoint moves on: some newer ones are kept until the floor has come to them."""
+    folder, entries, needed = tmp_path / "_delta_log", 60, 24 * 60
+    folder.mkdir()
+    newest, longest = 0, 0
+    for _ in range(30 * 24):
+        for version in range(newest, newest + entries):
+            delta_log.make_entry_path(tmp_path, version).touch()
+        newest += entries
+        for version in range(newest - entries, newest, 20):
+            made = folder / f"{version:020d}.checkpoint.parquet"
+            made.touch()
+            set_age({made}, 2 * 3600.0)
+        for path in list(housekeeping._due_entries(tmp_path, lambda: newest - needed)):  # noqa: B023, SLF001
+            path.unlink()
+        longest = max(longest, len(delta_log.list_versions(tmp_path)))
+        left = delta_log.list_versions(tmp_path)
+        assert left == list(range(left[0], newest))
+        assert newest <= needed or min(delta_log.list_checkpoints(tmp_path)) <= newest - needed
+    assert longest < 1.4 * needed
+    assert len(delta_log.list_checkpoints(tmp_path)) <= 8
+
+
+def test_signs_of_life_of_old_epochs_go(run: ProtocolRun) -> None:
+    run.folders.control.mkdir(exist_ok=True)
+    for _ in range(housekeeping.EPOCHS_KEPT + 5):
+        run.claim()
+        (run.folders.control / f"liveness-{run.head.epoch}.json").write_text("{}")
+    keep(run)
+    left = sorted(int(path.stem.partition("-")[2]) for path in run.folders.control.glob("liveness-*.json"))
+    assert left == list(range(run.head.epoch - housekeeping.EPOCHS_KEPT, run.head.epoch + 1))

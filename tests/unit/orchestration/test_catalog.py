@@ -1,0 +1,94 @@
+"""What Dagster's catalog shows of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from assets.betting_markets import betting_markets
+from assets.checksummed_books import checksummed_books
+from assets.order_books import order_books
+from lockstep import EventTime
+from lockstep.declare.stream import AnyStream
+from lockstep.orchestration.table_asset import (
+    make_column_schema,
+    make_table_description,
+    make_table_metadata,
+    read_field_descriptions,
+)
+from lockstep.orchestration.table_check import may_begin_unseen
+from tests.support.golden_streams import STREAMS as STARTS
+
+STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
+
+
+class Reading(msgspec.Struct):
+    """A reading: of a sensor.
+
+    Attributes:
+        sensor: Its name: as painted
+            on the door.
+        value (float): Celsius.
+        unit: Said here, and overruled by the field.
+
+    Raises:
+        nothing: No attribute.
+    """
+
+    sensor: str
+    value: float
+    unit: Annotated[str, msgspec.Meta(description="Of the value.")]
+    floor: Annotated[int, msgspec.Meta(description="Where it hangs.")] | None = None
+    bare: int = 0
+
+
+class Bare(msgspec.Struct):
+    value: int
+
+
+def test_a_field_is_described_by_its_meta_or_else_by_the_attributes_of_the_docstring() -> None:
+    assert read_field_descriptions(Reading) == {
+        "sensor": "Its name: as painted on the door.",
+        "value": "Celsius.",
+        "unit": "Of the value.",
+        "floor": "Where it hangs.",
+    }
+
+
+def test_a_row_type_that_says_nothing_has_no_descriptions() -> None:
+    assert read_field_descriptions(Bare) == {}
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
+def test_every_column_of_the_catalog_is_described(stream: AnyStream) -> None:
+    columns = make_column_schema(stream.types.row).columns
+    assert [column.name for column in columns if not column.description] == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "integrity"),
+    [
+        (order_books, "Strict(evidence=Linked())"),
+        (checksummed_books, "Strict(evidence=Checksum())"),
+        (betting_markets, "Strict(evidence=LogOnly())"),
+    ],
+)
+def test_integrity_and_trigger_are_shown_as_they_are_declared(
+    stream: AnyStream, integrity: str, tmp_path: Path
+) -> None:
+    metadata = make_table_metadata(stream, tmp_path)
+    assert (metadata["integrity"], metadata["trigger"]) == (integrity, "Every(seconds=5)")
+    assert f"under `{integrity}`" in make_table_description(stream)
+
+
+def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_rows_after_an_end() -> None:
+    first, by_snapshot = STARTS["first_strict"], STARTS["strict"]
+    idle = EventTime(session_idle=timedelta(minutes=5))
+    assert not may_begin_unseen(first)  # an END without rows lies between
+    assert may_begin_unseen(replace(first, event_time=idle))
+    assert not may_begin_unseen(replace(by_snapshot, event_time=idle))

@@ -1,0 +1,104 @@
+"""What the code location holds; a rename of an asset, a job or a sensor shows here first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition, TableSchema
+
+ROOT = Path(__file__).parents[3]
+STREAMS = ("betting_markets", "checksummed_books", "order_books")
+HEAVY = ("pyspark", "py4j", "great_expectations", "pandas")
+
+
+@pytest.fixture(scope="module")
+def location() -> Definitions:
+    from definitions import defs
+
+    return defs
+
+
+@pytest.fixture(scope="module")
+def repository(location: Definitions) -> RepositoryDefinition:
+    return location.get_repository_def()
+
+
+def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:
+    graph = repository.asset_graph
+    assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == [
+        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "housekeeping", "ledger", "table", "topics")
+    ]
+    assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
+        f"{stream}/table:complete_and_in_order" for stream in STREAMS
+    ]
+    assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == sorted(
+        [
+            *(f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "housekeeping", "stream")),
+            "dagster_pruning",
+        ]
+    )
+    assert {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs} == {
+        f"{stream}_{sensor}": seconds for stream in STREAMS for sensor, seconds in (("topics", 10), ("supervisor", 4))
+    }
+    crons = {"checks": "30 * * * *", "compaction": "10 * * * *", "housekeeping": "20 * * * *"}
+    rotations = {"betting_markets": 21, "checksummed_books": 46, "order_books": 59}
+    assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
+        **{f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()},
+        **{f"{stream}_rotation": f"{minute} 3 * * *" for stream, minute in rotations.items()},
+        "dagster_pruning_schedule": "50 * * * *",
+    }
+
+
+def test_the_job_of_a_stream_selects_the_table_without_its_checks(repository: RepositoryDefinition) -> None:
+    layer = repository.get_job("order_books_stream").asset_layer
+    assert layer.selected_asset_keys == {AssetKey(["order_books", "table"])}
+    assert not repository.get_job("order_books_stream").asset_layer.asset_graph.asset_check_keys
+
+
+def test_the_check_holds_up_what_comes_after_the_table(repository: RepositoryDefinition) -> None:
+    graph = repository.asset_graph
+    assert [graph.get_check_spec(check).blocking for check in graph.asset_check_keys] == [True for _ in STREAMS]
+
+
+def test_the_catalog_shows_columns_owners_and_the_promise(repository: RepositoryDefinition) -> None:
+    node = repository.asset_graph.get(AssetKey(["order_books", "table"]))
+    schema = node.metadata["dagster/column_schema"]
+    assert isinstance(schema, TableSchema)
+    assert [column.name for column in schema.columns][:4] == ["side", "price", "quantity", "previous_quantity"]
+    assert [column.name for column in schema.columns][-1] == "commit_hour"
+    described = {column.name: column.description for column in schema.columns}
+    assert described["_session"] == "Session: the unit of order inside a partition"
+    assert str(node.metadata["dagster/uri"]).startswith("file:///")
+    assert list(node.owners) == ["team:data-platform"]
+    assert node.kinds == {"kafka", "spark", "deltalake"}
+    assert "Strict" in str(node.metadata["integrity"])
+
+
+def test_a_stream_whose_evidence_is_the_log_alone_is_shown_as_such(repository: RepositoryDefinition) -> None:
+    node = repository.asset_graph.get(AssetKey(["betting_markets", "table"]))
+    assert "what the producer lost is not seen" in str(node.metadata["promise"])
+    assert "what the producer lost is not seen" in str(node.description)
+
+
+def test_loading_the_location_imports_nothing_heavy() -> None:
+    script = f"import sys, definitions; print([name for name in {HEAVY} if name in sys.modules])"
+    command = [sys.executable, "-c", script]
+    loaded = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_what_begins_for_all_streams_at_once_is_tagged_so_that_few_run_at_once(
+    repository: RepositoryDefinition, tmp_path: Path
+) -> None:
+    text = (ROOT / "deploy" / "dagster.yaml").read_text()
+    (tmp_path / "dagster.yaml").write_text(text)
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        limited = instance.get_concurrency_config().run_queue_config
+    assert limited is not None
+    ((limit),) = limited.tag_concurrency_limits
+    tag = (limit["key"], limit["value"])
+    tagged = {job.name for job in repository.get_all_jobs() if tag in job.tags.items()}
+    assert tagged == {f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction", "housekeeping")}

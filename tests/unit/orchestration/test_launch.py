@@ -1,0 +1,164 @@
+"""What `lockstep start` waits for, and what it says when it waits in vain; on a real instance and a real table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import DagsterInstance, DagsterRunStatus, Failure, job, op
+
+from assets.order_books import order_books
+from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.model.finding import Finding
+from lockstep.orchestration import launch
+from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, find_start_on_its_way
+from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
+from lockstep.orchestration.table_asset import find_launch
+from lockstep.table.commit import commit_claim
+from lockstep.table.delta_log import Desired
+from tests.support.protocol_run import ProtocolRun, anything, folders_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster import DagsterRun
+
+    from lockstep.table.layout import StreamFolders
+
+FINDING = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
+
+
+@op
+def refusing() -> None:
+    """As the stream's asset fails."""
+    raise Failure("Kafka did not answer within 60 s", allow_retries=False)
+
+
+@job
+def order_books_stream() -> None:
+    refusing()
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path_factory.mktemp("instance"))) as made:
+        yield made
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> StreamFolders:
+    return folders_in(tmp_path, "order_books")
+
+
+@pytest.fixture
+def claimed(folders: StreamFolders) -> ProtocolRun:
+    run = ProtocolRun(folders)
+    run.head = run.output.commit(commit_claim(0, run.output.table_id, anything, desired=Desired.RUNNING)).head
+    return run
+
+
+def made(instance: DagsterInstance, status: DagsterRunStatus, **tags: str) -> DagsterRun:
+    return instance.create_run_for_job(order_books_stream, status=status, tags=tags)
+
+
+def test_a_start_ends_when_its_run_writes(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
+) -> None:
+    run = made(instance, DagsterRunStatus.STARTED)
+    with Heartbeat(folders.control, 1, never_ending=True, run_id=run.run_id):
+        assert await_writer("order_books", folders, instance, run.run_id) == claimed.head.epoch
+
+
+def test_a_start_whose_run_failed_says_why(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
+) -> None:
+    del claimed
+    run_id = order_books_stream.execute_in_process(instance=instance, raise_on_error=False).run_id
+    with pytest.raises(StartFailed, match=f"run {run_id} ended: FAILURE; Kafka did not answer within 60 s") as failed:
+        await_writer("order_books", folders, instance, run_id)
+    assert (failed.value.stream, failed.value.run_id) == ("order_books", run_id)
+
+
+@pytest.mark.parametrize("status", [DagsterRunStatus.CANCELED, DagsterRunStatus.SUCCESS])
+def test_a_start_whose_run_ended_otherwise_says_how(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders, status: DagsterRunStatus
+) -> None:
+    del claimed
+    run = made(instance, status, **{OUTCOME_TAG: "not wanted any more"})
+    with pytest.raises(StartFailed, match=f"{status.value}; not wanted any more"):
+        await_writer("order_books", folders, instance, run.run_id)
+
+
+def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: DagsterInstance) -> None:
+    assert find_launch(made(instance, DagsterRunStatus.STARTED, **{WISH_TAG: "7"})).wished_version == 7
+    assert find_launch(made(instance, DagsterRunStatus.STARTED)).wished_version is None
+
+
+def test_a_start_that_another_run_forestalled_is_a_start(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
+) -> None:
+    fenced = made(instance, DagsterRunStatus.SUCCESS, **{OUTCOME_TAG: "fenced"})
+    with Heartbeat(folders.control, 1, never_ending=True, run_id="another"):
+        assert await_writer("order_books", folders, instance, fenced.run_id) == claimed.head.epoch
+
+
+def test_a_start_of_a_stream_that_halts_at_once_is_the_halt(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
+) -> None:
+    claimed.commit(claimed.prepared(findings=(FINDING,)))
+    run = made(instance, DagsterRunStatus.FAILURE)
+    with pytest.raises(StreamHalted) as halted:
+        await_writer("order_books", folders, instance, run.run_id)
+    assert halted.value.findings == (FINDING,)
+
+
+def test_a_start_that_takes_too_long_says_how_far_it_came(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del claimed
+    monkeypatch.setattr(launch, "WRITE_SECONDS_MAX", -1.0)
+    run = made(instance, DagsterRunStatus.STARTING)
+    with pytest.raises(StartFailed, match=f"run {run.run_id} is STARTING, and does not write"):
+        await_writer("order_books", folders, instance, run.run_id)
+
+
+def test_a_run_that_was_deleted_is_said_to_be_unknown(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
+) -> None:
+    del claimed
+    with pytest.raises(StartFailed, match="Dagster does not know it any more"):
+        await_writer("order_books", folders, instance, "4711")
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "found"), [("supervisor", True), ("lockstep start", True), ("topics sensor", False)]
+)
+def test_a_start_that_is_on_its_way_is_waited_for_and_no_second_one_is_launched(
+    instance: DagsterInstance,
+    folders: StreamFolders,
+    asked_by: str,
+    found: bool,  # noqa: FBT001
+) -> None:
+    run = made(instance, DagsterRunStatus.STARTED, **{AUTOMATIC_TAG: asked_by})
+    with run_heartbeat(folders.control, run.run_id):
+        assert find_start_on_its_way(order_books, folders, instance) == (run.run_id if found else None)
+    instance.delete_run(run.run_id)
+
+
+def test_a_start_of_before_that_is_dead_is_not_waited_for(instance: DagsterInstance, folders: StreamFolders) -> None:
+    run = made(instance, DagsterRunStatus.STARTED, **{AUTOMATIC_TAG: "supervisor"})
+    assert find_start_on_its_way(order_books, folders, instance) is None
+    instance.delete_run(run.run_id)
+
+
+def test_a_created_dagster_home_leaves_no_database_to_be_created_by_two_processes_at_once(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    create_dagster_storage(tmp_path)
+    databases = set(tmp_path.rglob("*.db"))
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.get_runs_count() == 0
+        assert instance.all_instigator_state() == []
+    assert set(tmp_path.rglob("*.db")) == databases
+    assert {path.name for path in databases} == {"runs.db", "index.db", "schedules.db"}

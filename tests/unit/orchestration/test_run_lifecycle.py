@@ -1,0 +1,164 @@
+"""A person who terminates a run stops the stream, whatever became of the run; on a real table and a real instance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import DagsterInstance, DagsterRunStatus, job
+
+from lockstep.engine.driver.handover import Heartbeat
+from lockstep.engine.driver.main_thread import StopSignal
+from lockstep.errors import Fenced
+from lockstep.model.finding import Finding
+from lockstep.orchestration import run_lifecycle
+from lockstep.orchestration.run_lifecycle import RunStatusPoller, record_stop, was_terminated_by_user
+from lockstep.table.commit import commit_claim
+from lockstep.table.delta_log import Desired, Head
+from tests.support.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster import DagsterRun
+
+    from lockstep.table.layout import StreamFolders
+
+FINDING = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
+REASON = "terminated in Dagster"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> StreamFolders:
+    return folders_in(tmp_path)
+
+
+def running(folders: StreamFolders, desired: Desired = Desired.RUNNING) -> ProtocolRun:
+    """A run that has claimed the table."""
+    run = ProtocolRun(folders)
+    epoch = run.head.epoch
+    run.head = run.output.commit(commit_claim(epoch, run.output.table_id, anything, desired=desired)).head
+    return run
+
+
+def head(folders: StreamFolders) -> Head:
+    return ProtocolRun(folders).head
+
+
+def test_a_run_whose_last_batch_was_abandoned_is_stopped_and_its_late_batch_is_fenced(folders: StreamFolders) -> None:
+    """Its process still counts as a writer: the batch did not end in time."""
+    run = running(folders)
+    late = run.prepared()
+    with Heartbeat(folders.control, 1, never_ending=True, run_id="mine"):
+        assert record_stop(folders, "mine", REASON)
+        with pytest.raises(Fenced):
+            run.commit(late)
+    assert (head(folders).desired, head(folders).reason) == (Desired.STOPPED, REASON)
+    assert stored_offsets(folders) == []
+
+
+def test_a_run_that_ended_in_order_is_stopped(folders: StreamFolders) -> None:
+    running(folders)
+    with Heartbeat(folders.control, 1, run_id="mine"):
+        pass
+    assert record_stop(folders, "mine", REASON)
+    assert head(folders).desired is Desired.STOPPED
+
+
+@pytest.mark.parametrize("counted_once", [False, True])
+def test_a_run_that_never_claimed_stops_a_stream_that_nobody_writes(
+    folders: StreamFolders,
+    counted_once: bool,  # noqa: FBT001
+) -> None:
+    running(folders)
+    if counted_once:
+        dead = Heartbeat(folders.control, 1, run_id="dead")
+        dead._write(7)  # noqa: SLF001  # as a killed writer left it
+    assert record_stop(folders, "mine", REASON)
+    assert head(folders).desired is Desired.STOPPED
+
+
+def test_a_run_that_is_terminated_on_its_way_to_a_handover_leaves_the_writer_alone(folders: StreamFolders) -> None:
+    running(folders)
+    with Heartbeat(folders.control, 1, run_id="another"):
+        assert not record_stop(folders, "mine", REASON)
+    assert (head(folders).desired, head(folders).epoch) == (Desired.RUNNING, 1)
+
+
+@pytest.mark.parametrize("desired", [Desired.STOPPED, Desired.HELD])
+def test_a_stream_that_is_stopped_or_held_already_keeps_its_reason(folders: StreamFolders, desired: Desired) -> None:
+    running(folders, desired)
+    assert not record_stop(folders, "mine", REASON)
+    assert head(folders).epoch == 1
+
+
+def test_a_halted_stream_stays_halted_and_is_stopped_once_it_is_resumed(folders: StreamFolders) -> None:
+    run = running(folders)
+    run.commit(run.prepared(findings=(FINDING,)))
+    assert record_stop(folders, "mine", REASON)
+    assert (head(folders).desired, head(folders).resumes_as) == (Desired.HALTED, Desired.STOPPED)
+
+
+def test_a_stream_without_a_table_has_nothing_to_stop(folders: StreamFolders) -> None:
+    assert not record_stop(folders, "mine", REASON)
+
+
+@job
+def nothing() -> None:
+    """A job."""
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterInstance]:
+    tmp_path = tmp_path_factory.mktemp("instance")
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    with DagsterInstance.from_config(str(tmp_path)) as made:
+        yield made
+
+
+def started(instance: DagsterInstance) -> DagsterRun:
+    return instance.create_run_for_job(nothing, status=DagsterRunStatus.STARTED)
+
+
+@pytest.mark.parametrize("end", ["none", "canceled", "failed"])
+def test_whoever_asks_dagster_to_terminate_is_remembered_whatever_becomes_of_the_run(
+    instance: DagsterInstance, end: str
+) -> None:
+    run = started(instance)
+    assert not was_terminated_by_user(instance, run.run_id)
+    instance.report_run_canceling(run)
+    if end == "canceled":
+        instance.report_run_canceled(run)
+    elif end == "failed":  # as the code server reports a process that was killed while it stopped
+        instance.report_run_failed(run)
+    assert was_terminated_by_user(instance, run.run_id)
+
+
+def test_a_run_that_dagster_marked_as_canceled_at_once_was_terminated_too(instance: DagsterInstance) -> None:
+    run = started(instance)
+    instance.report_run_canceled(run)
+    assert was_terminated_by_user(instance, run.run_id)
+
+
+def test_a_run_that_failed_or_was_deleted_was_not_terminated(instance: DagsterInstance) -> None:
+    run, deleted = started(instance), started(instance)
+    instance.report_run_failed(run)
+    instance.delete_run(deleted.run_id)
+    assert not was_terminated_by_user(instance, run.run_id)
+    assert not was_terminated_by_user(instance, deleted.run_id)
+
+
+def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster has no process to send a signal to: it only marks the run."""
+    monkeypatch.setattr(run_lifecycle, "ASK_SECONDS", 0.0)
+    run, stopping = started(instance), StopSignal()
+    own = RunStatusPoller(instance, run.run_id)
+    own.tick(stopping)
+    assert not stopping.wanted.is_set()
+    assert not instance.run_coordinator.cancel_run(run.run_id)  # as the web server does
+    own.tick(stopping)
+    assert stopping.reason == "terminated in Dagster"
+    assert own.terminated_by_a_person()

@@ -1,0 +1,104 @@
+"""Whatever dies between write and commit, and whatever hot copy is found: state is what was committed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lockstep.state import changelog
+from lockstep.state.changelog import StateFileWriter, StateVersion
+from tests.unit.state.home import OTHER_BOOT, Home, drop, put
+
+SESSIONS = ["a", "b", "c", "d", "x" * 600, "x" * 601]
+DIES = ["never", "before the file", "before the hot copy", "before the commit"]
+FOUND = ["as left", "none", "of another boot", "an earlier one", "in use by another"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch: what it does, where it dies, and what hot copy it finds."""
+
+    puts: dict[str, int]
+    removes: list[str]
+    dies: str
+    found: str
+
+
+@dataclass
+class Run:
+    """The state under test beside the oracle: a dict that follows the commits."""
+
+    home: Home
+    address: StateVersion
+    oracle: dict[str, int] = field(default_factory=dict)
+    saved: Path | None = None
+
+    def step(self, batch: Batch) -> None:
+        self.find(batch.found)
+        holder = self.home.hot().open("topic-id", 0) if batch.found == "in use by another" else None
+        after = self.fold(batch)
+        if after is not None:
+            self.address = after
+            self.oracle = {**{k: v for k, v in self.oracle.items() if k not in batch.removes}, **batch.puts}
+        self.check()
+        if holder is not None:
+            holder.close()
+            self.check()
+
+    def fold(self, batch: Batch) -> StateVersion | None:
+        """Fold as a task does; None when it dies before the commit."""
+        with self.home.open(self.address) as state:
+            drop(*batch.removes)(state)
+            put(batch.puts)(state)
+            if batch.dies == "before the file":
+                return None
+            writer = StateFileWriter.open(self.home.durable)
+            after = state.write(writer, self.address.next_offset + 1)
+            writer.close()
+            if batch.dies == "before the hot copy":
+                return None
+            state.keep()
+        return None if batch.dies == "before the commit" else after
+
+    def find(self, found: str) -> None:
+        """Put the hot copy into the condition in which the batch finds it."""
+        if found == "none":
+            shutil.rmtree(self.home.hot_root, ignore_errors=True)
+        if found == "of another boot":
+            self.home.boot = OTHER_BOOT if self.home.boot != OTHER_BOOT else Home.boot
+        if found == "an earlier one" and self.saved is not None and self.home.copies():
+            shutil.copy(self.saved, self.home.copies()[0])
+        if found == "as left" and self.home.copies():
+            self.saved = Path(shutil.copy(self.home.copies()[0], self.home.durable.with_name("saved")))
+
+    def check(self) -> None:
+        assert self.home.values(self.address, [*SESSIONS, "unknown"]) == self.oracle
+
+
+BATCHES = st.builds(
+    Batch,
+    puts=st.dictionaries(st.sampled_from(SESSIONS), st.integers(0, 1 << 40), max_size=3),
+    removes=st.lists(st.sampled_from(SESSIONS), max_size=2),
+    dies=st.sampled_from(DIES),
+    found=st.sampled_from(FOUND),
+)
+
+
+@given(batches=st.lists(BATCHES, max_size=12))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_state_is_what_was_committed(batches: list[Batch]) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as small:
+        small.setattr(changelog, "CHAIN_MAX", 6)
+        small.setattr(changelog, "BLOCK_BYTES", 700)
+        home = Home(Path(folder) / "state", Path(folder) / "hot")
+        run = Run(home, home.start())
+        for batch in batches:
+            run.step(batch)
+        shutil.rmtree(home.hot_root, ignore_errors=True)
+        run.check()

@@ -1,0 +1,220 @@
+"""A partition's state: loaded when asked for, saved when changed, and only then."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from lockstep.state.changelog import RestoreKind, StateDamaged, StateFileWriter, StateVersion, advance
+from lockstep.state.codec import StateNotOfItsType, StateSchema, StateTypeChanged
+from lockstep.state.store import PartitionState, SessionEntry
+from tests.unit.state.home import Home, Panel, drop, put
+
+AWKWARD = [
+    "",
+    "plain",
+    "x" * 510,
+    "x" * 511,
+    "x" * 10_000,
+    "x" * 9_999 + "y",
+    "../../etc/passwd",
+    "a/b\\c",
+    "null\0inside",
+    "\0",
+    "!",
+    "täglich",
+    "\ud800",
+    "line\nbreak",
+]
+
+
+def test_what_was_put_is_loaded_by_the_next_batch(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1, "b": 2}))
+    with home.open(address) as state:
+        entry = state.load("a")
+        assert entry is not None
+        assert (entry.gate, entry.state) == (1, Panel(1))
+        assert state.entries == {"a": entry}
+        assert state.load("unknown") is None
+
+
+def test_a_change_in_place_is_found_and_saved(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1, "b": 2}))
+    address = home.batch(address, put({"b": 5}))
+    assert home.values(address, ["a", "b"]) == {"a": 1, "b": 5}
+
+
+def test_only_what_changed_is_written(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1, "b": 2}))
+    with home.open(address) as state:
+        put({"a": 1, "b": 3})(state)
+        assert [session for session, _ in state.changed()] == [b"b"]
+
+
+def test_a_removed_session_is_unknown_at_once_and_for_ever(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1, "b": 2}))
+    with home.open(address) as state:
+        state.load("a")
+        state.remove("a")
+        assert state.load("a") is None
+        assert state.changed() == [(b"a", None)]
+    address = home.batch(address, drop("a"))
+    assert home.values(address, ["a", "b"]) == {"b": 2}
+
+
+def test_a_session_removed_and_opened_again_in_one_range_is_saved_as_it_is_now(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1}))
+
+    def replaced(state: PartitionState[Panel]) -> None:
+        state.remove("a")
+        put({"a": 9})(state)
+
+    assert home.values(home.batch(address, replaced), ["a"]) == {"a": 9}
+
+
+def test_a_session_opened_without_a_look_can_be_removed(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1}))
+
+    def blind(state: PartitionState[Panel]) -> None:
+        state.entries["a"] = SessionEntry(2, Panel(2))
+        state.remove("a")
+
+    assert home.values(home.batch(address, blind), ["a"]) == {}
+
+
+def test_removing_what_never_was_changes_nothing(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1}))
+    assert home.batch(address, drop("b")).section == address.section
+
+
+def test_offsets_move_without_a_file_when_nothing_changed(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1}))
+    files = list(home.durable.iterdir())
+    later = home.batch(address, put({"a": 1}))
+    assert later == advance(address, address.next_offset + 1, address.section)
+    assert list(home.durable.iterdir()) == files
+    assert home.recovered(later).recovery is RestoreKind.CURRENT
+    assert home.values(home.batch(later, put({"a": 2})), ["a"]) == {"a": 2}
+
+
+def test_changes_are_forgotten_to_fold_again(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1, "b": 1}))
+    with home.open(address) as state:
+        put({"a": 7, "new": 7})(state)
+        state.remove("b")
+        state.forget_changes()
+        assert state.changed() == []
+        assert state.load("b") is not None
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
+def test_sessions_may_be_any_string(home: Home, warm: bool) -> None:  # noqa: FBT001
+    values = {session: number for number, session in enumerate(AWKWARD)}
+    address = home.batch(home.start(), put(values))
+    address = home.batch(address, put({session: value + 100 for session, value in values.items()}))
+    if not warm:
+        home.copies()[0].unlink()
+    assert home.values(address, AWKWARD) == {session: value + 100 for session, value in values.items()}
+    address = home.batch(address, drop(*AWKWARD[::2]))
+    assert home.values(address, AWKWARD) == {session: values[session] + 100 for session in AWKWARD[1::2]}
+
+
+def test_the_hot_copy_waits_for_the_durable_file(home: Home) -> None:
+    with home.open(home.start()) as state, StateFileWriter.open(home.durable) as writer:
+        put({"a": 1})(state)
+        state.write(writer, 1)
+        with pytest.raises(RuntimeError, match="before the writer's close"):
+            state.keep()
+
+
+def test_a_base_leaves_out_what_was_removed(home: Home) -> None:
+    address = home.batch(home.start(), put({str(n): n for n in range(10)}))
+    address = home.batch(address, drop(*map(str, range(9))))
+    address = home.batch(address, put({"big": 1}))
+    for _ in range(40):
+        address = home.batch(address, put({"big": address.next_offset}))
+    header = home.recovered(address).header
+    assert header is not None
+    assert header.base_bytes < 50
+    home.copies()[0].unlink()
+    assert home.values(address, ["0", "9", "big"]) == {"9": 9, "big": address.next_offset - 1}
+
+
+def test_more_partitions_than_copies_may_be_open_are_folded_side_by_side(home: Home) -> None:
+    home.copies_max = 2
+    hot = home.hot()
+    states = [home.open(home.start(partition), hot) for partition in range(7)]
+    addresses = fold_all(home, states, 1)
+    states = [home.open(address, hot) for address in addresses]
+    for state in states * 2:
+        entry = state.load("s")
+        assert entry is not None
+        assert entry.state.value == state.address.partition + 1
+    addresses = fold_all(home, states, 2)
+    assert {home.recovered(address).recovery for address in addresses} == {RestoreKind.CURRENT}
+    assert [home.values(address, ["s"])["s"] for address in addresses] == [2, 3, 4, 5, 6, 7, 8]
+
+
+def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[StateVersion]:
+    for state in states:
+        put({"s": state.address.partition + by})(state)
+    with StateFileWriter.open(home.durable) as writer:
+        addresses = [state.write(writer, state.address.next_offset + 1) for state in states]
+    for state in states:
+        state.keep()
+        state.close()
+    assert len({address.section.file for address in addresses if address.section}) == 1
+    return addresses
+
+
+def test_a_state_that_cannot_be_encoded_names_its_session(home: Home) -> None:
+    with home.open(home.start()) as state:
+        state.entries["broken"] = SessionEntry(1, Panel(object()))  # type: ignore[arg-type]  # the fault
+        with pytest.raises(StateNotOfItsType, match=r"(?s)session 'broken'.*fix the fold") as raised:
+            state.changed()
+    assert raised.value.session == "broken"
+
+
+def test_a_state_left_with_a_wrong_type_names_its_session_and_field(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": "text"}))  # type: ignore[dict-item]  # the fault
+    with pytest.raises(StateNotOfItsType, match=r"(?s)session 'a'.*Expected `int`, got `str`"):
+        home.values(address, ["a"])
+
+
+class Panel2(msgspec.Struct):
+    value: int
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
+def test_state_of_a_changed_type_is_refused(home: Home, warm: bool) -> None:  # noqa: FBT001
+    address = home.batch(home.start(), put({"a": 1}))
+    if not warm:
+        home.copies()[0].unlink()
+    later = dataclasses.replace(home, schema=StateSchema[Panel](Panel2))
+    with pytest.raises(StateTypeChanged, match="text: stored str, declared no such field"):
+        later.values(address, ["a"])
+    assert home.values(address, ["a"]) == {"a": 1}
+
+
+def test_after_an_error_a_state_is_not_taken_for_the_one_asked_for(home: Home) -> None:
+    first = home.batch(home.start(), put({"a": 1}))
+    second = home.batch(first, put({"a": 2}))
+    home.copies()[0].unlink()
+    assert first.section is not None
+    assert second.section is not None
+    home.values(first, ["a"])
+    (home.durable / second.section.file).unlink()
+    with home.open(second) as state:
+        for _ in range(2):
+            with pytest.raises(StateDamaged, match="no such file"):
+                state.load("a")
+
+
+@pytest.fixture(autouse=True)
+def no_private_copy_is_left(home: Home) -> Iterator[None]:
+    yield
+    left = [path for path in home.hot_root.rglob("*") if path.is_file() and path.suffix not in {".lmdb", ".lock"}]
+    assert left == []

@@ -1,0 +1,53 @@
+"""A process that folds batch after batch until it is killed, and checks all it reads.
+
+    python -m tests.unit.state.worker FOLDER SESSIONS
+
+Batch n sets every session s with (s + n) % 3 == 0 to n; the address is committed by a rename.
+Exits with 3 when a session's value is not what the committed batches say.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from lockstep.state.changelog import StateVersion
+from tests.unit.state.home import Home, put
+
+
+def committed(folder: Path, home: Home) -> StateVersion:
+    """The newest committed address."""
+    path = folder / "address"
+    return msgspec.json.decode(path.read_bytes(), type=StateVersion) if path.exists() else home.start()
+
+
+def commit(folder: Path, address: StateVersion) -> None:
+    """Commit an address: it is there or it is not."""
+    new = folder / "address.new"
+    new.write_bytes(msgspec.json.encode(address))
+    new.rename(folder / "address")
+
+
+def values_after(batches: int, sessions: int) -> dict[str, int]:
+    """What the sessions hold after so many batches, by the rule alone."""
+    touched = ((f"s{s}", [n for n in range(batches) if (s + n) % 3 == 0]) for s in range(sessions))
+    return {session: numbers[-1] for session, numbers in touched if numbers}
+
+
+def run(folder: Path, sessions: int) -> int:
+    """Fold until killed."""
+    home = Home(folder / "state", folder / "hot")
+    names = [f"s{s}" for s in range(sessions)]
+    address = committed(folder, home)
+    while True:
+        batch = address.next_offset
+        if home.values(address, names) != values_after(batch, sessions):
+            return 3
+        address = home.batch(address, put({f"s{s}": batch for s in range(sessions) if (s + batch) % 3 == 0}))
+        commit(folder, address)
+
+
+if __name__ == "__main__":
+    sys.exit(run(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,131 @@
+"""Only lockstep writes its tables: a commit of anybody else stops the stream, by version and author."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from lockstep.errors import TableError
+from lockstep.model.table_schema import make_table_schema
+from tests.support.protocol_run import HOUR, ProtocolRun, Row, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lockstep.table.layout import StreamFolders
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> StreamFolders:
+    return folders_in(tmp_path)
+
+
+@pytest.fixture
+def run(folders: StreamFolders) -> ProtocolRun:
+    """A run with two committed batches: the newest version is 3."""
+    claimed = ProtocolRun(folders)
+    claimed.claim()
+    claimed.batch()
+    claimed.batch()
+    return claimed
+
+
+def append(table: Path) -> None:
+    """What a user's notebook does."""
+    row = {
+        "number": 7,
+        "_topic": "t",
+        "_topic_id": "id",
+        "_partition": 0,
+        "_offset": 99,
+        "_emit_offset": 99,
+        "_row": 0,
+        "_session": "s",
+        "_sequence": None,
+        "_event_time": None,
+        "commit_hour": HOUR,
+    }
+    write_deltalake(table, pa.Table.from_pylist([row], schema=make_table_schema(Row)), mode="append")
+
+
+def restore(table: Path) -> None:
+    """To the first batch; `appendOnly` does not stop it, and it leaves application transactions as they were."""
+    DeltaTable(table).restore(2)
+
+
+def vacuum(table: Path) -> None:
+    """With something to delete: a vacuum that finds nothing commits nothing."""
+    (table / "orphan.parquet").write_bytes(b"PAR1")
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def optimize(table: Path) -> None:
+    DeltaTable(table).optimize.compact()
+
+
+def add_column(table: Path) -> None:
+    DeltaTable(table).alter.add_columns(Field("extra", PrimitiveType("long")))
+
+
+def set_property(table: Path) -> None:
+    DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+
+
+FOREIGN: dict[str, Callable[[Path], None]] = {
+    "WRITE": append,
+    "RESTORE": restore,
+    "VACUUM START": vacuum,
+    "OPTIMIZE": optimize,
+    "ADD COLUMN": add_column,
+    "SET TBLPROPERTIES": set_property,
+}
+
+
+@pytest.mark.parametrize("operation", FOREIGN)
+def test_a_foreign_commit_stops_a_run_that_is_going_on(
+    folders: StreamFolders, run: ProtocolRun, operation: str
+) -> None:
+    batch = run.prepared()
+    FOREIGN[operation](folders.table)
+    with pytest.raises(TableError) as refused:
+        run.commit(batch)
+    assert refused.value.problem.startswith(f"{folders.table}: version 4 is {operation} by ")
+    assert refused.value.problem.endswith("not a commit of lockstep; only lockstep writes this table")
+    assert "whoever wrote version 4" in refused.value.next_step
+
+
+@pytest.mark.parametrize("operation", FOREIGN)
+def test_a_foreign_commit_stops_a_run_that_starts(folders: StreamFolders, run: ProtocolRun, operation: str) -> None:
+    del run
+    FOREIGN[operation](folders.table)
+    with pytest.raises(TableError, match="version 4 is"):
+        ProtocolRun(folders)
+
+
+def test_a_restore_is_seen_although_the_table_is_as_it_once_was(folders: StreamFolders, run: ProtocolRun) -> None:
+    restore(folders.table)
+    assert stored_offsets(folders) == [0, 1]
+    with pytest.raises(TableError, match="version 4 is RESTORE"):
+        run.batch()
+
+
+def test_a_foreign_commit_stays_seen_after_a_log_checkpoint(folders: StreamFolders, run: ProtocolRun) -> None:
+    append(folders.table)
+    DeltaTable(folders.table).create_checkpoint()
+    with pytest.raises(TableError, match="version 4 is WRITE"):
+        run.batch()
+
+
+def test_a_cut_entry_is_named_with_its_path(folders: StreamFolders, run: ProtocolRun) -> None:
+    from lockstep.table.checkpoint import write_checkpoint
+    from lockstep.table.delta_log import make_entry_path
+
+    write_checkpoint(folders.table)
+    make_entry_path(folders.table, 3).write_bytes(b"")
+    with pytest.raises(TableError, match=r"00003\.json carries no readable head of lockstep"):
+        run.output.base()

@@ -1,0 +1,155 @@
+"""A store that does not answer: the token in the log says what became of the commit, never a blind retry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from lockstep.errors import CommitUnknown, Fenced
+from lockstep.table import ledger
+from lockstep.table.commit import OutputLog, commit_claim
+from lockstep.table.side_tables import SideLog
+from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.layout import StreamFolders
+
+
+class LosesAnswers(DeltaTable):
+    """The commit lands, and the connection breaks before the answer."""
+
+    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+        super().create_write_transaction(*args, **kwargs)
+        raise OSError("connection reset by peer")
+
+
+class AnswersThatItFailed(DeltaTable):
+    """The commit lands, and a retry inside of the store's client finds its own entry in the way."""
+
+    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+        super().create_write_transaction(*args, **kwargs)
+        raise CommitFailedError("version already exists")
+
+
+class LosesRequests(DeltaTable):
+    """The request does not arrive in time; it may arrive later."""
+
+    late: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+        self.late = (args, kwargs)
+        raise OSError("timed out")
+
+    def arrives(self) -> None:
+        """What was sent arrives after all."""
+        assert self.late is not None
+        args, kwargs = self.late
+        super().create_write_transaction(*args, **kwargs)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> StreamFolders:
+    folders = folders_in(tmp_path)
+    ProtocolRun(folders)
+    return folders
+
+
+@pytest.mark.parametrize("handle", [LosesAnswers, AnswersThatItFailed])
+def test_a_commit_whose_answer_is_lost_has_landed_once(folders: StreamFolders, handle: type[DeltaTable]) -> None:
+    run = ProtocolRun(folders, OutputLog(folders.table, handle(folders.table)))
+    assert run.claim().epoch == 1
+    run.batch()
+    run.batch()
+    assert stored_offsets(folders) == [0, 1, 2, 3]
+    assert [entry.kind for entry in entries(folders)] == ["create", "claim", "batch", "batch"]
+
+
+@pytest.mark.parametrize("handle", [LosesAnswers, AnswersThatItFailed])
+def test_an_addition_to_a_side_table_whose_answer_is_lost_is_there_once(
+    folders: StreamFolders, handle: type[DeltaTable]
+) -> None:
+    run = ProtocolRun(folders)
+    run.claim()
+    head = run.commit(run.prepared()).head
+    assert head.ledger is not None
+    side = SideLog(folders.ledger, handle(folders.ledger))
+    assert side.forward([head.ledger], 1, after=0)
+    assert not side.forward([head.ledger], 1, after=0)
+    assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
+
+
+def test_an_addition_to_a_side_table_that_nobody_answers_for_is_found_by_the_next_attempt(
+    folders: StreamFolders,
+) -> None:
+    run = ProtocolRun(folders)
+    run.claim()
+    head = run.commit(run.prepared()).head
+    assert head.ledger is not None
+    lossy = LosesRequests(folders.ledger)
+    with pytest.raises(CommitUnknown, match=r"no answer whether version 1 was written: timed out"):
+        SideLog(folders.ledger, lossy).forward([head.ledger], 1, after=0)
+    lossy.arrives()
+    assert not SideLog(folders.ledger).forward([head.ledger], 1, after=0)
+    assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
+
+
+def test_a_commit_that_nobody_answers_for_ends_the_run(folders: StreamFolders) -> None:
+    run, lossy = lossy_run(folders)
+    with pytest.raises(CommitUnknown) as unknown:
+        run.commit(run.prepared())
+    assert unknown.value.problem == f"{folders.table}: no answer whether version 2 was written: timed out"
+    assert unknown.value.next_step == "start the stream again: the next claim finds out"
+    assert lossy.late is not None
+    assert stored_offsets(folders) == []
+
+
+def test_the_next_claim_finds_a_commit_that_arrived_late(folders: StreamFolders) -> None:
+    run, lossy = lossy_run(folders)
+    with pytest.raises(CommitUnknown):
+        run.commit(run.prepared(rows=3))
+    lossy.arrives()
+    successor = ProtocolRun(folders)
+    assert (successor.claim().batch, successor.next_offset()) == (1, 3)
+    assert stored_offsets(folders) == [0, 1, 2]
+
+
+def test_a_commit_that_arrives_after_the_next_claim_is_refused(folders: StreamFolders) -> None:
+    run, lossy = lossy_run(folders)
+    with pytest.raises(CommitUnknown):
+        run.commit(run.prepared())
+    successor = ProtocolRun(folders)
+    assert successor.claim().batch == 0
+    with pytest.raises(DeltaError):
+        lossy.arrives()
+    successor.batch(rows=5)
+    assert stored_offsets(folders) == [0, 1, 2, 3, 4]
+
+
+def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> None:
+    """The entry is there, with another token."""
+    rival = ProtocolRun(folders)
+
+    class Overtaken(LosesRequests):
+        """A rival's claim lands while the request is lost."""
+
+        def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+            if rival.head.epoch == 0:
+                rival.claim()
+            super().create_write_transaction(*args, **kwargs)
+
+    output = OutputLog(folders.table, Overtaken(folders.table))
+    with pytest.raises(Fenced):
+        output.commit(commit_claim(0, output.table_id, anything))
+
+
+def lossy_run(folders: StreamFolders) -> tuple[ProtocolRun, LosesRequests]:
+    """A run that claimed by a good connection, which then went bad."""
+    good = ProtocolRun(folders)
+    good.claim()
+    lossy = LosesRequests(folders.table)
+    return ProtocolRun(folders, OutputLog(folders.table, lossy)), lossy

@@ -1,0 +1,117 @@
+"""The raced model: runs that claim, commit and are fenced at any moment, beside harmless commits.
+
+Each rule of the protocol is there because a race without it lost a proof. Whatever the interleaving:
+batch numbers rise by one, epochs never go back, only the holder of the epoch commits, and the table
+and the ledger say the same of every offset.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from lockstep.errors import Fenced, TableError
+from lockstep.table import ledger
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import CommitKind, OutputLog, Proposal, keep_head
+from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.delta_log import Head, LogEntry
+    from lockstep.table.layout import StreamFolders
+
+RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4
+DEADLINE_SECONDS, PATIENCE_SECONDS = 240.0, 0.3
+BATCH = CommitKind.BATCH.value
+
+
+class Race:
+    """Runs one after another in each thread, until enough batches are in the log."""
+
+    def __init__(self, folders: StreamFolders) -> None:
+        self.folders = folders
+        self.enough = threading.Event()
+        self.fenced = 0
+        self._landed = threading.Condition()
+        self._newest_batch = 0
+
+    def run_again_and_again(self, seed: int) -> None:
+        """Start run after run; each goes on until it is fenced, or dies between its two last commits."""
+        while not self.enough.is_set():
+            self._let_others_commit(1 + seed)
+            run = ProtocolRun(self.folders)
+            try:
+                run.claim()
+                for _ in range(BATCHES_OF_A_RUN):
+                    run.forward(self._batch(run))
+                self._batch(run)
+            except Fenced:
+                self.fenced += 1
+            except TableError:
+                # Overtaken while it moved the ledger forward: it is fenced, and would hear so at its next commit.
+                if run.output.base().head.epoch == run.head.epoch:
+                    raise
+
+    def disturb(self) -> None:
+        """Commits that change no head, and log checkpoints, as compaction and maintenance make them."""
+        output = OutputLog(self.folders.table)
+        while not self.enough.wait(0.2):
+            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything)))
+            write_checkpoint(self.folders.table)
+
+    def _batch(self, run: ProtocolRun) -> Head:
+        head = run.commit(run.prepared(rows=1 + run.head.batch % 3)).head
+        with self._landed:
+            self._newest_batch = head.batch
+            self._landed.notify_all()
+        if head.batch >= BATCHES_WANTED:
+            self.enough.set()
+        return head
+
+    def _let_others_commit(self, batches: int) -> None:
+        """Runs that only claim would fence each other for ever; a dead one is not waited for."""
+        with self._landed:
+            wanted = self._newest_batch + batches
+            self._landed.wait_for(lambda: self._newest_batch >= wanted, PATIENCE_SECONDS)
+
+
+def test_whatever_the_interleaving_every_offset_is_committed_once_and_in_order(tmp_path: Path) -> None:
+    race = Race(folders_in(tmp_path))
+    ProtocolRun(race.folders)
+    with ThreadPoolExecutor(RUNS + 1) as pool:
+        done = [pool.submit(race.run_again_and_again, seed) for seed in range(RUNS)]
+        done.append(pool.submit(race.disturb))
+        enough = race.enough.wait(DEADLINE_SECONDS)
+        race.enough.set()
+    problems = [problem for each in done if (problem := each.exception()) is not None]
+    assert problems == []
+    assert enough
+    assert race.fenced > 0, "nobody was raced: the test proves nothing"
+    last = ProtocolRun(race.folders)
+    last.claim()  # completes what the last run may have left
+    check_log(entries(race.folders))
+    check_offsets(race.folders)
+
+
+def check_log(log: list[LogEntry]) -> None:
+    heads = [entry.head for entry in log if entry.head is not None]
+    assert len(heads) == len(log), "every entry is ours"
+    batches = [head.batch for entry, head in zip(log, heads, strict=True) if entry.kind == BATCH]
+    assert batches == list(range(1, len(batches) + 1))
+    for (_, before), (entry, head) in pairwise(zip(log, heads, strict=True)):
+        claimed = entry.kind == CommitKind.CLAIM.value
+        assert head.epoch == before.epoch + claimed, f"version {entry.version}"
+        assert head.batch == before.batch + (entry.kind == BATCH), f"version {entry.version}"
+
+
+def check_offsets(folders: StreamFolders) -> None:
+    rows = ledger.read_ledger(folders.ledger)
+    assert [row.batch for row in rows] == list(range(1, len(rows) + 1))
+    for before, after in pairwise(rows):
+        assert after.start == before.until
+        assert after.epoch >= before.epoch
+    assert stored_offsets(folders) == list(range(rows[-1].until))

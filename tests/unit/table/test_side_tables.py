@@ -1,0 +1,155 @@
+"""Side tables follow the output table: at most the last batch is missing, and a start brings it forward."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from lockstep.errors import TableError
+from lockstep.table import ledger, side_tables
+from lockstep.table.foreign_commits import ForeignCommit
+from tests.support.protocol_run import ProtocolRun, folders_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.layout import StreamFolders
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> StreamFolders:
+    return folders_in(tmp_path)
+
+
+@pytest.fixture
+def run(folders: StreamFolders) -> ProtocolRun:
+    """A run with one batch, its ledger moved forward."""
+    claimed = ProtocolRun(folders)
+    claimed.claim()
+    claimed.batch()
+    return claimed
+
+
+def batches_in_ledger(folders: StreamFolders) -> list[int]:
+    return [row.batch for row in ledger.read_ledger(folders.ledger)]
+
+
+def test_before_the_first_batch_there_is_nothing_to_bring_forward(folders: StreamFolders) -> None:
+    fresh = ProtocolRun(folders)
+    assert not fresh.forward(fresh.head)
+    assert batches_in_ledger(folders) == []
+
+
+def test_a_ledger_that_is_behind_by_one_is_brought_forward(folders: StreamFolders, run: ProtocolRun) -> None:
+    landed = run.commit(run.prepared())
+    assert batches_in_ledger(folders) == [1]
+    assert run.forward(landed.head)
+    assert batches_in_ledger(folders) == [1, 2]
+
+
+def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    kept = side_tables.SideLog(folders.ledger)
+    for number in (2, 3, 4):
+        head = run.commit(run.prepared()).head
+        assert head.ledger is not None
+        if number == 3:
+            assert side_tables.SideLog(folders.ledger).forward([head.ledger], number, after=number - 1)
+        assert kept.forward([head.ledger], number, after=number - 1) is (number != 3)
+    assert batches_in_ledger(folders) == [1, 2, 3, 4]
+
+
+def test_a_ledger_that_is_level_is_left_alone(folders: StreamFolders, run: ProtocolRun) -> None:
+    version = DeltaTable(folders.ledger).version()
+    assert not run.forward(run.head)
+    assert DeltaTable(folders.ledger).version() == version
+
+
+def test_a_ledger_that_is_behind_by_two_is_refused(folders: StreamFolders, run: ProtocolRun) -> None:
+    run.commit(run.prepared())
+    run.commit(run.prepared())
+    with pytest.raises(TableError) as refused:
+        run.forward(run.head)
+    assert refused.value.problem == (
+        f"{folders.ledger} holds batch 1, the output table batch 3: they differ by more than the last addition"
+    )
+    assert batches_in_ledger(folders) == [1]
+
+
+def test_a_ledger_that_is_ahead_is_refused(folders: StreamFolders, run: ProtocolRun) -> None:
+    before = run.head
+    run.batch()
+    with pytest.raises(TableError, match="holds batch 2, the output table batch 1"):
+        run.forward(before)
+    del folders
+
+
+def test_a_ledger_file_that_is_gone_is_refused(folders: StreamFolders, run: ProtocolRun) -> None:
+    landed = run.commit(run.prepared())
+    assert landed.head.ledger is not None
+    (folders.ledger / landed.head.ledger.path).unlink()
+    with pytest.raises(TableError, match=r"is named by the last batch but is missing or has another size"):
+        run.forward(landed.head)
+
+
+def test_a_ledger_file_that_was_cut_is_refused(folders: StreamFolders, run: ProtocolRun) -> None:
+    landed = run.commit(run.prepared())
+    assert landed.head.ledger is not None
+    path = folders.ledger / landed.head.ledger.path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(TableError, match="another size"):
+        run.forward(landed.head)
+
+
+def test_a_run_that_died_between_the_two_commits_is_completed_by_the_next(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    run.commit(run.prepared(rows=5))
+    successor = ProtocolRun(folders)
+    successor.claim()
+    assert batches_in_ledger(folders) == [1, 2]
+    assert successor.next_offset() == 7
+    successor.batch(rows=1)
+    assert successor.next_offset() == 8
+
+
+def test_several_processes_may_bring_it_forward_at_once(folders: StreamFolders, run: ProtocolRun) -> None:
+    for _ in range(5):
+        head = run.commit(run.prepared()).head
+        with ThreadPoolExecutor(3) as pool:
+            done = list(pool.map(lambda _, head=head: side_tables.SideLogs(folders).forward(head), range(3)))
+        assert done.count(True) == 1
+    assert batches_in_ledger(folders) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_checkpoint_of_the_ledger_by_somebody_else_does_no_harm_and_a_commit_is_refused(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    """A commit that lockstep did not make may be of any kind: a RESTORE takes batches out of the ledger."""
+    DeltaTable(folders.ledger).create_checkpoint()
+    run.batch()
+    assert batches_in_ledger(folders) == [1, 2]
+    DeltaTable(folders.ledger).alter.set_table_properties({"delta.logRetentionDuration": "interval 31 days"})
+    with pytest.raises(ForeignCommit, match="is SET TBLPROPERTIES"):
+        run.batch()
+
+
+def test_who_looks_beside_a_writer_that_has_gone_on_meanwhile_is_no_alarm(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    """Compaction and housekeeping take a head, and by the time they look the writer has committed more."""
+    looked = run.head
+    run.batch()
+    run.batch()
+    side_tables.catch_up_beside_writer(folders, looked)
+    late = run.commit(run.prepared())
+    side_tables.catch_up_beside_writer(folders, late.head)
+    assert batches_in_ledger(folders) == [1, 2, 3, 4]
+    run.folders.table.joinpath("_delta_log", f"{late.version:020d}.json").unlink()
+    with pytest.raises(TableError, match="holds batch 4"):
+        side_tables.catch_up_beside_writer(folders, msgspec.structs.replace(late.head, batch=3))
