@@ -69,7 +69,7 @@ def test_every_fault_is_proven_by_tests_that_exist(fault: Fault) -> None:
 def test_every_marked_test_is_in_the_list() -> None:
     by_test = marked()
     assert unlisted(by_test, MATRIX) == []
-    own = [(node, fault.id) for fault in MATRIX for node in fault.proven_by if node.startswith("faults/")]
+    own = [(node, fault.id) for fault in MATRIX for node in fault.proven_by if node.startswith("faults/matrix/")]
     assert [(node, id_) for node, id_ in own if id_ not in by_test.get(node, set())] == []
 
 
@@ -78,9 +78,9 @@ def test_the_list_is_read_by_people_as_it_is() -> None:
 
 
 def test_a_test_that_is_gone_or_not_listed_would_be_noticed() -> None:
-    assert missing("faults/test_matrix.py::test_of_nothing")
-    assert missing("faults/test_nothing.py::test_of_nothing")
-    assert not missing("faults/test_matrix.py::test_every_marked_test_is_in_the_list")
-    assert unlisted({"faults/test_matrix.py::test_of_nothing": {"F01"}}, MATRIX) == [
-        ("faults/test_matrix.py::test_of_nothing", "F01")
+    assert missing("faults/matrix/test_matrix.py::test_of_nothing")
+    assert missing("faults/matrix/test_nothing.py::test_of_nothing")
+    assert not missing("faults/matrix/test_matrix.py::test_every_marked_test_is_in_the_list")
+    assert unlisted({"faults/matrix/test_matrix.py::test_of_nothing": {"F01"}}, MATRIX) == [
+        ("faults/matrix/test_matrix.py::test_of_nothing", "F01")
     ]

@@ -41,11 +41,10 @@ def said(root: Path, folder: Path, source: str) -> str:
 
 def test_the_map_from_promises_to_files_names_every_folder_and_no_file_that_is_gone(root: Path) -> None:
     tests = root / "tests"
-    named = set(
-        re.findall(r"`([a-z_]+(?:/test_[a-z_]+\.py)?)`", (tests / "README.md").read_text().partition("## Rules")[0])
-    )
-    folders = {path.parent.name for path in tests.glob("*/test_*.py")}
-    assert {name.partition("/")[0] for name in named} == folders
+    promises = (tests / "README.md").read_text().partition("## From promise to file")[2].partition("## Rules")[0]
+    named = set(re.findall(r"`([a-z_]+/[a-z_]+(?:/test_[a-z_]+\.py)?)`", promises))
+    folders = {str(path.parent.relative_to(tests)) for path in tests.glob("*/*/test_*.py")}
+    assert {name.partition("/test_")[0] for name in named} == folders
     assert [name for name in sorted(named) if not (tests / name).exists()] == []
 
 
