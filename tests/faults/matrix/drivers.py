@@ -135,7 +135,7 @@ class Drivers:
         self.root.mkdir(exist_ok=True)
         log = self.root / f"driver-{len(self.started)}.log"
         (self.root / "empty.toml").touch()  # no settings of whoever runs the tests come in
-        command = [sys.executable, "-m", "tests.faults.matrix.driver", self.pattern, str(batch_messages), *arguments]
+        command = [sys.executable, "-m", "tests.faults.matrix.drivers", self.pattern, str(batch_messages), *arguments]
         process = start_child([*before, *command], folder=REPOSITORY, log=log, environment=self._environment())
         self.started.append(Driver(process, log))
         return self.started[-1]
