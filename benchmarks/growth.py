@@ -19,13 +19,13 @@ from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Serie
 from lockstep import Envelope, Kind, Sequence, Stream, Strict, Topics, Transform
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.committer import Committer, CompletedBatch
+from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.planner import choose_commit_hour
-from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
+from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.model.position import Position
 from lockstep.operations.housekeeping import run_housekeeping
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import BatchCommit, OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import DataFile, DataFileWriter
@@ -174,21 +174,21 @@ class _Soak:
         )
         file = self._file(hour)
 
-        def rows_of(identity: BatchIdentity, full: bool) -> list[LedgerRow]:  # noqa: FBT001  # the committer's own
+        def rows_of(stamp: LedgerStamp, full: bool) -> list[LedgerRow]:  # noqa: FBT001  # the committer's own
             del full
-            return [self._ledger_row(identity, partition) for partition in range(self._growth.partitions)]
+            return [self._ledger_row(stamp, partition) for partition in range(self._growth.partitions)]
 
-        committer.commit(CompletedBatch(head.batch + 1, hour, (file,)), rows_of)
+        committer.commit(BatchCommit(number=head.batch + 1, commit_hour=hour, files=(file,)), rows_of)
         self._offset += 1
 
-    def _ledger_row(self, identity: BatchIdentity, partition: int) -> LedgerRow:
+    def _ledger_row(self, stamp: LedgerStamp, partition: int) -> LedgerRow:
         position = Position(
             topic=f"growth.{partition}", topic_id=f"id-of-{partition}", partition=0, next_offset=self._offset
         )
         now = datetime.fromtimestamp(self._clock.now, UTC)
         counts = {"until": self._offset + 1, "messages": 1, "rows": 1, "with_rows": 1, "cpu_seconds": self._offset / 7}
         return msgspec.structs.replace(
-            make_unchanged_row(identity, position, None),
+            make_unchanged_row(stamp, position, None),
             **counts,
             last_event_time=now,
             newest_timestamp=now,

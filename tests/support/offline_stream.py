@@ -16,8 +16,8 @@ from confluent_kafka import Message
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver import positions as driver_positions
-from lockstep.engine.driver.committer import Committer, CompletedBatch
-from lockstep.engine.driver.planner import choose_commit_hour, find_current_hour
+from lockstep.engine.driver.committer import Committer, make_batch_commit
+from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.engine.executor import task as executor_task
 from lockstep.engine.executor.task import run_task
@@ -113,22 +113,14 @@ class Offline:
             for topic in sorted(batch)
             if len(self.log.topics[topic]) > positions[topic].next_offset
         ]
-        hour = choose_commit_hour(find_current_hour(), head.hour, head.closed_hour)
-        task = TaskSpec(
-            generation=claimed.writer.generation,
-            epoch=claimed.writer.epoch,
-            number=head.batch + 1,
-            commit_hour=hour,
-            planned_at_us=time.time_ns() // 1_000,
-            ranges=tuple(ranges),
-        )
+        planned = make_batch_identity(claimed.writer, head, time.time_ns() // 1_000)
+        task = TaskSpec(planned, tuple(ranges))
         with self.log.instead_of_kafka():
             facts = run_task(self.job(), task)
         quiet = [position for topic, position in positions.items() if topic not in {r.position.topic for r in ranges}]
-        reached = CompletedBatch(task.number, hour, facts.files, facts.quarantine)
         committer.commit(
-            reached,
-            lambda identity, full: driver_positions.make_ledger_rows(identity, facts.ranges, quiet if full else (), {}),
+            make_batch_commit(planned, [facts]),
+            lambda stamp, full: driver_positions.make_ledger_rows(stamp, facts.ranges, quiet if full else (), {}),
         )
         for item in facts.ranges:
             positions[item.range.position.topic] = item.reached

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake import DeltaTable
 
-from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
+from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.model.position import Position
 from lockstep.model.table_schema import make_table_schema
 from lockstep.table import delta_log, ledger, side_tables
@@ -113,7 +113,7 @@ class ProtocolRun:
             return writer.finish()
 
     def ledger_file(self, start: int, rows: int) -> SideFile:
-        identity = BatchIdentity(
+        stamp = LedgerStamp(
             generation=self.head.generation,
             batch=self.head.batch + 1,
             epoch=self.head.epoch,
@@ -122,7 +122,7 @@ class ProtocolRun:
             restart_cause=None,
         )
         position = Position(topic=TOPIC, topic_id=TOPIC_ID, partition=0, next_offset=start)
-        quiet = make_unchanged_row(identity, position, None)
+        quiet = make_unchanged_row(stamp, position, None)
         row = msgspec.structs.replace(quiet, until=start + rows, messages=rows, rows=rows)
         return ledger.write_ledger(self.folders.ledger, [row])
 

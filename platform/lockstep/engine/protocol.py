@@ -1,4 +1,4 @@
-"""Messages between driver and executor: JobSpec, TaskSpec, TaskResult, PlannedRange."""
+"""Messages between driver and executor: JobSpec, BatchIdentity, PlannedRange, TaskSpec, TaskResult."""
 
 from __future__ import annotations
 
@@ -78,14 +78,28 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     registry: Registry | None = None
 
 
-class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of one task in one batch."""
+class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What is fixed of a batch before it is planned, and holds until it is committed.
+
+    Attributes:
+        generation: Generation of the writer.
+        epoch: Epoch of the writer.
+        number: Number of the batch.
+        commit_hour: Hour of its rows, "YYYY-MM-DDTHH" UTC.
+        planned_at_us: Planning time, microseconds since 1970 (UTC); event times are judged by it.
+    """
 
     generation: int
     epoch: int
     number: int
     commit_hour: str
-    planned_at_us: int
+    planned_at_us: int = 0
+
+
+class TaskSpec(msgspec.Struct, frozen=True):
+    """The work of one task in one batch."""
+
+    batch: BatchIdentity
     ranges: tuple[PlannedRange, ...]
 
 

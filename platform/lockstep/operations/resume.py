@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.engine.driver.planner import choose_commit_hour, find_current_hour
-from lockstep.engine.driver.positions import BatchIdentity, make_retired_row
+from lockstep.engine.driver.planner import make_batch_identity
+from lockstep.engine.driver.positions import LedgerStamp, make_retired_row
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import (
     NOTHING_THERE,
@@ -79,15 +79,13 @@ class PositionMismatch(LockstepError):
         )
 
 
-def make_accepted_rows(
-    identity: BatchIdentity, known: Mapping[Key, LedgerRow], decision: ResumeDecision
-) -> list[LedgerRow]:
+def make_accepted_rows(stamp: LedgerStamp, known: Mapping[Key, LedgerRow], decision: ResumeDecision) -> list[LedgerRow]:
     """The rows of the resume: a full set, and the first rows of partitions added to a topic.
 
     Raises:
         PositionMismatch: A partition is not in the ledger, or a loss does not begin at its position.
     """
-    rows = [make_retired_row(identity, row) for row in known.values()]
+    rows = [make_retired_row(stamp, row) for row in known.values()]
     rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
     for accepted in sorted(decision.accepted, key=_order):
         places = [at for at, row in enumerate(rows) if _concerns(accepted, row, decision)]
@@ -257,7 +255,7 @@ def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Seque
     decision = ResumeDecision(
         stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why
     )
-    rows = make_accepted_rows(_identity(claimed, decision), ledger.read_positions(folders, claimed), decision)  # 3
+    rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
     landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
     side_tables.SideLogs(folders).forward(landed.head)
@@ -269,8 +267,8 @@ def _is_somewhere(accepted: Acceptance, places: Iterable[tuple[str, int]]) -> bo
     return any(accepted.concerns(topic, partition) for topic, partition in places)
 
 
-def _identity(head: Head, decision: ResumeDecision) -> BatchIdentity:
-    return BatchIdentity(
+def _stamp(head: Head, decision: ResumeDecision) -> LedgerStamp:
+    return LedgerStamp(
         generation=head.generation,
         batch=head.batch + 1,
         epoch=head.epoch,
@@ -290,16 +288,16 @@ def _commit(
     accepts_burst: bool,
 ) -> Committed:
     """Commit the resume; again, for a later hour, when its hour has been closed."""
+    writer = Writer(epoch=head.epoch, generation=head.generation)
+    planned = make_batch_identity(writer, head)
     batch = BatchCommit(
-        number=head.batch + 1,
-        commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
-        files=(),
+        number=planned.number,
+        commit_hour=planned.commit_hour,
         ledger=ledger.write_ledger(folders.ledger, rows),
         full_ledger_at=time.time(),
         accepts_burst=accepts_burst,
-        resumption=Resumption(batch=head.batch + 1, at=time.time(), cause=why.removeprefix("resumed: ")),
+        resumption=Resumption(batch=planned.number, at=time.time(), cause=why.removeprefix("resumed: ")),
     )
-    writer = Writer(epoch=head.epoch, generation=head.generation)
     try:
         return output.commit(commit_batch(writer, batch, kind=CommitKind.RESUME, reason=why))
     except HourClosed:

@@ -211,13 +211,13 @@ class HourClosed(TableError):
 
 
 class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch ready to commit.
+    """A batch to commit.
 
     Attributes:
         number: Batch number; one more than the last.
         commit_hour: The hour fixed at planning.
         files: Data files, already synced.
-        ledger: Its ledger file, already synced.
+        ledger: Its ledger file, already synced; None while it is not written, which is when nothing can be committed.
         quarantine: Its quarantine files, already synced.
         late: Its late-table files, already synced.
         full_ledger_at: Time in seconds, if the ledger file contains all positions.
@@ -229,8 +229,8 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     commit_hour: str
-    files: tuple[DataFile, ...]
-    ledger: SideFile
+    files: tuple[DataFile, ...] = ()
+    ledger: SideFile | None = None
     quarantine: tuple[SideFile, ...] = ()
     late: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
@@ -274,7 +274,13 @@ def commit_claim(
 def commit_batch(
     writer: Writer, planned: BatchCommit, *, kind: CommitKind | None = None, reason: str = "resumed"
 ) -> Proposal:
-    """A batch of the current writer. One with findings is a halt; the one after a halt resumes."""
+    """A batch of the current writer. One with findings is a halt; the one after a halt resumes.
+
+    Raises:
+        ValueError: Its ledger file is not written.
+    """
+    if planned.ledger is None:
+        raise ValueError(f"batch {planned.number} has no ledger file")
 
     def next_head(base: Base) -> Head:
         head = base.head

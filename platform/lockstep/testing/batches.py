@@ -20,7 +20,7 @@ from lockstep.declare.transform import R, S
 from lockstep.engine.driver import positions
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.task import run_task_safely
-from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.integrity.base import EPOCH, Fault, to_microseconds
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView, Topic
@@ -190,12 +190,14 @@ class BatchedRun(Generic[S, R]):
     def _facts(self, planned: PlannedRange) -> TaskResult:
         self._number += 1
         task = TaskSpec(
-            generation=GENERATION,
-            epoch=1,
-            number=self._number,
-            commit_hour=HOUR,
-            planned_at_us=PLANNED_AT_US,
-            ranges=(planned,),
+            BatchIdentity(
+                generation=GENERATION,
+                epoch=1,
+                number=self._number,
+                commit_hour=HOUR,
+                planned_at_us=PLANNED_AT_US,
+            ),
+            (planned,),
         )
         return run_task_safely(self._job(), task, self._life.notes.program, self._life)
 
@@ -208,7 +210,7 @@ class BatchedRun(Generic[S, R]):
 
     def _restart(self, reached: RangeResult) -> None:
         """Start the next batch from the ledger row of this one."""
-        identity = positions.BatchIdentity(
+        stamp = positions.LedgerStamp(
             generation=GENERATION,
             batch=self._number,
             epoch=1,
@@ -216,7 +218,7 @@ class BatchedRun(Generic[S, R]):
             batch_seconds=0.0,
             restart_cause=None,
         )
-        row = positions.make_ledger_row(identity, reached, None)
+        row = positions.make_ledger_row(stamp, reached, None)
         self._life.position = positions.read_position(row)
         self._without_hot_state()
 

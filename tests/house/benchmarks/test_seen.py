@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import observer
 from benchmarks.seen import Commit, Seen
 from benchmarks.tree import DRIVER, JVM, WORKERS, TreeMeter
-from lockstep.engine.driver.positions import BatchIdentity, make_unchanged_row
+from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.model.position import Position
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
@@ -34,11 +34,9 @@ TREE = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}]
 def read(batch: int, start: int, until: int) -> LedgerRow:
     """The ledger row of a batch that read [start, until) of a topic `t`."""
     now = datetime.now(UTC)
-    identity = BatchIdentity(
-        generation=1, batch=batch, epoch=1, committed_at=now, batch_seconds=0.5, restart_cause=None
-    )
+    stamp = LedgerStamp(generation=1, batch=batch, epoch=1, committed_at=now, batch_seconds=0.5, restart_cause=None)
     position = Position(topic="t", topic_id="id", partition=0, next_offset=start)
-    return msgspec.structs.replace(make_unchanged_row(identity, position, None), until=until, messages=until - start)
+    return msgspec.structs.replace(make_unchanged_row(stamp, position, None), until=until, messages=until - start)
 
 
 def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) -> None:

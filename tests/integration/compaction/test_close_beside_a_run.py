@@ -70,8 +70,9 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
     outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
     head = approach.output.base().head
     assert (outcome, len(stored_rows(folders))) == (RunOutcome.ENDED, MESSAGES - 1)
-    assert [plan.number for plan in plans] == [1, 2, 2]
-    assert plans[0].commit_hour == plans[1].commit_hour == head.closed_hour < plans[2].commit_hour == head.hour
+    assert [plan.batch.number for plan in plans] == [1, 2, 2]
+    hours = [plan.batch.commit_hour for plan in plans]
+    assert hours[0] == hours[1] == head.closed_hour < hours[2] == head.hour
     assert [(row.batch, row.start) for row in read_ledger(folders.ledger) if row.messages] == [(1, 0), (2, 20)]
     assert compact_stream(folders).bins == 0
     assert len(live_files(folders)) == 2

@@ -15,7 +15,7 @@ from lockstep import NoIntegrity, Ordered, Strict, Suspend
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.spark_job import PoisonMessageSearch
-from lockstep.engine.protocol import PlannedRange
+from lockstep.engine.protocol import BatchIdentity, PlannedRange
 from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, suggest_option
 from lockstep.integrity.strict import LogOnly
 from lockstep.kafka.client import RangeConsumer, make_reader_configuration
@@ -193,7 +193,8 @@ def test_a_batch_at_which_the_client_ends_its_process_is_named_once_batches_are_
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (said.returncode, said.stdout.split()[-1]) == (0, "True"), said.stderr
     item = PlannedRange(Position(topic=topic, topic_id="id", partition=0, next_offset=0), 9)
-    plan = BatchPlan(generation=1, epoch=1, number=1, commit_hour="", bins=((item,),), unavailable=(), backlog=0)
+    batch = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="")
+    plan = BatchPlan(batch=batch, bins=((item,),), unavailable=(), backlog=0)
     suspect = PoisonMessageSearch().failed(plan)
     assert suspect is not None
     suspect = suspect.failed(plan)

@@ -20,7 +20,7 @@ from lockstep.engine.driver import loop
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BacklogClock, FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import Spill
-from lockstep.engine.protocol import LearnedRates
+from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import ClusterAdmin, PartitionOffsets
 from lockstep.model.position import Position
 from tests.support.feed import folded, session_in, snapshot, update
@@ -46,10 +46,7 @@ def given_goal(
 ) -> PlanInput:
     """An input of partitions with so many messages waiting, each message `each` bytes of Parquet."""
     return PlanInput(
-        generation=1,
-        epoch=1,
-        number=1,
-        commit_hour="2026-01-01T00",
+        batch=BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T00"),
         positions=tuple(Position(topic=key[0], topic_id=key[0], partition=key[1], next_offset=5) for key in lags),
         ends={key: PartitionOffsets(start=0, stable_end=5 + lag, high_watermark=5 + lag) for key, lag in lags.items()},
         messages_max=200_000,

@@ -11,7 +11,7 @@ from dagster import AssetMaterialization, AssetObservation, DagsterInstance, Tab
 
 from assets.order_books import order_books
 from lockstep import Topics
-from lockstep.engine.driver.positions import BatchIdentity, find_first_position, make_unchanged_row
+from lockstep.engine.driver.positions import LedgerStamp, find_first_position, make_unchanged_row
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
@@ -52,12 +52,12 @@ class Installed:
         output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
         writer = Writer(epoch=1, generation=1)
         output.commit(commit_claim(0, output.table_id, lambda _: None))
-        identity = BatchIdentity(
+        stamp = LedgerStamp(
             generation=1, batch=1, epoch=1, committed_at=datetime.now(UTC), batch_seconds=0.1, restart_cause="test"
         )
         view = self.discovery.view([topic])
         rows = [
-            make_unchanged_row(identity, find_first_position(view.topics[topic], key, ends), ends)
+            make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends), ends)
             for key, ends in view.ends.items()
         ]
         file = ledger.write_ledger(folders.ledger, rows)

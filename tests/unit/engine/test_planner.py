@@ -18,7 +18,7 @@ from lockstep.engine.driver.planner import (
     compute_next_hour,
     plan_batch,
 )
-from lockstep.engine.protocol import LearnedRates
+from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Position
 
@@ -51,15 +51,15 @@ partitions = some.builds(
 )
 
 
+BATCH = BatchIdentity(generation=1, epoch=2, number=3, commit_hour="2026-01-01T00", planned_at_us=4)
+
+
 @some.composite
 def inputs(draw: some.DrawFn) -> PlanInput:
     """Anything that a batch may be planned from: lagging, idle, unavailable, bounded, seen before."""
     found = {(f"id{n % 4}", n // 4): each for n, each in enumerate(draw(some.lists(partitions, max_size=7)))}
     return PlanInput(
-        generation=1,
-        epoch=2,
-        number=3,
-        commit_hour="2026-01-01T00",
+        batch=BATCH,
         positions=tuple(position(key, each.next_offset) for key, each in found.items()),
         ends={
             key: ends_at(each.next_offset, each.lag, each.open_transactions)
@@ -87,10 +87,7 @@ def ends_at(offset: int, lag: int, open_transactions: int = 0) -> PartitionOffse
 def given_lags(lags: dict[Key, int], **changed: object) -> PlanInput:
     """An input of partitions at offset 1,000, each with so many messages waiting."""
     plain = PlanInput(
-        generation=1,
-        epoch=2,
-        number=3,
-        commit_hour="2026-01-01T00",
+        batch=BATCH,
         positions=tuple(position(key, 1_000) for key in lags),
         ends={key: ends_at(1_000, lag) for key, lag in lags.items()},
         messages_max=200_000,
@@ -193,7 +190,7 @@ def test_partitions_that_cannot_be_read_are_named_and_left_out(given: PlanInput)
 @given(inputs())
 def test_the_identity_of_the_batch_is_passed_on(given: PlanInput) -> None:
     plan = plan_batch(given)
-    assert (plan.generation, plan.epoch, plan.number, plan.commit_hour) == (1, 2, 3, "2026-01-01T00")
+    assert plan.batch == BATCH
 
 
 @given(inputs())
@@ -233,7 +230,10 @@ def test_a_small_topic_does_not_starve_behind_a_big_one() -> None:
 
 def test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_round() -> None:
     lags = {(f"t{n}", 0): 50_000 for n in range(1_000)}
-    rounds = [planned(plan_batch(given_lags(lags, number=number))) for number in range(7, 17)]
+    rounds = [
+        planned(plan_batch(given_lags(lags, batch=msgspec.structs.replace(BATCH, number=number))))
+        for number in range(7, 17)
+    ]
     assert [set(plan.values()) for plan in rounds] == [{2_000}] * 10
     assert {key for plan in rounds for key in plan} == lags.keys()
     assert plan_batch(given_lags(lags)).backlog == 50_000_000 - 200_000
@@ -241,7 +241,10 @@ def test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_roun
 
 def test_a_small_topic_takes_part_in_every_turn_of_the_others() -> None:
     lags = {(f"t{n}", 0): 50_000 for n in range(1_000)} | {("small", 0): 5}
-    assert all(planned(plan_batch(given_lags(lags, number=n)))["small", 0] == 5 for n in range(20))
+    assert all(
+        planned(plan_batch(given_lags(lags, batch=msgspec.structs.replace(BATCH, number=n))))["small", 0] == 5
+        for n in range(20)
+    )
 
 
 def test_all_take_part_when_the_batch_holds_all() -> None:

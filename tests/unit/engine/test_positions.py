@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from lockstep.engine.driver.positions import (
-    BatchIdentity,
+    LedgerStamp,
     Subscription,
     find_initial_positions,
     make_ledger_row,
@@ -17,7 +17,7 @@ from lockstep.engine.driver.positions import (
 )
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_task_safely
-from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Hole
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lockstep import Stream
 
-IDENTITY = BatchIdentity(
+STAMP = LedgerStamp(
     generation=1,
     batch=7,
     epoch=3,
@@ -59,7 +59,7 @@ FACTS = RangeResult(
 
 
 def test_a_worked_range_becomes_its_ledger_row() -> None:
-    assert make_ledger_row(IDENTITY, FACTS, ENDS) == LedgerRow(
+    assert make_ledger_row(STAMP, FACTS, ENDS) == LedgerRow(
         generation=1,
         batch=7,
         epoch=3,
@@ -97,12 +97,12 @@ def test_a_worked_range_becomes_its_ledger_row() -> None:
 
 
 def test_messages_and_holes_of_a_ledger_row_add_up_to_its_range() -> None:
-    row = make_ledger_row(IDENTITY, FACTS, ENDS)
+    row = make_ledger_row(STAMP, FACTS, ENDS)
     assert row.messages + sum(hole.until - hole.start for hole in row.holes) == row.until - row.start
 
 
 def test_a_quiet_partition_stays_where_it_is_with_its_state() -> None:
-    row = make_unchanged_row(IDENTITY, POSITION, None)
+    row = make_unchanged_row(STAMP, POSITION, None)
     assert (row.start, row.until, row.messages, row.rows, row.holes) == (50, 50, 0, 0, [])
     assert (row.state_file, row.state_start, row.state_length, row.state_bytes) == ("old", 1, 2, 0)
     assert (row.stable_end, row.high_watermark) == (-1, -1)
@@ -110,13 +110,13 @@ def test_a_quiet_partition_stays_where_it_is_with_its_state() -> None:
 
 
 def test_a_position_comes_back_from_its_ledger_row() -> None:
-    assert read_position(make_unchanged_row(IDENTITY, POSITION, ENDS)) == POSITION
+    assert read_position(make_unchanged_row(STAMP, POSITION, ENDS)) == POSITION
     stateless = msgspec.structs.replace(POSITION, state=None, leader_epoch=None)
-    assert read_position(make_unchanged_row(IDENTITY, stateless, ENDS)) == stateless
+    assert read_position(make_unchanged_row(STAMP, stateless, ENDS)) == stateless
 
 
 def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> None:
-    assert read_position(make_ledger_row(IDENTITY, FACTS, ENDS)) == FACTS.reached
+    assert read_position(make_ledger_row(STAMP, FACTS, ENDS)) == FACTS.reached
 
 
 class OnlyMarkers:
@@ -149,33 +149,29 @@ def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -
     )
     before = msgspec.structs.replace(POSITION, state=None, suspended_from=7, catching_up=True)
     task = TaskSpec(
-        generation=1,
-        epoch=3,
-        number=7,
-        commit_hour="2026-01-01T12",
-        planned_at_us=0,
-        ranges=(PlannedRange(before, 64), PlannedRange(msgspec.structs.replace(before, partition=2), 50)),
+        BatchIdentity(generation=1, epoch=3, number=7, commit_hour="2026-01-01T12"),
+        (PlannedRange(before, 64), PlannedRange(msgspec.structs.replace(before, partition=2), 50)),
     )
     program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
     done = run_task_safely(job, task, program, OnlyMarkers())
     read, idle = (item.reached for item in done.ranges)
     assert read == msgspec.structs.replace(before, next_offset=64, catching_up=False)
     assert idle == msgspec.structs.replace(before, partition=2)
-    row = make_ledger_row(IDENTITY, done.ranges[0], ENDS)
+    row = make_ledger_row(STAMP, done.ranges[0], ENDS)
     assert (row.start, row.until, row.leader_epoch, row.newest_timestamp) == (50, 64, 4, None)
 
 
 def test_an_event_time_that_no_calendar_holds_is_left_out() -> None:
     absurd = msgspec.structs.replace(FACTS, first_event_time_us=-(10**18), last_event_time_us=10**18)
-    row = make_ledger_row(IDENTITY, absurd, ENDS)
+    row = make_ledger_row(STAMP, absurd, ENDS)
     assert (row.first_event_time, row.last_event_time) == (None, None)
 
 
 def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> None:
     """Partition 0 of topic a is new to the ledger: the topic grew, which the audit tells the class."""
     known = {
-        ("id-a", 1): make_unchanged_row(IDENTITY, POSITION, ENDS),
-        ("id-x", 0): make_unchanged_row(IDENTITY, POSITION, ENDS),
+        ("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS),
+        ("id-x", 0): make_unchanged_row(STAMP, POSITION, ENDS),
     }
     cluster = view(
         topic("a", "id-a", 2),
@@ -188,7 +184,7 @@ def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> 
 
 
 def test_a_known_partition_without_leader_stays_subscribed() -> None:
-    known = {("id-a", 0): make_unchanged_row(IDENTITY, msgspec.structs.replace(POSITION, partition=0), ENDS)}
+    known = {("id-a", 0): make_unchanged_row(STAMP, msgspec.structs.replace(POSITION, partition=0), ENDS)}
     assert find_initial_positions(known, view(topic("a", "id-a"), ends={})).keys() == {("id-a", 0)}
 
 
@@ -205,7 +201,7 @@ RETAINED_12_HOURS = msgspec.structs.replace(topic("a", "id-a", 2), retention_ms=
 def subscribe(ends: PartitionOffsets) -> tuple[Subscription, ClusterView]:
     """A run that continues at offset 60 of a partition, whose newest committed message has the time of FACTS."""
     cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ends})
-    return Subscription({("id-a", 1): make_ledger_row(IDENTITY, FACTS, ENDS)}, cluster, frozenset({"a"})), cluster
+    return Subscription({("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS)}, cluster, frozenset({"a"})), cluster
 
 
 def newest_plus(hours: int) -> int:

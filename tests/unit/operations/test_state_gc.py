@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from lockstep import Kind
-from lockstep.engine.driver.committer import Committer, CompletedBatch
+from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
 from lockstep.operations.housekeeping import StepResult, run_housekeeping
@@ -25,14 +25,10 @@ from tests.support.offline_stream import Offline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.engine.driver.positions import BatchIdentity
     from lockstep.table.commit import Committed
     from lockstep.table.delta_log import Head
     from lockstep.table.layout import StreamFolders
-    from lockstep.table.ledger import LedgerRow
     from tests.support.kept_stream import Sent
-
-    RowsOf = Callable[[BatchIdentity, bool], list[LedgerRow]]
 
 OLD = 40 * 3600
 BATCHES = 14
@@ -166,10 +162,10 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
     """The next driver that has worked its tasks does this before it commits."""
     commit, acted = Committer.commit, list[object]()
 
-    def after_a_sleep(committer: Committer, reached: CompletedBatch, rows_of: RowsOf) -> tuple[Committed, float]:
+    def after_a_sleep(*batch: Any, **more: Any) -> tuple[Committed, float]:
         if not acted:
             acted.append(act())
-        return commit(committer, reached, rows_of)
+        return commit(*batch, **more)
 
     monkeypatch.setattr(Committer, "commit", after_a_sleep)
 

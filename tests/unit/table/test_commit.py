@@ -72,6 +72,12 @@ def test_a_claim_replaces_the_epoch_it_names_and_no_other(folders: StreamFolders
     del run
 
 
+def test_a_batch_without_its_ledger_file_is_not_proposed(run: ProtocolRun) -> None:
+    batch = msgspec.structs.replace(run.prepared(), ledger=None)
+    with pytest.raises(ValueError, match="has no ledger file"):
+        run.commit(batch)
+
+
 def test_a_claim_that_loses_to_a_batch_tries_again(folders: StreamFolders, run: ProtocolRun) -> None:
     """The epoch it names is still the one in force: only the base is another."""
     successor = ProtocolRun(folders)

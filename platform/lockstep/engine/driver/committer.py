@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -13,8 +13,9 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import RunStart
-from lockstep.engine.driver.positions import BatchIdentity
+from lockstep.engine.driver.positions import LedgerStamp
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
+from lockstep.engine.protocol import BatchIdentity, TaskResult
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
@@ -25,7 +26,6 @@ from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import BatchCommit, Committed, commit_batch
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.layout import StreamFolders
-from lockstep.table.parquet import DataFile
 
 LOG = logging.getLogger("lockstep")
 
@@ -33,32 +33,31 @@ FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
 """Readers of positions read the ledger back to the newest full set; this bounds how far."""
 
 
-class CompletedBatch(msgspec.Struct, frozen=True):
-    """Contents of a batch, ready to commit.
+def make_batch_commit(
+    batch: BatchIdentity,
+    results: Sequence[TaskResult],
+    *,
+    findings: tuple[Finding, ...] = (),
+    accepts_burst: bool = False,
+) -> BatchCommit:
+    """The commit of a batch, before its ledger file is written.
 
-    Attributes:
-        number: Number of the batch.
-        commit_hour: The hour fixed at planning.
-        files: Data files of all bins, synced.
-        quarantine: Files of the quarantine of all bins, synced.
-        late: Files of the late table of all bins, synced.
-        findings: Evidence; if not empty, the commit is a halt.
-        batch_seconds: Wall time so far.
-        full: The ledger file must hold the positions of all partitions.
-        planned_at_us: Planning time.
+    Args:
+        batch: The batch.
+        results: Results of its tasks; none for a halt that the driver found.
+        findings: The driver's findings; those of the tasks are added. With any, the commit is a halt.
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
     """
-
-    number: int
-    commit_hour: str
-    files: tuple[DataFile, ...] = ()
-    quarantine: tuple[SideFile, ...] = ()
-    late: tuple[SideFile, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    batch_seconds: float = 0.0
-    full: bool = False
-    planned_at_us: int | None = None
-    accepts_burst: bool = False
+    of_ranges = (item.finding for result in results for item in result.ranges if item.finding is not None)
+    return BatchCommit(
+        number=batch.number,
+        commit_hour=batch.commit_hour,
+        files=tuple(file for result in results for file in result.files),
+        quarantine=tuple(file for result in results for file in result.quarantine),
+        late=tuple(file for result in results for file in result.late),
+        findings=(*findings, *of_ranges),
+        accepts_burst=accepts_burst,
+    )
 
 
 class Committer:
@@ -81,43 +80,46 @@ class Committer:
         self.restart: RunStart | None = None
 
     def commit(
-        self, reached: CompletedBatch, rows_of: Callable[[BatchIdentity, bool], list[ledger.LedgerRow]]
+        self,
+        batch: BatchCommit,
+        rows_of: Callable[[LedgerStamp, bool], list[ledger.LedgerRow]],
+        *,
+        batch_seconds: float = 0.0,
+        planned_at_us: int | None = None,
+        full: bool = False,
     ) -> tuple[Committed, float]:
         """Commit a batch; gives the new head and the seconds of the commit.
 
         1. Wait until the side tables hold the previous batch.
-        2. Write the ledger file: `rows_of(identity, full)` gives its rows.
+        2. Write the ledger file: `rows_of(stamp, full)` gives its rows.
         3. Commit; the side tables follow during the next batch's fold.
+
+        Args:
+            batch: The batch, without its ledger file.
+            rows_of: Makes its ledger rows.
+            batch_seconds: Wall time so far.
+            planned_at_us: Planning time, where tasks were planned.
+            full: The ledger file must hold the positions of all partitions.
 
         Raises:
             Fenced: A newer writer has claimed the table.
-            Replan: The hour of the batch has been closed.
+            HourClosed: The hour of the batch has been closed.
         """
         self.settle()  # 1
-        began, now, full = time.monotonic(), ledger.read_clock(), reached.full or self._full_ledger_due()
-        identity = BatchIdentity(
+        began, now, full = time.monotonic(), ledger.read_clock(), full or self._full_ledger_due()
+        stamp = LedgerStamp(
             generation=self._claimed.writer.generation,
-            batch=reached.number,
+            batch=batch.number,
             epoch=self._claimed.writer.epoch,
             committed_at=now,
-            batch_seconds=reached.batch_seconds,
+            batch_seconds=batch_seconds,
             restart_cause=self._cause if self.first else None,
-            planned_at_us=reached.planned_at_us,
+            planned_at_us=planned_at_us,
         )
-        rows = rows_of(identity, full)
-        ledger_file = ledger.write_ledger(self._folders.ledger, rows)  # 2
-        batch = BatchCommit(
-            number=reached.number,
-            commit_hour=reached.commit_hour,
-            files=reached.files,
-            ledger=ledger_file,
-            quarantine=reached.quarantine,
-            late=reached.late,
-            full_ledger_at=now.timestamp() if full else None,
-            findings=reached.findings,
-            accepts_burst=reached.accepts_burst,
-            needs=_needed(self._folders, reached, ledger_file, rows),
-        )
+        rows = rows_of(stamp, full)
+        file = ledger.write_ledger(self._folders.ledger, rows)  # 2
+        full_at, needs = now.timestamp() if full else None, _needed(self._folders, batch, file, rows)
+        batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs)
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
         self._side = self._helper.submit(self._side_logs.forward, landed.head)
         self._helper.submit(self._checkpoint, landed.version)
@@ -172,11 +174,11 @@ class Committer:
 
 
 def _needed(
-    folders: StreamFolders, reached: CompletedBatch, ledger_file: SideFile, rows: Iterable[ledger.LedgerRow]
+    folders: StreamFolders, batch: BatchCommit, ledger_file: SideFile, rows: Iterable[ledger.LedgerRow]
 ) -> dict[Path, int]:
     """Files that the commit references in addition to data files, with the minimum size of each."""
     needs = {folders.ledger / ledger_file.path: ledger_file.size}
-    for folder, files in ((folders.quarantine, reached.quarantine), (folders.late, reached.late)):
+    for folder, files in ((folders.quarantine, batch.quarantine), (folders.late, batch.late)):
         needs |= {folder / file.path: file.size for file in files}
     for row in rows:
         if row.state_file is not None and row.state_start is not None and row.state_length is not None:

@@ -15,7 +15,7 @@ from lockstep.declare.options import AvailableNow, Every, FileSize
 from lockstep.engine.driver.alarms import LastStableOffsets, StuckTransaction, compute_stuck_patience_seconds
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages
 from lockstep.engine.driver.cluster_view import ClusterMonitor
-from lockstep.engine.driver.committer import Committer, CompletedBatch, Publisher
+from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import Heartbeat, read_stop_request, write_stop
 from lockstep.engine.driver.metrics import make_batch_report
@@ -26,8 +26,7 @@ from lockstep.engine.driver.planner import (
     FileGoal,
     IdlePartitions,
     PlanInput,
-    choose_commit_hour,
-    find_current_hour,
+    make_batch_identity,
     plan_batch,
 )
 from lockstep.engine.driver.positions import Subscription
@@ -40,7 +39,7 @@ from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
-from lockstep.table.commit import HourClosed
+from lockstep.table.commit import BatchCommit, HourClosed
 
 LOG = logging.getLogger("lockstep")
 
@@ -119,28 +118,23 @@ class MicroBatchLoop:
             self._halt((burst,))
         if moved := self._homes.moved(bins, self._context.stream.integrity):
             self._halt(moved)
-        findings = tuple(item.finding for group in bins for item in group.ranges if item.finding is not None)
-        reached = CompletedBatch(
-            number=plan.number,
-            commit_hour=plan.commit_hour,
-            files=tuple(file for group in bins for file in group.files),
-            quarantine=tuple(file for group in bins for file in group.quarantine),
-            late=tuple(file for group in bins for file in group.late),
-            findings=findings,
-            batch_seconds=time.monotonic() - began,
-            full=self._partitions.is_unsaved,
-            planned_at_us=plan.planned_at_us,
-            accepts_burst=accepted and (burst is not None or not has_messages(bins)),
-        )
+        accepts_burst = accepted and (burst is not None or not has_messages(bins))
+        batch = make_batch_commit(plan.batch, bins, accepts_burst=accepts_burst)
         try:
-            commit_seconds = self._commit(reached, bins)
+            commit_seconds = self._commit(
+                batch,
+                bins,
+                batch_seconds=time.monotonic() - began,
+                planned_at_us=plan.batch.planned_at_us,
+                full=self._partitions.is_unsaved,
+            )
         except HourClosed as lost:
             self._refresh_head(lost)
             return False
         self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
         self._report(bins, time.monotonic() - began, commit_seconds)
-        if findings:
-            self._end_halted(findings)
+        if batch.findings:
+            self._end_halted(batch.findings)
         return True
 
     def _run(self, plan: BatchPlan) -> Sequence[TaskResult] | None:
@@ -157,7 +151,7 @@ class MicroBatchLoop:
             bins = self._context.runner(plan)
         except Exception as error:  # the outermost edge of a Spark job: any failure is retried from the ledger
             self._note_failure(plan, error)
-            LOG.warning("batch %s failed, planning again", plan.number, exc_info=True)
+            LOG.warning("batch %s failed, planning again", plan.batch.number, exc_info=True)
             return ()
         is_control = self._isolation.is_control(plan)
         self._failures, self._isolation = 0, self._isolation.worked(plan)
@@ -201,11 +195,23 @@ class MicroBatchLoop:
         )
         return moved or self._committer.first or self._partitions.is_unsaved
 
-    def _commit(self, reached: CompletedBatch, bins: Sequence[TaskResult]) -> float:
+    def _commit(
+        self,
+        batch: BatchCommit,
+        bins: Sequence[TaskResult],
+        *,
+        batch_seconds: float = 0.0,
+        planned_at_us: int | None = None,
+        full: bool = False,
+    ) -> float:
         """Commit and advance the positions; gives the seconds of the commit alone."""
         facts, ends = [item for group in bins for item in group.ranges], self._watch.view.ends
         _, seconds = self._committer.commit(
-            reached, lambda identity, full: self._partitions.ledger_rows(identity, facts, ends, full=full)
+            batch,
+            lambda stamp, full: self._partitions.ledger_rows(stamp, facts, ends, full=full),
+            batch_seconds=batch_seconds,
+            planned_at_us=planned_at_us,
+            full=full,
         )
         self._partitions.advance(bins)
         self._publisher.note(self._partitions.positions.values())
@@ -259,9 +265,9 @@ class MicroBatchLoop:
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, unchanged positions."""
-        plan = plan_batch(self._plan_input())
+        batch = make_batch_identity(self._writer, self._committer.head)
         try:
-            self._commit(CompletedBatch(plan.number, plan.commit_hour, findings=findings), ())
+            self._commit(make_batch_commit(batch, (), findings=findings), ())
         except HourClosed as lost:
             self._refresh_head(lost)
             self._halt(findings)
@@ -277,13 +283,9 @@ class MicroBatchLoop:
         self._committer.renew_head()
 
     def _plan_input(self) -> PlanInput:
-        head = self._committer.head
         now_us = time.time_ns() // 1_000  # the time by which this plan is judged, here and by `lockstep verify`
         return PlanInput(
-            generation=self._writer.generation,
-            epoch=self._writer.epoch,
-            number=head.batch + 1,
-            commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
+            batch=make_batch_identity(self._writer, self._committer.head, now_us),
             positions=tuple(self._partitions.positions.values()),
             ends=self._watch.view.ends,
             stop_at=self._stop_at if isinstance(self._context.trigger, AvailableNow) else {},
@@ -291,7 +293,6 @@ class MicroBatchLoop:
             cores=self._context.cores(),
             learned=self._partitions.learned,
             goal=self._goal(),
-            planned_at_us=now_us,
             silent=self._silence.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
         )
 

@@ -14,10 +14,12 @@ from typing import TypeVar, cast
 import msgspec
 
 from lockstep.declare.options import EventTime
-from lockstep.engine.protocol import LearnedRates, PlannedRange
+from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
 from lockstep.integrity.base import to_microseconds
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Key, Position
+from lockstep.table.commit import Writer
+from lockstep.table.delta_log import Head
 
 T = TypeVar("T")
 
@@ -78,10 +80,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of a plan.
 
     Attributes:
-        generation: Generation of the writer.
-        epoch: Epoch of the writer.
-        number: Number of the batch.
-        commit_hour: Hour fixed for the batch.
+        batch: The batch.
         positions: Positions of the subscribed partitions, in any order.
         ends: Readable end offsets of the partitions.
         stop_at: Bounds for `AvailableNow`; empty without bounds.
@@ -89,14 +88,10 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         cores: Maximum number of bins.
         learned: Measurements of earlier batches.
         goal: Size and time targets, under the file-size trigger.
-        planned_at_us: Planning time, microseconds since 1970 (UTC); event times are judged by it.
         silent: Watermarks to which idle partitions advance.
     """
 
-    generation: int
-    epoch: int
-    number: int
-    commit_hour: str
+    batch: BatchIdentity
     positions: tuple[Position, ...]
     ends: Mapping[Key, PartitionOffsets]
     stop_at: Mapping[Key, int] = {}
@@ -104,7 +99,6 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     learned: LearnedRates = LearnedRates()
     goal: FileGoal | None = None
-    planned_at_us: int = 0
     silent: Mapping[Key, int] = {}
 
 
@@ -116,24 +110,16 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A planned batch.
 
     Attributes:
-        generation: Generation of the writer.
-        epoch: Epoch of the writer.
-        number: Number of the batch.
-        commit_hour: Hour fixed for the batch.
+        batch: The batch.
         bins: The ranges of each task; none is empty.
         unavailable: Partitions without a leader, left out of this batch.
         backlog: Available messages that are not in the plan.
-        planned_at_us: Planning time, microseconds since 1970 (UTC).
     """
 
-    generation: int
-    epoch: int
-    number: int
-    commit_hour: str
+    batch: BatchIdentity
     bins: Bins
     unavailable: tuple[Key, ...]
     backlog: int
-    planned_at_us: int = 0
 
     @property
     def messages(self) -> int:
@@ -154,14 +140,10 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
     bins = _with_silent(bins, lagging, given)
     return BatchPlan(
-        generation=given.generation,
-        epoch=given.epoch,
-        number=given.number,
-        commit_hour=given.commit_hour,
+        batch=given.batch,
         bins=bins,
         unavailable=tuple(sorted(p.key for p in given.positions if p.key not in given.ends)),
         backlog=left if given.goal is None or bins else 0,
-        planned_at_us=given.planned_at_us,
     )
 
 
@@ -204,7 +186,7 @@ def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
     turn = max(TURN_PARTITIONS_MIN, given.messages_max // TURN_MESSAGES)
     if sum(lagging.values()) <= given.messages_max or len(far) <= turn:
         return lagging
-    first = given.number * turn % len(far)
+    first = given.batch.number * turn % len(far)
     waits = set(far) - set((far + far)[first : first + turn])
     return {key: lag for key, lag in lagging.items() if key not in waits}
 
@@ -260,6 +242,17 @@ def _seconds(item: PlannedRange, given: PlanInput) -> float:
     """Expected CPU seconds of a range. A clock may tick too slowly to measure a few messages: nothing is free."""
     rate = given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
     return item.messages * max(rate, 1e-9)
+
+
+def make_batch_identity(writer: Writer, head: Head, planned_at_us: int = 0) -> BatchIdentity:
+    """The batch that follows a head, by this machine's clock."""
+    return BatchIdentity(
+        generation=writer.generation,
+        epoch=writer.epoch,
+        number=head.batch + 1,
+        commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
+        planned_at_us=planned_at_us,
+    )
 
 
 def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str:

@@ -29,7 +29,7 @@ _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
 NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
 
 
-class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that all ledger rows of a batch share."""
 
     generation: int
@@ -41,11 +41,11 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_us: int | None = None
 
 
-def make_ledger_row(identity: BatchIdentity, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
+def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was processed."""
     counts = facts.counts
     return msgspec.structs.replace(
-        make_unchanged_row(identity, facts.reached, ends),
+        make_unchanged_row(stamp, facts.reached, ends),
         start=facts.range.position.next_offset,
         messages=counts.messages,
         rows=facts.rows,
@@ -71,19 +71,19 @@ def make_ledger_row(identity: BatchIdentity, facts: RangeResult, ends: Partition
 
 
 def make_ledger_rows(
-    identity: BatchIdentity,
+    stamp: LedgerStamp,
     facts: Iterable[RangeResult],
     quiet: Iterable[Position],
     ends: Mapping[Key, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
-    worked = [make_ledger_row(identity, item, ends.get(item.range.position.key)) for item in facts]
-    return worked + [make_unchanged_row(identity, position, ends.get(position.key)) for position in quiet]
+    worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in facts]
+    return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
 
 
-def make_retired_row(identity: BatchIdentity, row: LedgerRow) -> LedgerRow:
+def make_retired_row(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:
     """The row that carries the position of a partition that is no longer subscribed."""
-    quiet = make_unchanged_row(identity, read_position(row), None)
+    quiet = make_unchanged_row(stamp, read_position(row), None)
     return msgspec.structs.replace(quiet, retired=row.retired)
 
 
@@ -92,14 +92,14 @@ def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
     return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
-def make_unchanged_row(identity: BatchIdentity, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
+def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of an unchanged partition: part of a full set of positions."""
     seen = ends or NO_ENDS
     return LedgerRow(
-        generation=identity.generation,
-        batch=identity.batch,
-        epoch=identity.epoch,
-        committed_at=identity.committed_at,
+        generation=stamp.generation,
+        batch=stamp.batch,
+        epoch=stamp.epoch,
+        committed_at=stamp.committed_at,
         topic_id=position.topic_id,
         topic=position.topic,
         partition=position.partition,
@@ -111,7 +111,7 @@ def make_unchanged_row(identity: BatchIdentity, position: Position, ends: Partit
         suspended_from=position.suspended_from,
         watermark=to_event_time(position.watermark_us),
         rows_emitted=position.rows_emitted,
-        planned_at=to_event_time(identity.planned_at_us),
+        planned_at=to_event_time(stamp.planned_at_us),
         suspended_sessions=list(position.suspended_sessions),
         catching_up=position.catching_up,
         holes=[],
@@ -119,9 +119,9 @@ def make_unchanged_row(identity: BatchIdentity, position: Position, ends: Partit
         first_event_time=None,
         last_event_time=None,
         newest_timestamp=None,
-        batch_seconds=identity.batch_seconds,
+        batch_seconds=stamp.batch_seconds,
         cpu_seconds=0.0,
-        restart_cause=identity.restart_cause,
+        restart_cause=stamp.restart_cause,
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
         state_length=position.state.length if position.state else None,
@@ -362,13 +362,13 @@ class Subscription:
         return True
 
     def ledger_rows(
-        self, identity: BatchIdentity, facts: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
+        self, stamp: LedgerStamp, facts: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
     ) -> list[LedgerRow]:
         """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
         worked = {item.range.position.key for item in facts}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
-        rows = make_ledger_rows(identity, facts, quiet, ends)
-        rows += [make_retired_row(identity, row) for row in self._others.values() if full]
+        rows = make_ledger_rows(stamp, facts, quiet, ends)
+        rows += [make_retired_row(stamp, row) for row in self._others.values() if full]
         return [with_expired_range(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
     def advance(self, bins: Iterable[TaskResult]) -> None:

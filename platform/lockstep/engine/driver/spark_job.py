@@ -156,17 +156,7 @@ _OUTCOMES: msgspec.msgpack.Decoder[TaskResult | TaskFailure] = msgspec.msgpack.D
 
 def make_tasks(plan: BatchPlan) -> list[TaskSpec]:
     """The tasks of a plan."""
-    return [
-        TaskSpec(
-            generation=plan.generation,
-            epoch=plan.epoch,
-            number=plan.number,
-            commit_hour=plan.commit_hour,
-            planned_at_us=plan.planned_at_us,
-            ranges=ranges,
-        )
-        for ranges in plan.bins
-    ]
+    return [TaskSpec(plan.batch, ranges) for ranges in plan.bins]
 
 
 WHOLE_FAILURES_MAX = 2

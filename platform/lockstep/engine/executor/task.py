@@ -458,9 +458,9 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     gc.disable()  # would scan all state again and again
     try:
         with ExitStack() as stack:
-            latest_us = task.planned_at_us + to_microseconds(program.event_time.max_skew)
+            latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
             opener = RangeOpener(
-                job, log, task.generation, program, LocalStorePool(job.hot, job.state), stack, latest_us
+                job, log, task.batch.generation, program, LocalStorePool(job.hot, job.state), stack, latest_us
             )
             works = [opener.open(planned) for planned in task.ranges]
             read_and_fold(opener, works)
@@ -484,7 +484,7 @@ def _write_rows(
     if not batches:
         return ()
     with DataFileWriter(
-        job.table, program.rows.schema, commit_hour=task.commit_hour, prefix=f"rows-{_label(task)}"
+        job.table, program.rows.schema, commit_hour=task.batch.commit_hour, prefix=f"rows-{_label(task)}"
     ) as writer:
         writer.write(pa.Table.from_batches(batches, program.rows.schema))
         return (writer.finish(),)
@@ -492,7 +492,7 @@ def _write_rows(
 
 def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
     """One file of a side table for the bin; None without rows."""
-    identity = {"generation": task.generation, "batch": task.number}
+    identity = {"generation": task.batch.generation, "batch": task.batch.number}
     rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
     return (write_quarantine(folder, rows),) if rows else ()
 
@@ -513,7 +513,7 @@ def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> 
 
 def _label(task: TaskSpec) -> str:
     """Name part by which clean-up recognizes files in flight."""
-    return WrittenBy(task.generation, task.epoch, task.number).label
+    return WrittenBy(task.batch.generation, task.batch.epoch, task.batch.number).label
 
 
 def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:

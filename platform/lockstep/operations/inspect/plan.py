@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
-from lockstep.engine.driver.planner import BatchPlan, PlanInput, choose_commit_hour, find_current_hour, plan_batch
+from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import StateError, TableError
@@ -24,6 +24,7 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.status import find_writer
 from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
+from lockstep.table.commit import Writer
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
@@ -140,10 +141,7 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     head = seen.head
     plan = plan_batch(
         PlanInput(
-            generation=head.generation,
-            epoch=head.epoch,
-            number=head.batch + 1,
-            commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
+            batch=make_batch_identity(Writer(epoch=head.epoch, generation=head.generation), head),
             positions=tuple(partitions.positions.values()),
             ends=seen.view.ends,
             messages_max=stream.limits.batch_messages,
@@ -236,8 +234,8 @@ def _preview(
     ]
     return BatchPreview(
         stream=stream.name,
-        batch=plan.number,
-        commit_hour=plan.commit_hour,
+        batch=plan.batch.number,
+        commit_hour=plan.batch.commit_hour,
         messages=plan.messages,
         backlog=plan.backlog,
         ranges=tuple(ranges),
