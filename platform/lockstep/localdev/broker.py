@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.processes import find_free_ports, is_free, start_child
+from lockstep.localdev.processes import find_free_ports, is_free, start_child, start_detached
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 
@@ -132,10 +132,12 @@ class Ports:
     further: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def choose(cls, listeners: Iterable[str]) -> Self:
-        """Free ports."""
+    def choose(cls, listeners: Iterable[str], preferred: int | None) -> Self:
+        """Free ports; the preferred one is for clients, if it is free."""
         names = tuple(listeners)
         clients, controller, *further = find_free_ports(2 + len(names))
+        if preferred is not None and is_free(preferred):
+            clients = preferred
         return cls(clients, controller, dict(zip(names, further, strict=True)))
 
     @property
@@ -146,11 +148,13 @@ class Ports:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Settings of a broker in addition to the defaults."""
+    """The arguments of `Broker.start`."""
 
     settings: Mapping[str, str]
     listeners: Mapping[str, str]
     log_levels: Mapping[str, str]
+    port: int | None
+    detached: bool
 
 
 class PortTaken(EnvironmentProblem):
@@ -164,8 +168,6 @@ class Broker:
         folder: Folder of its settings, log and data.
         ports: Its loopback ports; kept over `restart`.
     """
-
-    _starter, _ports = staticmethod(start_child), staticmethod(Ports.choose)
 
     def __init__(self, folder: Path, ports: Ports, wanted: _Wanted) -> None:
         self.folder = folder
@@ -181,6 +183,8 @@ class Broker:
         settings: Mapping[str, str] = NO_SETTINGS,
         listeners: Mapping[str, str] = NO_SETTINGS,
         log_levels: Mapping[str, str] = NO_SETTINGS,
+        port: int | None = None,
+        detached: bool = False,
     ) -> Self:
         """Start a broker in a folder, new or of an earlier broker, and wait until it answers.
 
@@ -190,17 +194,19 @@ class Broker:
             listeners: Listeners in addition to the plain one, each by its name and security protocol
                 ("SASL_SSL"); `settings` secure them: "listener.name.<name>.ssl.keystore.location".
             log_levels: Levels of single loggers of Kafka: "kafka.request.logger" at DEBUG shows every request.
+            port: Port for clients; another one is chosen when it is in use.
+            detached: Whether it outlives this process; otherwise the kernel kills it with this thread.
 
         Raises:
             EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of the broker's log.
         """
         folder.mkdir(parents=True, exist_ok=True)
         retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True)
-        return retry(cls._on_new_ports, folder, _Wanted(settings, listeners, log_levels))
+        return retry(cls._on_new_ports, folder, _Wanted(settings, listeners, log_levels, port, detached))
 
     @classmethod
     def _on_new_ports(cls, folder: Path, wanted: _Wanted) -> Self:
-        broker = cls(folder, cls._ports(wanted.listeners), wanted)
+        broker = cls(folder, Ports.choose(wanted.listeners, wanted.port), wanted)
         broker._launch()
         return broker
 
@@ -265,7 +271,8 @@ class Broker:
             self._format([java, *JAVA_OPTIONS, "-cp", classpath])
         options = [*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties"]
         command = [java, *options, "-cp", classpath, "kafka.Kafka", str(self.folder / "server.properties")]
-        self._process = self._starter(command, folder=self.folder, log=self.log)
+        start = start_detached if self._wanted.detached else start_child
+        self._process = start(command, folder=self.folder, log=self.log)
         try:
             self._wait_until_it_answers(self._process)
         except BaseException:
@@ -308,7 +315,7 @@ class Broker:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         tail = "\n".join(lines[-LOG_TAIL_LINES:])
         return kind(
-            f"the rehearsal's Kafka in {self.folder} did not start: {what}\n{tail}",
+            f"the local Kafka in {self.folder} did not start: {what}\n{tail}",
             next_step=f"read {self.log}",
         )
 

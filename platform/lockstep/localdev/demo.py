@@ -8,16 +8,13 @@ All its files are in REPOSITORY/.demo. A second run continues where the first on
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,8 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lockstep.errors import LockstepError
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import adopt_orphans, end_descendants, start_child
+from lockstep.localdev.platform import LocalPlatform, format_exports
 from lockstep.localdev.producer import count_produced, produce
 from lockstep.localdev.recordings import read_recorded_days, to_sent
 from lockstep.table import delta_log
@@ -35,109 +31,6 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.dataset import open_dataset
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
-
-END_SECONDS = 30.0
-"""Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
-
-
-@dataclass(frozen=True)
-class DemoStage:
-    """Folders and broker of a demo.
-
-    Attributes:
-        repository: The folder that holds `definitions.py`.
-        folder: All files of the demo; delete it to start over.
-        broker: Its Kafka.
-    """
-
-    repository: Path
-    folder: Path
-    broker: Broker
-
-    @property
-    def tables(self) -> Path:
-        """The table root."""
-        return self.folder / "tables"
-
-    def environment(self) -> dict[str, str]:
-        """Environment variables for manual work with the demo."""
-        return {
-            "DAGSTER_HOME": str(self.folder / "dagster"),
-            "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.broker.bootstrap_servers,
-            "LOCKSTEP_TABLE_ROOT": str(self.tables),
-            "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
-        }
-
-    def start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
-        """Start a command of the environment's `bin`, tied to this process; its output goes to a log."""
-        whole = [find_tool(command[0]), *command[1:]]
-        return start_child(whole, folder=self.repository, log=self.log(name), environment=self.environment())
-
-    def log(self, name: str) -> Path:
-        """The log of a process."""
-        return self.folder / "logs" / f"{name}.log"
-
-    def run(self, command: Sequence[str], name: str) -> None:
-        """Run a command to its end.
-
-        Raises:
-            LockstepError: It failed; names the log and shows its last lines.
-        """
-        with end_afterwards(self.start(command, name)) as process:
-            if process.wait() != 0:
-                raise self.failed(name, f"`{' '.join(command[:3])}` ended with {process.returncode}")
-
-    def failed(self, name: str, problem: str) -> LockstepError:
-        """An error of a process, with the end of its log."""
-        tail = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-15:])
-        return LockstepError(f"{problem}:\n{tail}", next_step=f"read {self.log(name)}")
-
-
-@contextmanager
-def start_stage(repository: Path, folder: Path) -> Iterator[DemoStage]:
-    """Start Kafka in the folder and prepare a Dagster instance; end everything on the way out."""
-    for part in ("kafka", "tables", "dagster", "logs"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    adopt_orphans()
-    shutil.copy(repository / "deploy" / "dagster.yaml", folder / "dagster" / "dagster.yaml")
-    with Broker.start(folder / "kafka") as broker:
-        broker.write_address(folder / "kafka.address")
-        try:
-            yield DemoStage(repository, folder, broker)
-        finally:
-            # The broker's process is stopped by its own block, in order; everything else ends here.
-            end_descendants(END_SECONDS, but=broker.pid)
-
-
-@contextmanager
-def end_afterwards(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """End a process when the block ends, however it ends."""
-    try:
-        yield process
-    finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end; kill it if it does not."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def find_tool(name: str) -> str:
-    """A command of this environment."""
-    return str(Path(sys.executable).with_name(name))
-
-
-def format_exports(environment: Mapping[str, str]) -> str:
-    """The environment as a line for a shell."""
-    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-
 
 LOOK_SECONDS = 0.001
 PARQUET_END = b"PAR1"
@@ -189,7 +82,9 @@ def _finished(path: Path) -> bool:
 SAMPLE_ROWS = 5
 
 
-def show_summary(say: Console, stage: DemoStage, folders: StreamFolders, *, seconds: float, nothing_new: bool) -> None:
+def show_summary(
+    say: Console, platform: LocalPlatform, folders: StreamFolders, *, seconds: float, nothing_new: bool
+) -> None:
     """Print figures, addresses, and what to try next."""
     rows = read_ledger(folders.ledger)
     output = DeltaTable(folders.table)
@@ -199,7 +94,7 @@ def show_summary(say: Console, stage: DemoStage, folders: StreamFolders, *, seco
     say.print(_figures(rows, output, seconds))
     say.print(_topics(rows))
     say.print(_sample(open_dataset(folders.table).to_table()))
-    _next(say, stage, folders.table)
+    _next(say, platform, folders.table)
 
 
 def _figures(rows: list[LedgerRow], output: DeltaTable, seconds: float) -> Table:
@@ -240,11 +135,11 @@ def _sample(rows: pa.Table) -> Table:
     return table
 
 
-def _next(say: Console, stage: DemoStage, table: Path) -> None:
+def _next(say: Console, platform: LocalPlatform, table: Path) -> None:
     say.print(f"\nthe table: {table}", soft_wrap=True)
     say.print("read it:   any Delta reader, for example deltalake.DeltaTable(path).to_pandas()")
     say.print("try next, in a shell with the environment active (. .venv/bin/activate):")
-    say.print(f"  {format_exports(stage.environment())}", soft_wrap=True)
+    say.print(f"  {format_exports(platform.environment())}", soft_wrap=True)
     say.print("  make demo                      a second run: the next day of the recordings, carried on over midnight")
     say.print(
         "  lockstep status order_books    where each partition stands (needs the demo's Kafka: it ended with the demo)"
@@ -258,7 +153,7 @@ RECORDINGS = Path("tests/recordings/binance_l2")
 AT_FIRST = ("cm_btcusd_perp", "spot_btcusdt")
 LATER = "spot_ethusdt"
 """The topic that appears while the stream is not running; the daemon's sensor must see it."""
-KILL_AFTER_BATCHES, PATIENCE_SECONDS, PROGRESS_SECONDS = 5, 300.0, 2.0
+KILL_AFTER_BATCHES, PROGRESS_SECONDS = 5, 2.0
 NOW = {"ops": {f"{STREAM}__table": {"config": {"available_now": True}}}}
 
 SAY = Console(highlight=False, soft_wrap=True)
@@ -289,46 +184,50 @@ def play(repository: Path, folder: Path) -> None:
     """
     began = time.monotonic()
     SAY.print("[bold]>[/bold] starting Kafka")
-    with _staged(repository, folder) as stage:
-        folders = StreamFolders(STREAM, stage.tables)
+    with _platform(repository, folder) as platform:
+        folders = StreamFolders(STREAM, platform.tables)
         day = 1 if delta_log.has_log(folders.table) else 0
         # The sensor sees new topics, not new messages: a topic it has seen once is fed with the others.
         known = (*AT_FIRST, LATER) if _committed(folders, LATER) else AT_FIRST
-        new = sum(_produce(stage, book, days=day + 1) for book in known)  # 1
-        if any(_behind(stage, folders, book) for book in known):
-            _materialize_with_a_kill(stage, folders)  # 2
-        new += _produce(stage, LATER, days=day + 1)
-        _let_the_sensor_see_it(stage, folders)  # 3
-        _close_compact_check(stage)  # 4
-        show_summary(SAY, stage, folders, seconds=time.monotonic() - began, nothing_new=not new)  # 5
+        new = sum(_produce(platform, book, days=day + 1) for book in known)  # 1
+        if any(_behind(platform, folders, book) for book in known):
+            _materialize_with_a_kill(platform, folders)  # 2
+        new += _produce(platform, LATER, days=day + 1)
+        _let_the_sensor_see_it(platform, folders)  # 3
+        _close_compact_check(platform)  # 4
+        show_summary(SAY, platform, folders, seconds=time.monotonic() - began, nothing_new=not new)  # 5
 
 
 @contextmanager
-def _staged(repository: Path, folder: Path) -> Iterator[DemoStage]:
-    with start_stage(repository, folder) as stage:
-        SAY.print(f"  Kafka listens on {stage.broker.bootstrap_servers} (written to {folder / 'kafka.address'})")
-        yield stage
+def _platform(repository: Path, folder: Path) -> Iterator[LocalPlatform]:
+    """Kafka, and nothing left of the platform afterwards."""
+    platform = LocalPlatform(repository, folder)
+    try:
+        broker = platform.start_kafka()
+        SAY.print(f"  Kafka listens on {broker.bootstrap_servers} (written to {folder / 'kafka.address'})")
+        yield platform
+    finally:
+        platform.stop()
 
 
-def _produce(stage: DemoStage, book: str, *, days: int) -> int:
+def _produce(platform: LocalPlatform, book: str, *, days: int) -> int:
     """Produce messages that the topic lacks; gives the number of new messages."""
     topic = f"{STREAM}.{book}"
-    messages = to_sent(read_recorded_days(stage.repository / RECORDINGS, book)[:days]).messages
-    there = count_produced(stage.broker.bootstrap_servers, topic)
+    messages = to_sent(read_recorded_days(platform.repository / RECORDINGS, book)[:days]).messages
+    there = count_produced(platform.servers().kafka, topic)
     missing = messages[there:]
     if missing:
         SAY.print(f"[bold]>[/bold] producing {len(missing)} recorded messages to {topic}")
-        produce(stage.broker.bootstrap_servers, topic, missing)
+        produce(platform.servers().kafka, topic, missing)
     return len(missing)
 
 
-def _materialize_with_a_kill(stage: DemoStage, folders: StreamFolders) -> None:
+def _materialize_with_a_kill(platform: LocalPlatform, folders: StreamFolders) -> None:
     command = ["dagster", "asset", "materialize", "--select", f"{STREAM}/table", "-m", "definitions"]
     command += ["--config-json", json.dumps(NOW)]
     SAY.print(f"[bold]>[/bold] {' '.join(command[:7])}   (trigger: AvailableNow)")
     before = read_batches(folders)
-    process = stage.start(command, "materialize-killed")
-    with end_afterwards(process), read_progress(folders):
+    with platform.running("materialize-killed", command) as process, read_progress(folders):
         orphan = wait_for_uncommitted_file(folders.table, process, after=before + KILL_AFTER_BATCHES)
         if orphan is not None:
             process.kill()
@@ -336,49 +235,46 @@ def _materialize_with_a_kill(stage: DemoStage, folders: StreamFolders) -> None:
     if orphan is None:
         SAY.print("  it ended before there was a moment to kill it")
         if process.returncode != 0:
-            raise stage.failed("materialize-killed", "the stream failed")
+            raise platform.failed("materialize-killed", "the stream failed")
         return
     SAY.print(
         f"  [red]kill -9[/red] of the driver in batch {read_batches(folders) + 1}: {orphan} is written, not committed"
     )
-    _recover(stage, folders, command)
+    _recover(platform, folders, command)
 
 
-def _recover(stage: DemoStage, folders: StreamFolders, command: list[str]) -> None:
+def _recover(platform: LocalPlatform, folders: StreamFolders, command: list[str]) -> None:
     at_kill, began = read_batches(folders), time.monotonic()
-    process = stage.start(command, "materialize-again")
-    with end_afterwards(process):
-        _wait(lambda: read_batches(folders) > at_kill, process, stage, "materialize-again")
+    with platform.running("materialize-again", command) as process:
+        _wait(platform, lambda: read_batches(folders) > at_kill, "no batch is committed")
         SAY.print(f"  the next start went on with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
         with read_progress(folders):
             code = process.wait()
         if code != 0:
-            raise stage.failed("materialize-again", "the stream failed")
+            raise platform.failed("materialize-again", "the stream failed")
     SAY.print(f"  {read_batches(folders)} batches are committed")
 
 
-def _let_the_sensor_see_it(stage: DemoStage, folders: StreamFolders) -> None:
-    if not _behind(stage, folders, LATER):
+def _let_the_sensor_see_it(platform: LocalPlatform, folders: StreamFolders) -> None:
+    if not _behind(platform, folders, LATER):
         return
     SAY.print("[bold]>[/bold] dagster-daemon run   (its topics sensor looks for new topics)")
-    daemon = stage.start(["dagster-daemon", "run", "-w", "workspace.yaml"], "daemon")
     began = time.monotonic()
-    with end_afterwards(daemon):
-        _wait(lambda: not _behind(stage, folders, LATER), daemon, stage, "daemon")
+    with platform.running("daemon", ["dagster-daemon", "run", "-w", "workspace.yaml"]):
+        _wait(platform, lambda: not _behind(platform, folders, LATER), "the sensor launched no run")
         SAY.print(
             f"  the sensor launched the stream; {STREAM}.{LATER} is committed after {time.monotonic() - began:.1f} s"
         )
-        _wait(lambda: _idle(folders), daemon, stage, "daemon")
-    end(daemon)
+        _wait(platform, lambda: _idle(folders), "the run has not ended")
 
 
-def _close_compact_check(stage: DemoStage) -> None:
+def _close_compact_check(platform: LocalPlatform) -> None:
     SAY.print(f"[bold]>[/bold] lockstep close {STREAM}; compaction; checks")
-    stage.run(["lockstep", "close", STREAM], "close")
+    platform.run("close", ["lockstep", "close", STREAM])
     for name in ("compaction", "checks"):
         SAY.print(f"  dagster job execute -j {STREAM}_{name}")
-        with read_progress(StreamFolders(STREAM, stage.tables)):
-            stage.run(["dagster", "job", "execute", "-j", f"{STREAM}_{name}", "-m", "definitions"], name)
+        with read_progress(StreamFolders(STREAM, platform.tables)):
+            platform.run(name, ["dagster", "job", "execute", "-j", f"{STREAM}_{name}", "-m", "definitions"])
 
 
 def read_batches(folders: StreamFolders) -> int:
@@ -386,9 +282,9 @@ def read_batches(folders: StreamFolders) -> int:
     return OutputLog(folders.table).base().head.batch if delta_log.has_log(folders.table) else 0
 
 
-def _behind(stage: DemoStage, folders: StreamFolders, book: str) -> bool:
+def _behind(platform: LocalPlatform, folders: StreamFolders, book: str) -> bool:
     """Whether the topic of a book holds messages that the table does not."""
-    return _committed(folders, book) < count_produced(stage.broker.bootstrap_servers, f"{STREAM}.{book}")
+    return _committed(folders, book) < count_produced(platform.servers().kafka, f"{STREAM}.{book}")
 
 
 def _committed(folders: StreamFolders, book: str) -> int:
@@ -405,15 +301,9 @@ def _idle(folders: StreamFolders) -> bool:
     return last is None or last.phase is Phase.ENDED
 
 
-def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], stage: DemoStage, name: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    with read_progress(StreamFolders(STREAM, stage.tables)):
-        while not condition():
-            if process.poll() not in {None, 0}:
-                raise stage.failed(name, f"{name} ended with {process.returncode}")
-            if time.monotonic() > deadline:
-                raise stage.failed(name, f"{name}: nothing happened for {PATIENCE_SECONDS:.0f} s")
-            time.sleep(1.0)
+def _wait(platform: LocalPlatform, ready: Callable[[], bool], not_yet: str) -> None:
+    with read_progress(StreamFolders(STREAM, platform.tables)):
+        platform.wait(ready, not_yet.__str__)
 
 
 @contextmanager

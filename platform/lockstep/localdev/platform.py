@@ -5,7 +5,7 @@ python -m lockstep.localdev.platform up REPOSITORY --speed 30
     python -m lockstep.localdev.platform kafka REPOSITORY
 
 All files are in REPOSITORY/.live; `down` keeps them, and the next `up` continues. `make kafka` is Kafka alone,
-in REPOSITORY/.kafka, until Ctrl-C.
+in REPOSITORY/.kafka, until Ctrl-C. The demo runs on the same `LocalPlatform`, whose processes end with it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console as Screen
@@ -35,8 +35,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.errors import LockstepError
 from lockstep.localdev import log_rotation
-from lockstep.localdev.broker import Broker, Ports
-from lockstep.localdev.demo import find_tool, format_exports
+from lockstep.localdev.broker import Broker
 from lockstep.localdev.feed import SPEED
 from lockstep.localdev.processes import (
     MARK,
@@ -46,6 +45,7 @@ from lockstep.localdev.processes import (
     is_free,
     list_platform_processes,
     read_process_handle,
+    start_child,
     start_detached,
     stop_all,
 )
@@ -55,126 +55,24 @@ from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-ANSWER_SECONDS = 20.0
-
-HEALTH = """{
-  instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
-  workspaceOrError { ... on Workspace { locationEntries {
-    name locationOrLoadError { __typename ... on PythonError { message } } } } }
-}"""
-UNFINISHED = """{ runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]}) {
-  ... on Runs { results { runId jobName } } } }"""
-STATUS = """query ($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"""
-LAUNCH = """mutation ($job: String!, $location: String!, $tags: [ExecutionTag!]!) {
-  launchRun(executionParams: {
-    selector: {repositoryLocationName: $location, repositoryName: "__repository__", jobName: $job},
-    mode: "default", executionMetadata: {tags: $tags}}) {
-    __typename ... on LaunchRunSuccess { run { runId } } ... on Error { message } } }"""
-
-
-class PlatformRun(msgspec.Struct, frozen=True, rename="camel"):
-    """A run that is alive in Dagster."""
-
-    run_id: str
-    job_name: str
-
-
-class _Daemon(msgspec.Struct, rename="camel"):
-    daemon_type: str
-    required: bool
-    healthy: bool | None
-
-
-class _Location(msgspec.Struct, rename="camel"):
-    name: str
-    location_or_load_error: dict[str, str] | None
-
-
-class _Launched(msgspec.Struct):
-    run: dict[str, str] | None = None
-    message: str = ""
-
-
-class DagsterClient:
-    """Dagster's web server at an address."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def troubles(self) -> list[str]:
-        """Problems of Dagster, as text; empty when it is healthy."""
-        try:
-            data = self.ask(HEALTH, {})
-        except (OSError, msgspec.DecodeError) as error:
-            return [f"the web server does not answer yet ({error})"]
-        daemons = msgspec.convert(data["instance"]["daemonHealth"]["allDaemonStatuses"], list[_Daemon])
-        locations = msgspec.convert(data["workspaceOrError"]["locationEntries"], list[_Location])
-        sick = [
-            f"daemon {each.daemon_type} does not work yet" for each in daemons if each.required and not each.healthy
-        ]
-        return sick + [f"code location {each.name}: {why}" for each in locations if (why := _why_not(each))]
-
-    def unfinished(self) -> list[PlatformRun]:
-        """Runs that are alive in Dagster."""
-        return msgspec.convert(self.ask(UNFINISHED, {})["runsOrError"]["results"], list[PlatformRun])
-
-    def launch(self, job: str, location: str, tags: Mapping[str, str]) -> str:
-        """Launch a job; gives the id of its run.
-
-        Raises:
-            LockstepError: Dagster refused.
-        """
-        listed = [{"key": key, "value": value} for key, value in tags.items()]
-        said = self.ask(LAUNCH, {"job": job, "location": location, "tags": listed})
-        launched = msgspec.convert(said["launchRun"], _Launched)
-        if launched.run is None:
-            raise LockstepError(f"Dagster did not launch {job}: {launched.message}", next_step=f"see {self.address}")
-        return launched.run["runId"]
-
-    def failed(self, run: str) -> bool:
-        """Whether a run has failed."""
-        return bool(self.ask(STATUS, {"run": run})["runOrError"].get("status") == "FAILURE")
-
-    def ask(self, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
-        """Run a GraphQL query; gives its `data`.
-
-        Raises:
-            LockstepError: The query is invalid.
-        """
-        body = msgspec.json.encode({"query": query, "variables": variables})
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.address}/graphql", body, headers)  # noqa: S310  # our own loopback address
-        try:
-            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
-                said = msgspec.json.decode(answer.read())
-        except urllib.error.HTTPError as error:  # the response to an invalid query has the reason
-            said = {"errors": error.read().decode(errors="replace")}
-        if "errors" in said:
-            raise LockstepError(f"Dagster does not understand: {said['errors']}", next_step="report it with this text")
-        return dict(said["data"])
-
-
-def _why_not(location: _Location) -> str:
-    """Reason why a code location is not loaded; empty when it is."""
-    loaded = location.location_or_load_error
-    if loaded is None:
-        return "loading"
-    return loaded.get("message", "") if loaded["__typename"] == "PythonError" else ""
-
+    from dagster_graphql import DagsterGraphQLClient
 
 KAFKA_PORT, CONSOLE_PORT = 9092, 3000
 """Default ports; others are chosen where these are in use."""
-LOCATION = "lockstep"
-PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.5
+LOCATION, REPOSITORY_NAME = "lockstep", "__repository__"
+"""The code location, and Dagster's name of the repository of a module."""
+PATIENCE_SECONDS, LOOK_SECONDS = 300.0, 0.5
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
+END_SECONDS = 30.0
+"""Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
+ANSWER_SECONDS = 20
+"""Time for an answer of Dagster's web server."""
+LOG_TAIL_LINES = 15
 SERVERS = {"MALLOC_ARENA_MAX": "2", "DAGSTER_GRPC_TIMEOUT_SECONDS": "240"}
 """The sensors run on new threads of the code server each time: with a malloc arena for each, it held 340 MB of free
 memory after 20 minutes. It confirms the start of a run once that has loaded the code, which takes 60 s (Dagster's
 own limit) on a machine full of other work."""
-HEAP, MASTER = "512m", "local[1,3]"
+SMALL_STREAMS = {"LOCKSTEP_SPARK__DRIVER_MEMORY": "512m", "LOCKSTEP_SPARK__MASTER": "local[1,3]"}
 """Of each stream: its JVM only schedules, and a demonstration needs only one core of each stream."""
 
 
@@ -184,7 +82,7 @@ class Servers(msgspec.Struct, frozen=True):
     Attributes:
         kafka: Address of the broker.
         console: Address of Dagster's web server.
-        started: The processes by name: kafka, logs, feed, code, web, daemon.
+        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon.
     """
 
     kafka: str = ""
@@ -200,178 +98,271 @@ class Servers(msgspec.Struct, frozen=True):
         return tuple(name for name, member in self.started.items() if not is_alive(member))
 
 
-def _usual_ports(listeners: Iterable[str]) -> Ports:
-    return replace(Ports.choose(listeners), clients=_port(KAFKA_PORT))
-
-
-class UsualBroker(Broker):
-    """A broker on the usual port, if it is free."""
-
-    _ports = staticmethod(_usual_ports)
-
-
-class DetachedBroker(UsualBroker):
-    """A broker that outlives this process; its pid is recorded to end it."""
-
-    _starter = staticmethod(start_detached)
-
-
 @dataclass(frozen=True)
 class LocalPlatform:
-    """A live platform.
+    """Kafka and further processes of one folder, with an environment that lockstep and Dagster read.
 
     Attributes:
         repository: The folder that holds `definitions.py`.
-        folder: All its files.
+        folder: All its files; delete it to start over.
+        detached: Whether its processes outlive this one; otherwise the kernel kills them with this thread.
+        settings: Environment variables of its processes in addition to `environment`.
     """
 
     repository: Path
     folder: Path
+    detached: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tables(self) -> Path:
         """The table root."""
         return self.folder / "tables"
 
+    @property
+    def dagster_home(self) -> Path:
+        """The folder of Dagster's instance."""
+        return self.folder / "dagster"
+
     def environment(self) -> dict[str, str]:
         """Environment variables for manual work with it."""
         return {
-            "DAGSTER_HOME": str(self.folder / "dagster"),
-            "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": (self.servers() or Servers()).kafka,
+            "DAGSTER_HOME": str(self.dagster_home),
+            "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.servers().kafka,
             "LOCKSTEP_TABLE_ROOT": str(self.tables),
             "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
-            "LOCKSTEP_SPARK__DRIVER_MEMORY": HEAP,
-            "LOCKSTEP_SPARK__MASTER": MASTER,
+            **self.settings,
         }
 
-    def servers(self) -> Servers | None:
-        """The processes started last and not ended by `stop_platform`; None without any."""
+    def servers(self) -> Servers:
+        """The processes started last and not ended by `stop`; none without a record."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=Servers)
         except FileNotFoundError:
-            return None
+            return Servers()
 
-    def forget(self) -> None:
-        """Record that all of it has ended."""
-        self._record.unlink(missing_ok=True)
-
-    def start(self, speed: float) -> Iterator[str]:
-        """Start the processes one after another, and report each; see `live.up`."""
+    def start_kafka(self) -> Broker:
+        """Create the folders and start Kafka, whose address is written to `kafka.address`."""
         for part in ("kafka", "tables", "dagster", "logs"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.repository / "deploy" / "dagster.yaml", self.dagster_home / "dagster.yaml")
         os.environ[MARK] = str(self.folder)  # marks the broker, too
-        os.environ |= SERVERS
         self._write(Servers())
-        yield "starting Kafka"
-        broker = DetachedBroker.start(self.folder / "kafka")
-        self._add("kafka", broker.pid, kafka=broker.bootstrap_servers)
+        broker = Broker.start(self.folder / "kafka", port=KAFKA_PORT, detached=self.detached)
+        self._write(Servers(kafka=broker.bootstrap_servers))
+        self._add("kafka", broker.pid)
         broker.write_address(self.folder / "kafka.address")
-        self._start("logs", ["python", log_rotation.__file__, str(self.folder / "logs")])
-        yield f"feeding {speed:g} recorded messages a second"
-        self._start("feed", ["python", "-m", "lockstep.localdev.feed", str(self.repository), "--speed", str(speed)])
-        heads = [(stream, self._head(stream)) for stream in find_streams(self.repository).values()]
-        yield "starting Dagster: code location, web server, daemon"
-        console = self._start_dagster()
-        self._wait(lambda: not console.troubles(), lambda: "; ".join(console.troubles()))
-        yield from self._start_streams(console, heads)
+        return broker
 
-    def _start_dagster(self) -> DagsterClient:
-        """One code server for the web server and the daemon; runs are its children."""
-        from lockstep.orchestration.launch import create_dagster_storage  # loads Dagster
-
-        shutil.copy(self.repository / "deploy" / "dagster.yaml", self.folder / "dagster" / "dagster.yaml")
-        create_dagster_storage(self.folder / "dagster")
-        code = find_free_ports(1)[0]
-        server = {"host": "127.0.0.1", "port": code, "location_name": LOCATION}
-        workspace = self.folder / "workspace.yaml"
-        workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
-        serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(code), "-m", "definitions"]
-        self._start("code", [*serve, "--location-name", LOCATION, "-d", str(self.repository)])
-        port = _port(CONSOLE_PORT)
-        self._wait(lambda: not is_free(code), lambda: "the code server does not listen yet")
-        self._start("web", ["dagster-webserver", "-h", "127.0.0.1", "-p", str(port), "-w", str(workspace)])
-        self._start("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
-        console = DagsterClient(f"http://127.0.0.1:{port}")
-        self._write(msgspec.structs.replace(self.servers() or Servers(), console=console.address))
-        return console
-
-    def _start_streams(self, console: DagsterClient, heads: list[tuple[AnyStream, Head | None]]) -> Iterator[str]:
-        """Launch streams that have not run yet, leave those in the state `running` to the supervisor; wait for both.
-
-        Args:
-            console: The web server.
-            heads: Heads of the streams before the daemon was started.
-        """
-        from lockstep.orchestration.names import CAUSE_TAG, name_stream_job  # loads Dagster
-
-        launched: list[tuple[AnyStream, int, str]] = []
-        for stream, head in heads:
-            if (stays := _stays_down(head)) is not None:
-                yield stays
-            elif head is not None and head.desired is Desired.RUNNING:
-                launched.append((stream, head.epoch, ""))
-            else:
-                run = console.launch(name_stream_job(stream), LOCATION, {CAUSE_TAG: "make up"})
-                launched.append((stream, head.epoch if head is not None else 0, run))
-        for stream, epoch, run in launched:
-            how = f"{console.address}/runs/{run}" if run else "its supervisor starts it again"
-            yield f"{stream.name}: {how}"
-            self._wait(partial(self._writes, stream, epoch, console, run), f"{stream.name} does not write yet".__str__)
-
-    def _head(self, stream: AnyStream) -> Head | None:
-        folders = StreamFolders(stream.name, self.tables)
-        return OutputLog(folders.table).base().head if delta_log.has_log(folders.table) else None
-
-    def _writes(self, stream: AnyStream, after: int, console: DagsterClient, run: str) -> bool:
-        if run and console.failed(run):
-            raise LockstepError(
-                f"the run of {stream.name} failed", next_step=f"dagster run list, then read {self._log('code')}"
-            )
-        head = self._head(stream)
-        epoch = head.epoch if head is not None else 0
-        last = read_heartbeat(StreamFolders(stream.name, self.tables).control, epoch)
-        return epoch > after and last is not None and last.phase is Phase.WRITING
-
-    def _start(self, name: str, command: list[str]) -> None:
-        whole = [find_tool(command[0]), *command[1:]]
-        process = start_detached(whole, folder=self.repository, log=self._log(name), environment=self.environment())
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a command of the environment's `bin` that is to live; its output goes to the log of its name."""
+        start = start_detached if self.detached else start_child
+        whole, environment = [find_tool(command[0]), *command[1:]], {**SERVERS, **self.environment()}
+        process = start(whole, folder=self.repository, log=self.log(name), environment=environment)
         self._add(name, process.pid)
+        return process
 
-    def _add(self, name: str, pid: int | None, *, kafka: str = "") -> None:
-        servers, member = self.servers() or Servers(), read_process_handle(pid or 0)
-        if member is None:
-            raise self._ended(name)
-        started = {**servers.started, name: member}
-        self._write(msgspec.structs.replace(servers, started=started, kafka=kafka or servers.kafka))
+    @contextmanager
+    def running(self, name: str, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a command, and end it when the block ends, however it ends."""
+        process = self.start(name, command)
+        try:
+            yield process
+        finally:
+            _end(process)
+            servers = self.servers()
+            started = {other: handle for other, handle in servers.started.items() if other != name}
+            self._write(msgspec.structs.replace(servers, started=started))
 
-    def _wait(self, ready: Callable[[], bool], not_yet: Callable[[], str]) -> None:
+    def run(self, name: str, command: Sequence[str]) -> None:
+        """Run a command to its end.
+
+        Raises:
+            LockstepError: It failed; names the log and shows its last lines.
+        """
+        with self.running(name, command) as process:
+            if process.wait() != 0:
+                raise self.failed(name, f"`{' '.join(command[:3])}` ended with {process.returncode}")
+
+    def wait(self, ready: Callable[[], bool], not_yet: Callable[[], str]) -> None:
+        """Wait for a condition.
+
+        Raises:
+            LockstepError: A process that is to live ended, or it took too long.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not ready():
-            for name in (self.servers() or Servers()).dead():
-                raise self._ended(name)
+        while True:
+            ended = self.servers().dead()  # before the condition, which the end of a process may bring about
+            if ready():
+                return
+            for name in ended:
+                raise self.failed(name, f"{name} ended")
             if time.monotonic() > deadline:
-                raise LockstepError(
-                    f"not up after {PATIENCE_SECONDS:.0f} s: {not_yet()}", next_step=f"read {self.folder / 'logs'}"
-                )
+                problem = f"{not_yet()}, after {PATIENCE_SECONDS:.0f} s"
+                raise LockstepError(problem, next_step=f"read {self.folder / 'logs'}")
             time.sleep(LOOK_SECONDS)
 
-    def _ended(self, name: str) -> LockstepError:
-        path = self._log(name)
-        tail = "\n".join(path.read_text(errors="replace").splitlines()[-15:]) if path.exists() else ""
-        return LockstepError(f"{name} ended at once:\n{tail}", next_step=f"read {path}")
+    def log(self, name: str) -> Path:
+        """The log of a process."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def failed(self, name: str, problem: str) -> LockstepError:
+        """An error of a process, with the end of its log."""
+        path = self.log(name)
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return LockstepError("\n".join([f"{problem}:", *lines[-LOG_TAIL_LINES:]]), next_step=f"read {path}")
+
+    def stop(self) -> None:
+        """End all its processes; the folder stays.
+
+        Raises:
+            LockstepError: Some do not end.
+        """
+        servers = self.servers()
+        stop_all(self.folder, servers.pids("code", "web"), servers.pids("kafka"))
+        if left := sorted(process.pid for process in list_platform_processes(self.folder)):
+            raise LockstepError(f"processes {left} do not end", next_step="look at them with ps; then make down")
+        self._record.unlink(missing_ok=True)
+
+    def head(self, stream: str) -> Head | None:
+        """The head of a stream's table; None without a table."""
+        table = StreamFolders(stream, self.tables).table
+        return OutputLog(table).base().head if delta_log.has_log(table) else None
+
+    def set_console(self, address: str) -> None:
+        """Record the address of Dagster's web server."""
+        self._write(msgspec.structs.replace(self.servers(), console=address))
+
+    def _add(self, name: str, pid: int | None) -> None:
+        servers, process = self.servers(), read_process_handle(pid or 0)
+        if process is None:
+            raise self.failed(name, f"{name} ended at once")
+        self._write(msgspec.structs.replace(servers, started={**servers.started, name: process}))
 
     def _write(self, servers: Servers) -> None:
-        """Write the record atomically: `stop_platform` reads it."""
+        """Write the record atomically: `make down` reads it."""
         draft = self._record.with_suffix(".draft")
         draft.write_bytes(msgspec.json.encode(servers))
         draft.replace(self._record)
 
-    def _log(self, name: str) -> Path:
-        return self.folder / "logs" / f"{name}.log"
-
     @property
     def _record(self) -> Path:
         return self.folder / "servers.json"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; kill it if it does not."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def find_tool(name: str) -> str:
+    """A command of this environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def format_exports(environment: Mapping[str, str]) -> str:
+    """The environment as a line for a shell."""
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+def start_live(platform: LocalPlatform, speed: float) -> Iterator[str]:
+    """Start all processes of a live platform one after another, and report each; see `start_platform`."""
+    yield "starting Kafka"
+    platform.start_kafka()
+    platform.start("logs", ["python", log_rotation.__file__, str(platform.folder / "logs")])
+    yield f"feeding {speed:g} recorded messages a second"
+    feed = ["python", "-m", "lockstep.localdev.feed", str(platform.repository), "--speed", str(speed)]
+    platform.start("feed", feed)
+    heads = [(stream, platform.head(stream.name)) for stream in find_streams(platform.repository).values()]
+    yield "starting Dagster: code location, web server, daemon"
+    yield from _start_streams(platform, _start_dagster(platform), heads)
+
+
+def _start_dagster(platform: LocalPlatform) -> DagsterGraphQLClient:
+    """One code server for the web server and the daemon; runs are its children."""
+    from dagster_graphql import DagsterGraphQLClient
+
+    from lockstep.orchestration.launch import create_dagster_storage  # loads Dagster
+
+    create_dagster_storage(platform.dagster_home)
+    code, port = find_free_ports(1)[0], CONSOLE_PORT if is_free(CONSOLE_PORT) else find_free_ports(1)[0]
+    server = {"host": "127.0.0.1", "port": code, "location_name": LOCATION}
+    workspace = platform.folder / "workspace.yaml"
+    workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
+    serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(code), "-m", "definitions"]
+    platform.start("code", [*serve, "--location-name", LOCATION, "-d", str(platform.repository)])
+    platform.wait(lambda: not is_free(code), lambda: "the code server does not listen yet")
+    platform.start("web", ["dagster-webserver", "-h", "127.0.0.1", "-p", str(port), "-w", str(workspace)])
+    platform.start("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
+    platform.set_console(f"http://127.0.0.1:{port}")
+    client = DagsterGraphQLClient("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    find_problems = partial(find_dagster_problems, client, platform.dagster_home)
+    platform.wait(lambda: not find_problems(), lambda: "; ".join(find_problems()))
+    return client
+
+
+def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]:
+    """Reasons why Dagster does not work yet, as text; empty when its daemons and the code location do.
+
+    Args:
+        client: Its web server.
+        home: The folder of its instance.
+    """
+    from dagster_graphql import DagsterGraphQLClientError, ReloadRepositoryLocationStatus
+
+    from lockstep.orchestration.launch import find_unhealthy_daemons
+
+    if unhealthy := find_unhealthy_daemons(home):
+        return [f"daemon {name} does not work yet" for name in unhealthy]
+    try:
+        loaded = client.reload_repository_location(LOCATION)  # the only question about it that this client has
+    except DagsterGraphQLClientError as error:
+        return [f"the web server does not answer yet ({error})"]
+    return [] if loaded.status is ReloadRepositoryLocationStatus.SUCCESS else [f"code location: {loaded.message}"]
+
+
+def _start_streams(
+    platform: LocalPlatform, client: DagsterGraphQLClient, heads: list[tuple[AnyStream, Head | None]]
+) -> Iterator[str]:
+    """Launch streams that have not run yet, leave those in the state `running` to the supervisor; wait for both.
+
+    Args:
+        platform: The platform.
+        client: Dagster's web server.
+        heads: Heads of the streams before the daemon was started.
+    """
+    from lockstep.orchestration.names import CAUSE_TAG, name_stream_job  # loads Dagster
+
+    launched: list[tuple[AnyStream, int, str]] = []
+    for stream, head in heads:
+        if (stays := _stays_down(head)) is not None:
+            yield stays
+        elif head is not None and head.desired is Desired.RUNNING:
+            launched.append((stream, head.epoch, ""))
+        else:
+            tags, job = {CAUSE_TAG: "make up"}, name_stream_job(stream)
+            run = client.submit_job_execution(job, LOCATION, REPOSITORY_NAME, tags=tags)
+            launched.append((stream, head.epoch if head is not None else 0, run))
+    for stream, epoch, run in launched:
+        how = f"{platform.servers().console}/runs/{run}" if run else "its supervisor starts it again"
+        yield f"{stream.name}: {how}"
+        writes = partial(_writes, platform, client, stream.name, epoch, run)
+        platform.wait(writes, f"{stream.name} does not write yet".__str__)
+
+
+def _writes(platform: LocalPlatform, client: DagsterGraphQLClient, stream: str, after: int, run: str) -> bool:
+    if run and client.get_run_status(run).value == "FAILURE":
+        step = f"dagster run list, then read {platform.log('code')}"
+        raise LockstepError(f"the run of {stream} failed", next_step=step)
+    head = platform.head(stream)
+    epoch = head.epoch if head is not None else 0
+    last = read_heartbeat(StreamFolders(stream, platform.tables).control, epoch)
+    return epoch > after and last is not None and last.phase is Phase.WRITING
 
 
 def _stays_down(head: Head | None) -> str | None:
@@ -380,10 +371,6 @@ def _stays_down(head: Head | None) -> str | None:
         return None
     step = "resume" if head.desired is Desired.HALTED else "start"
     return f"{head.stream} stays {head.desired.value} ({head.reason}): lockstep {step} {head.stream}"
-
-
-def _port(usual: int) -> int:
-    return usual if is_free(usual) else find_free_ports(1)[0]
 
 
 FOLDER = ".live"
@@ -409,6 +396,11 @@ def main() -> None:
         sys.exit(1)
 
 
+def open_live_platform(repository: Path) -> LocalPlatform:
+    """The platform of `make up`."""
+    return LocalPlatform(repository, repository / FOLDER, detached=True, settings=SMALL_STREAMS)
+
+
 def start_platform(repository: Path, speed: float) -> None:
     """Start all missing parts, and wait until they work.
 
@@ -419,7 +411,7 @@ def start_platform(repository: Path, speed: float) -> None:
     """
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")
-    platform = LocalPlatform(repository, repository / FOLDER)
+    platform = open_live_platform(repository)
     if _is_up(platform):  # 1
         SAY.print("it is up already")
         _show(platform)
@@ -428,11 +420,11 @@ def start_platform(repository: Path, speed: float) -> None:
         signal.signal(number, lambda *_: sys.exit(143))
     began = time.monotonic()
     try:
-        for step in platform.start(speed):  # 2, 3
+        for step in start_live(platform, speed):  # 2, 3
             SAY.print(f"[bold]>[/bold] {step}")
     except BaseException:
         SAY.print("ending what was started")
-        _end(platform)
+        platform.stop()
         raise
     SAY.print(f"up after {time.monotonic() - began:.0f} s")
     _show(platform)
@@ -440,13 +432,13 @@ def start_platform(repository: Path, speed: float) -> None:
 
 def stop_platform(repository: Path) -> None:
     """End everything; the folder stays."""
-    platform = LocalPlatform(repository, repository / FOLDER)
+    platform = open_live_platform(repository)
     began, count = time.monotonic(), len(list_platform_processes(platform.folder))
     if not count:
         SAY.print("nothing runs")
         return
     SAY.print(f"[bold]>[/bold] ending {count} processes; streams end at the next batch boundary")
-    _end(platform)
+    platform.stop()
     SAY.print(f"down after {time.monotonic() - began:.0f} s; `make up` goes on from here, `make clean` removes it")
 
 
@@ -455,22 +447,12 @@ def run_kafka(folder: Path) -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with UsualBroker.start(folder) as broker:
+    with Broker.start(folder, port=KAFKA_PORT) as broker:
         SAY.print(f"Kafka answers at {broker.bootstrap_servers}; Ctrl-C ends it, its topics stay in {folder}")
         SAY.print(f"  {format_exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
         while not over.wait(LOOK_SECONDS):
             if broker.pid is None:
                 raise LockstepError("Kafka has ended by itself", next_step=f"read {broker.log}")
-
-
-def _end(platform: LocalPlatform) -> None:
-    servers = platform.servers()
-    needed = servers.pids("code", "web") if servers else ()
-    stop_all(platform.folder, needed, servers.pids("kafka") if servers else ())
-    left = list_platform_processes(platform.folder)
-    if left:
-        raise LockstepError(f"processes {sorted(left)} do not end", next_step="look at them with ps; then make down")
-    platform.forget()
 
 
 def _is_up(platform: LocalPlatform) -> bool:
@@ -483,14 +465,14 @@ def _is_up(platform: LocalPlatform) -> bool:
     if not alive:
         return False
     servers = platform.servers()
-    dead = servers.dead() if servers else ("its records",)
+    dead = servers.dead() if servers.started else ("its records",)
     if dead:
         raise LockstepError(f"it is up in part: {', '.join(dead)} ended", next_step="make down, then make up")
     return True
 
 
 def _show(platform: LocalPlatform) -> None:
-    servers = platform.servers() or Servers()
+    servers = platform.servers()
     SAY.print(f"\n  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
     SAY.print(f"  tables     {platform.tables}")

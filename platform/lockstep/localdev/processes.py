@@ -2,14 +2,13 @@
 
 Dagster starts processes of its own, these start Java, and that starts Python again; a killed process leaves orphaned
 children behind. All of them keep the environment of their start. So a variable there marks the processes of the
-platform, never a name, and never a pid alone, which may be reused by another process: a signal goes through a handle
-of exactly the process that was checked.
+platform, never a name, and never a pid alone, which may be reused by another process: psutil compares the start time
+of a process before it sends a signal.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import random
 import signal
@@ -23,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,8 +47,6 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 NO_CHANGE: Mapping[str, str] = MappingProxyType({})
 
@@ -101,52 +99,6 @@ def _start(
         )
 
 
-def adopt_orphans() -> None:
-    """Make this process the parent of all its descendants whose own parents end, so that none is lost."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def end_descendants(seconds: float, *, but: int | None = None) -> None:
-    """Ask every process below this one except one to end, and kill the rest after the given seconds.
-
-    Needs `adopt_orphans` first: otherwise a daemon's grandchildren would not be found.
-    """
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + seconds
-        while (alive := [pid for pid in list_descendants() if pid != but]) and time.monotonic() < deadline:
-            for pid in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            time.sleep(0.2)
-            _reap()
-
-
-def list_descendants(of: int | None = None) -> list[int]:
-    """Processes below one, by default this one, that have not ended, nearest first."""
-    found, todo = [], [of or os.getpid()]
-    while todo:
-        for children in Path(f"/proc/{todo.pop(0)}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                below = [int(pid) for pid in children.read_text().split()]
-                found += below
-                todo += below
-    return [pid for pid in found if not _is_zombie(pid)]
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def _reap() -> None:
-    """Reap adopted children that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def find_free_ports(count: int) -> tuple[int, ...]:
     """Different free loopback TCP ports; another process may still take one first."""
     shuffled = random.sample(PORTS, len(PORTS))
@@ -165,29 +117,43 @@ def is_free(port: int) -> bool:
 
 
 MARK = "LOCKSTEP_LIVE"
-"""Environment variable that all processes of a live platform carry; its value is their folder."""
+"""Environment variable that all processes of a local platform carry; its value is their folder."""
 LOOK_SECONDS = 0.2
 
 
 class ProcessHandle(msgspec.Struct, frozen=True):
-    """One process.
+    """One process, as recorded for later processes.
 
     Attributes:
         pid: Its process id.
-        started: Start time in clock ticks since boot; distinguishes it from a later process with the same pid.
-        parent: The process id of its parent.
+        started: Start time in seconds since boot, which no change of the clock moves; distinguishes it from a later
+            process with the same pid.
     """
 
     pid: int
-    started: int
-    parent: int
+    started: float
 
 
-def list_platform_processes(folder: Path) -> dict[int, ProcessHandle]:
-    """The living processes of the platform in this folder, by pid."""
-    mark = f"{MARK}={folder}".encode()
-    found = (_member(int(path.name), mark) for path in Path("/proc").iterdir() if path.name.isdigit())
-    return {member.pid: member for member in found if member is not None}
+def read_process_handle(pid: int) -> ProcessHandle | None:
+    """The process with a pid; None if there is none or it is a zombie."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return ProcessHandle(pid, round(process.create_time() - psutil.boot_time(), 2))
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_alive(process: ProcessHandle) -> bool:
+    """Whether exactly this process lives."""
+    return read_process_handle(process.pid) == process
+
+
+def list_platform_processes(folder: Path) -> list[psutil.Process]:
+    """The living processes of the platform in this folder."""
+    processes = psutil.process_iter(["environ", "ppid"])
+    return [process for process in processes if (process.info["environ"] or {}).get(MARK) == str(folder)]
 
 
 def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
@@ -204,14 +170,15 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
         servers: Pids of the servers that are still needed while runs end.
         broker: Pid of the broker, needed by all.
     """
+    kept = {*servers, *broker}
 
-    def runs(member: ProcessHandle, all_of_it: Collection[int]) -> bool:
-        kept = {*servers, *broker}
-        return member.pid not in kept and (member.parent not in all_of_it or member.parent in kept)
+    def is_run(process: psutil.Process, all_of_it: Collection[int]) -> bool:
+        parent = process.info["ppid"]
+        return process.pid not in kept and (parent not in all_of_it or parent in kept)
 
-    waves: list[tuple[Callable[[ProcessHandle, Collection[int]], bool], signal.Signals, float]] = [
-        (runs, signal.SIGTERM, 21.0),
-        (lambda member, _: member.pid not in broker, signal.SIGTERM, 3.0),
+    waves: list[tuple[Callable[[psutil.Process, Collection[int]], bool], signal.Signals, float]] = [
+        (is_run, signal.SIGTERM, 21.0),
+        (lambda process, _: process.pid not in broker, signal.SIGTERM, 3.0),
         (lambda *_: True, signal.SIGTERM, 3.0),
         (lambda *_: True, signal.SIGKILL, 2.0),
     ]
@@ -219,66 +186,29 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
         _end(folder, chosen, number, seconds)
 
 
-def is_alive(member: ProcessHandle) -> bool:
-    """Whether exactly this process lives."""
-    stat = _stat(member.pid)
-    return stat is not None and stat.started == member.started
-
-
-def read_process_handle(pid: int) -> ProcessHandle | None:
-    """The process with a pid; None if there is none or it is a zombie."""
-    return _stat(pid)
-
-
 def _end(
-    folder: Path, chosen: Callable[[ProcessHandle, Collection[int]], bool], number: signal.Signals, seconds: float
+    folder: Path, chosen: Callable[[psutil.Process, Collection[int]], bool], number: signal.Signals, seconds: float
 ) -> None:
-    deadline, asked = time.monotonic() + seconds, set[ProcessHandle]()
+    deadline, asked = time.monotonic() + seconds, set[psutil.Process]()
     while time.monotonic() < deadline:
         alive = list_platform_processes(folder)
-        left = [member for member in alive.values() if chosen(member, alive) and _hears(member, number)]
+        pids = {process.pid for process in alive}
+        left = [process for process in alive if chosen(process, pids) and _hears(process.pid, number)]
         if not left:
             return
-        for member in left:
-            if member not in asked:  # once: a second signal would break off what the first one ends in order
-                asked.add(member)
-                _tell(member, number)
+        for process in left:
+            if process not in asked:  # once: a second signal would break off what the first one ends in order
+                asked.add(process)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
         time.sleep(LOOK_SECONDS)
 
 
-def _hears(member: ProcessHandle, number: signal.Signals) -> bool:
+def _hears(pid: int, number: signal.Signals) -> bool:
     """Whether a process does not ignore a signal; one that does, such as Python's resource tracker, ends by itself."""
     try:
-        status = Path(f"/proc/{member.pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
     ignored = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:"))
     return not ignored >> (number - 1) & 1
-
-
-def _tell(member: ProcessHandle, number: signal.Signals) -> None:
-    """Send a signal to exactly this process, if it still exists."""
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(member.pid)
-        try:
-            if is_alive(member):
-                signal.pidfd_send_signal(handle, number)
-        finally:
-            os.close(handle)
-
-
-def _member(pid: int, mark: bytes) -> ProcessHandle | None:
-    try:
-        marked = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # ended, or of another user
-        return None
-    return _stat(pid) if marked else None
-
-
-def _stat(pid: int) -> ProcessHandle | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    state, parent, started = fields[0], int(fields[1]), int(fields[19])
-    return None if state in "ZX" else ProcessHandle(pid, started, parent)

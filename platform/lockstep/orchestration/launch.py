@@ -137,6 +137,13 @@ def create_dagster_storage(home: Path) -> None:
         pass
 
 
+def find_unhealthy_daemons(home: Path) -> list[str]:
+    """Daemons that the instance of a Dagster home needs and that had no recent heartbeat without an error."""
+    with DagsterInstance.from_config(str(home)) as instance:
+        statuses = instance.get_daemon_statuses()
+    return [name for name, status in statuses.items() if status.required and not status.healthy]
+
+
 def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
     """A live run that the supervisor or another `lockstep start` requested; None without one."""
     for run in list_unfinished_runs(stream, folders, instance):

@@ -17,12 +17,13 @@ import lockstep
 from lockstep import Every, Limits
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced
-from lockstep.localdev.processes import list_descendants, start_child
+from lockstep.localdev.processes import start_child
 from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import load_settings
 from lockstep.table.layout import StreamFolders
 from tests.faults.crash.run_of_kills import marked
 from tests.faults.matrix.streams import faulty
+from tests.support.descendants import list_descendants
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import heads
 

@@ -21,8 +21,8 @@ from tests.support.plain_reader import heads, read_table, rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.localdev.spark_cluster import SparkCluster
     from tests.support.feed import Feed
+    from tests.support.spark_cluster import SparkCluster
 
 REPOSITORY = Path(__file__).parents[3]
 NO_DAGSTER = Path(__file__).with_name("no_dagster")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.spark_cluster import SparkCluster
 from tests.integration.cluster.cluster_runs import ClusterRuns
 from tests.support.feed import Feed
+from tests.support.spark_cluster import SparkCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.processes import list_descendants
 from lockstep.table.ledger import read_ledger
 from tests.integration.cluster.cluster_runs import wait_until
 from tests.integration.cluster.paced_feed import PacedFeed
 from tests.integration.cluster.streams import CATCH
+from tests.support.descendants import list_descendants
 from tests.support.feed import folded, session, session_in, update
 from tests.support.plain_reader import first_difference, named_files, read_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.localdev.spark_cluster import Worker
     from tests.integration.cluster.cluster_runs import ClusterRuns
     from tests.support.feed import Feed
+    from tests.support.spark_cluster import Worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 

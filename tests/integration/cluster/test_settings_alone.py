@@ -11,9 +11,9 @@ from tests.integration.cluster.cluster_runs import wait_until
 from tests.support.feed import folded, session, session_in
 
 if TYPE_CHECKING:
-    from lockstep.localdev.spark_cluster import SparkCluster
     from tests.integration.cluster.cluster_runs import ClusterRuns
     from tests.support.feed import Feed
+    from tests.support.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

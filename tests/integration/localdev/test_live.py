@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster import AssetKey, DagsterInstance, DagsterRunStatus
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster_graphql import DagsterGraphQLClient
 
 from lockstep.engine.driver.handover import StopRequest
-from lockstep.localdev.platform import LOCATION, DagsterClient, LocalPlatform, Servers
+from lockstep.localdev.platform import LOCATION, LocalPlatform, Servers, open_live_platform
 from lockstep.localdev.processes import list_platform_processes, stop_all
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG
@@ -32,7 +33,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
 DEADLINE_SECONDS = 600
-TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run) { __typename } }"
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class Live:
 
     @property
     def servers(self) -> Servers:
-        servers = self.platform.servers()
-        assert servers is not None
-        return servers
+        return self.platform.servers()
 
     def head(self, stream: str) -> Head:
         return OutputLog(self.folders(stream).table).base().head
@@ -79,7 +77,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("repository")
     for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
         (repository / name).symlink_to(ROOT / name)
-    up = Live(LocalPlatform(repository, repository / ".live"))
+    up = Live(open_live_platform(repository))
     said = up.make("up")
     try:
         assert said.returncode == 0, said.stdout + said.stderr
@@ -123,18 +121,15 @@ def test_a_second_up_leaves_it_as_it_is(live: Live) -> None:
 
 
 def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Live) -> None:
-    console, job = DagsterClient(live.servers.console), "betting_markets_stream"
-    run = next(run.run_id for run in console.unfinished() if run.job_name == job)
-    console.ask(TERMINATE, {"run": run})
-    wait_until(lambda: live.head("betting_markets").desired is Desired.STOPPED, "the wish to stop is committed")
+    console, job = DagsterGraphQLClient(live.servers.console.removeprefix("http://")), "betting_markets_stream"
     with live.instance() as instance:
-        wait_until(lambda: all(each.run_id != run for each in console.unfinished()), "the run has ended")
-        ended = instance.get_run_by_id(run)
-        assert ended is not None
-        assert ended.status is DagsterRunStatus.CANCELED
+        run = instance.get_runs(RunsFilter(job_name=job, statuses=[DagsterRunStatus.STARTED]))[0].run_id
+    console.terminate_run(run)
+    wait_until(lambda: live.head("betting_markets").desired is Desired.STOPPED, "the wish to stop is committed")
+    wait_until(lambda: console.get_run_status(run) is DagsterRunStatus.CANCELED, "the run has ended as cancelled")
     at = live.head("betting_markets")
 
-    console.launch(job, LOCATION, {})
+    console.submit_job_execution(job, LOCATION)
 
     wait_until(lambda: live.head("betting_markets").batch > at.batch, "the next batch")
     assert live.head("betting_markets").epoch == at.epoch + 1
@@ -168,6 +163,6 @@ def test_down_ends_all_of_it_whatever_was_killed_before_and_keeps_the_tables(liv
     said = live.make("down")
 
     assert said.returncode == 0, said.stdout + said.stderr
-    assert list_platform_processes(folder) == {}
+    assert list_platform_processes(folder) == []
     assert live.head("order_books").batch > 0
     assert live.make("down").stdout.strip() == "nothing runs"

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from dagster_graphql import DagsterGraphQLClient
 
-from lockstep.localdev.platform import DagsterClient
-from lockstep.localdev.processes import find_free_ports, list_descendants
+from lockstep.localdev.platform import find_dagster_problems
+from lockstep.localdev.processes import find_free_ports
+from tests.support.descendants import list_descendants
 from tests.support.installation import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -41,9 +43,9 @@ def test_dg_dev_brings_up_the_code_location_and_every_daemon(tmp_path: Path) -> 
     with (tmp_path / "dg.log").open("wb") as log:
         command = [DG, "dev", "--port", str(port), "--host", "127.0.0.1"]
         process = subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log)
-    console = DagsterClient(f"http://127.0.0.1:{port}")
+    console = DagsterGraphQLClient("127.0.0.1", port)
     try:
-        wait_until(lambda: process.poll() is not None or not console.troubles(), "Dagster works")
+        wait_until(lambda: process.poll() is not None or not find_dagster_problems(console, tmp_path), "Dagster works")
         assert process.poll() is None, (tmp_path / "dg.log").read_text()
     finally:
         family = [process.pid, *list_descendants(process.pid)]

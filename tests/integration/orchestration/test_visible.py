@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus
+from dagster_graphql import DagsterGraphQLClient
+from gql import Client, gql
+from gql.transport.requests import RequestsHTTPTransport
 
-from lockstep.localdev.platform import DagsterClient
-from lockstep.localdev.processes import find_free_ports, list_descendants
+from lockstep.localdev.platform import find_dagster_problems
+from lockstep.localdev.processes import find_free_ports
 from lockstep.orchestration.names import OUTCOME_TAG
+from tests.support.descendants import list_descendants
 from tests.support.installation import ROOT, Installation, Run, wait_until
 
 if TYPE_CHECKING:
@@ -32,12 +36,16 @@ NODE = """query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... 
 class Visible:
     """An installation whose stream lives, beside Dagster's web server and daemon."""
 
-    def __init__(self, installation: Installation, console: DagsterClient) -> None:
-        self.installation, self.console = installation, console
+    def __init__(self, installation: Installation, port: int) -> None:
+        self.installation = installation
+        self.console = DagsterGraphQLClient("127.0.0.1", port)
+        self._queries = Client(transport=RequestsHTTPTransport(f"http://127.0.0.1:{port}/graphql"))
 
     def asset(self, name: str) -> dict[str, Any]:
         """What the web server says of an asset of the stream."""
-        answer = self.console.ask(NODE, {"key": {"path": ["order_books", name]}})
+        question = gql(NODE)
+        question.variable_values = {"key": {"path": ["order_books", name]}}
+        answer = self._queries.execute(question)
         return dict(answer["assetNodeOrError"])
 
     def check(self) -> dict[str, Any] | None:
@@ -48,7 +56,7 @@ class Visible:
 
     def run_job(self, job: str) -> str:
         """Launch a job from the web UI, through queue and daemon; the id of its run, which succeeded."""
-        run = self.console.launch(job, LOCATION, {})
+        run = self.console.submit_job_execution(job, LOCATION)
         with self.instance() as instance:
 
             def status() -> DagsterRunStatus:
@@ -92,9 +100,12 @@ def visible(installation: Installation) -> Iterator[Visible]:
     command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
     with (installation.folder / "dev.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    shown = Visible(installation, DagsterClient(f"http://127.0.0.1:{port}"))
+    shown = Visible(installation, port)
+    home = installation.folder / "home" / "dagster"
     try:
-        wait_until(lambda: process.poll() is not None or not shown.console.troubles(), "Dagster works")
+        wait_until(
+            lambda: process.poll() is not None or not find_dagster_problems(shown.console, home), "Dagster works"
+        )
         assert process.poll() is None, (installation.folder / "dev.log").read_text()
         shown.stream()
         yield shown

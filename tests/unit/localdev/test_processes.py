@@ -61,14 +61,14 @@ def test_the_mark_of_the_very_folder_says_who_belongs(processes: Processes, tmp_
     mine = processes.start(WAITS, tmp_path / "a")
     processes.start(WAITS, tmp_path / "ab")
     processes.start(WAITS, None)
-    assert list_platform_processes(tmp_path / "a").keys() == {mine.pid}
+    assert [process.pid for process in list_platform_processes(tmp_path / "a")] == [mine.pid]
 
 
 def test_all_of_a_family_ends_and_nobody_else(processes: Processes, tmp_path: Path) -> None:
     other = processes.start(WAITS, tmp_path / "b")
     mine = [processes.start(code, tmp_path / "a") for code in (WAITS, DEAF, PARENT.format(child=WAITS))]
     stop_all(tmp_path / "a", servers=(mine[0].pid,), broker=())
-    assert list_platform_processes(tmp_path / "a") == {}
+    assert list_platform_processes(tmp_path / "a") == []
     assert [process.wait() for process in mine[:2]] == [-signal.SIGTERM, -signal.SIGKILL]
     assert other.poll() is None
 
@@ -79,7 +79,7 @@ def test_children_whose_parent_was_killed_are_still_of_the_family(processes: Pro
     parent.wait()
     assert len(list_platform_processes(tmp_path / "a")) == 1
     stop_all(tmp_path / "a", servers=(), broker=())
-    assert list_platform_processes(tmp_path / "a") == {}
+    assert list_platform_processes(tmp_path / "a") == []
 
 
 def test_a_process_that_ended_is_not_taken_for_a_later_one_of_its_pid(processes: Processes, tmp_path: Path) -> None:

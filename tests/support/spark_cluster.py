@@ -1,6 +1,6 @@
 """A real Spark cluster on this machine: a standalone master and workers, loopback only, gone with their owner.
 
-The cluster of the tests and of the fault rehearsal, started from pyspark's own jars by the script of a real
+Started from pyspark's own jars by the script of a real
 installation. Each worker is a machine of its own for Spark and lockstep: work folder, scratch folder,
 and folder for local stores. Peers authenticate with a shared secret.
 """
@@ -22,9 +22,10 @@ import msgspec
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.processes import find_free_ports, list_descendants, start_child
+from lockstep.localdev.processes import find_free_ports, start_child
 from lockstep.spark.jars import fetch_ivy_jar
 from lockstep.spark.java import require_java
+from tests.support.descendants import list_descendants
 
 DAEMON_MEMORY = "256m"
 """Heap of the master and of each worker, which only schedule."""
