@@ -1,6 +1,7 @@
 """One schedule a stream: replaces its never-ending run once a day. No logic."""
 
 import zlib
+from datetime import timedelta
 
 from dagster import (
     DefaultScheduleStatus,
@@ -13,13 +14,13 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.rotation import rotate_stream
+from lockstep.orchestration.rotation import YOUNG, rotate_stream
 from lockstep.settings import Settings
 
 MINUTES = 60
 
 
-def rotation_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
+def rotation_schedule(stream: AnyStream, settings: Settings, age_min: timedelta = YOUNG) -> ScheduleDefinition:
     """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core."""
 
     @schedule(
@@ -33,6 +34,6 @@ def rotation_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefiniti
         ),
     )
     def rotate_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
-        return rotate_stream(stream, settings, context.instance)
+        return rotate_stream(stream, settings, context.instance, age_min=age_min)
 
     return rotate_run

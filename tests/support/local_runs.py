@@ -7,6 +7,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lockstep import AvailableNow, Limits
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
@@ -18,6 +20,7 @@ from lockstep.engine.driver.startup import Launch, WriterStartup
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.tuning import Tuning
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 TEST = Launch(cause="test")
 
 
+QUICK = Tuning(confirm_seconds=0.2, move_seconds=0.2)
+
+
 @dataclass(frozen=True)
 class LocalRuns:
     """All runs of one stream into one table root.
@@ -44,6 +50,7 @@ class LocalRuns:
         bootstrap_servers: The broker.
         kafka: How to reach it, where the address alone does not do.
         root: Folder of tables and hot copies.
+        tuning: Of all runs; what looks wrong is looked at again in a moment, not in 30 seconds.
         reports: Of all committed batches.
     """
 
@@ -51,6 +58,7 @@ class LocalRuns:
     bootstrap_servers: str
     root: Path
     kafka: KafkaSettings | None = None
+    tuning: Tuning = QUICK
     reports: list[BatchReport] = field(default_factory=list)
 
     @property
@@ -75,6 +83,10 @@ class LocalRuns:
     def of(self, stream: AnyStream) -> LocalRuns:
         """The same tables with another declaration."""
         return dataclasses.replace(self, stream=stream)
+
+    def tuned(self, **changes: float) -> LocalRuns:
+        """The same stream with another tuning."""
+        return dataclasses.replace(self, tuning=msgspec.structs.replace(self.tuning, **changes))
 
     def with_limits(self, limits: Limits) -> LocalRuns:
         """The same stream with other limits."""
@@ -106,12 +118,11 @@ class LocalRuns:
             folders=self.folders,
             discovery=discovery,
             group=group,
-            runner=around(make_local_runner(make_job(self.stream, settings, self.folders))),
+            runner=around(make_local_runner(make_job(self.stream, settings, self.folders, self.tuning))),
             cores=lambda: cores,
             stop=stop,
             report=self.take,
-            cause=launch.cause,
-            adopts_topics=launch.adopts_topics,
+            launch=msgspec.structs.replace(launch, tuning=self.tuning),
         )
         return run_batches(hands, claimed)
 

@@ -52,7 +52,7 @@ class MemoryLog:
             patch.setattr(executor_task, "_cached_consumer", lambda _: None)
             yield
 
-    def _read(self, _: RangeConsumer, ranges: Sequence[Range]) -> Iterator[MessageRun]:
+    def _read(self, _: RangeConsumer, ranges: Sequence[Range], _tuning: object) -> Iterator[MessageRun]:
         for index, wanted in enumerate(ranges):
             if wanted.until > wanted.start:
                 held = self.topics[wanted.topic][wanted.start : wanted.until]

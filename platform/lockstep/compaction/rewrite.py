@@ -35,10 +35,6 @@ from lockstep.compaction.row_order import (
 from lockstep.errors import TableError
 from lockstep.table.parquet import DataFile, DataFileWriter
 
-RUN_BYTES = 64 * 1024 * 1024
-"""Decoded rows of a run: about three times as much is in memory while it is sorted. Smaller runs split the
-rows of a partition into more slices; larger ones only take more memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class FileRun:
@@ -171,9 +167,6 @@ COMPRESSION_LEVEL = 3
 """zstd's default, paid once for a file that is read for years: half the bytes of a batch's level 1 for
 about a tenth more CPU of reading and writing (2.16 M repetitive rows of 26 columns). Higher levels cost
 several times more."""
-ROW_GROUP_ROWS = 200_000
-"""Readers skip row groups, and rows are ordered by topic: smaller groups let a reader of one topic skip
-more; far smaller ones compress worse."""
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Decoded bytes of a row group, for wide rows: the writer holds them in memory."""
 
@@ -185,11 +178,17 @@ class RewriteTask(msgspec.Struct, frozen=True):
         table: Folder of the output table.
         bin: The files to rewrite.
         scratch: Folder for scratch files on the machine of the task; by default its temporary folder.
+        run_bytes: Decoded rows of a run: about three times as much is in memory while it is sorted. Smaller runs split
+            the rows of a partition into more slices; larger ones only take more memory.
+        group_rows: Rows of a row group. Readers skip row groups, and rows are ordered by topic: smaller groups let a
+            reader of one topic skip more; far smaller ones compress worse.
     """
 
     table: Path
     bin: Bin
     scratch: Path | None = None
+    run_bytes: int = 64 * 1024 * 1024
+    group_rows: int = 200_000
 
 
 class Rewritten(msgspec.Struct, frozen=True):
@@ -273,10 +272,10 @@ class _Unlike(TableError):
 def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:
     """The inputs' rows; all files are inspected beforehand only where their columns were found to differ."""
     try:
-        return collect_runs(_read_inputs(task), scratch, run_bytes=RUN_BYTES)
+        return collect_runs(_read_inputs(task), scratch, run_bytes=task.run_bytes)
     except _Unlike as unlike:
         widest = _widest(task, unlike)
-        return collect_runs(_read_inputs(task, widest), scratch, run_bytes=RUN_BYTES)
+        return collect_runs(_read_inputs(task, widest), scratch, run_bytes=task.run_bytes)
 
 
 def _read_inputs(task: RewriteTask, widest: pa.Schema | None = None) -> Iterator[pa.Table]:
@@ -352,14 +351,14 @@ def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
         prefix=COMPACTED_PREFIX,
         compression_level=COMPRESSION_LEVEL,
     ) as writer:
-        for rows in regroup_rows(sort_in_order(runs), _group_rows(runs)):
+        for rows in regroup_rows(sort_in_order(runs), _group_rows(runs, task.group_rows)):
             writer.write(rows)
         return writer.finish()
 
 
-def _group_rows(runs: list[FileRun]) -> int:
+def _group_rows(runs: list[FileRun], rows_max: int) -> int:
     rows, size = sum(len(run.rows) for run in runs), sum(run.rows.nbytes for run in runs)
-    return max(1, min(ROW_GROUP_ROWS, rows * ROW_GROUP_BYTES // max(1, size)))
+    return max(1, min(rows_max, rows * ROW_GROUP_BYTES // max(1, size)))
 
 
 def _missing(path: Path) -> TableError:

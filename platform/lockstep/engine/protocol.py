@@ -11,6 +11,7 @@ import msgspec
 from lockstep.declare.decoders.base import Registry
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Key, Position
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.delta_log import SideFile
 from lockstep.table.parquet import DataFile
 
@@ -66,6 +67,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         state: Folder of the durable state files.
         hot: Folder on the executor for the local store.
         registry: The installation's schema registry, if any.
+        tuning: Intervals, attempts and sizes.
     """
 
     stream: bytes
@@ -76,6 +78,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     state: Path
     hot: Path
     registry: Registry | None = None
+    tuning: Tuning = DEFAULT_TUNING
 
 
 class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,12 +31,11 @@ from confluent_kafka import KafkaError as ClientError
 from lockstep.kafka.client import Configuration, RangeConsumer
 from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.model.finding import Hole
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 
 MESSAGES_A_CALL = 1_000
 """Decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
 POLL_SECONDS = 0.5
-SILENCE_SECONDS_MAX = 30.0
-"""Without a message for this long, the unfinished partitions count as unavailable in this batch."""
 
 
 _CORRUPT = frozenset(
@@ -103,12 +102,14 @@ class UnreadableRange(msgspec.Struct, frozen=True):
     is_corrupt: bool = False
 
 
-def read_ranges(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
+def read_ranges(
+    consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning = DEFAULT_TUNING
+) -> Iterator[MessageRun | UnreadableRange]:
     """Read all ranges to their ends; the runs of a range are yielded in order.
 
     The caller sends nothing back, but may stop iterating: the assignment is dropped either way.
     """
-    reading = _Reading(consumer, ranges)
+    reading = _Reading(consumer, ranges, tuning.silence_seconds_max)
     try:
         yield from reading.runs()
     finally:
@@ -118,8 +119,8 @@ def read_ranges(consumer: RangeConsumer, ranges: Sequence[Range]) -> Iterator[Me
 class _Reading:
     """One pass over the ranges of a bin."""
 
-    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range]) -> None:
-        self._consumer, self._ranges = consumer, ranges
+    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range], silence_seconds_max: float) -> None:
+        self._consumer, self._ranges, self._silence_seconds_max = consumer, ranges, silence_seconds_max
         self._next = [item.start for item in ranges]
         self._open = {
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
@@ -137,10 +138,10 @@ class _Reading:
             if messages:
                 silent_since = time.monotonic()
                 self._consumer.answered()
-            elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
+            elif time.monotonic() - silent_since > self._silence_seconds_max:
                 why = self._consumer.silence()
                 yield from self._reject_buffered(
-                    f"nothing was heard of the partition for 30 seconds{why and f': {why}'}"
+                    f"nothing was heard of the partition for {self._silence_seconds_max:g} seconds{why and f': {why}'}"
                 )
                 return
             yield from self._sorted(messages)
@@ -288,10 +289,6 @@ def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[
     return gaps
 
 
-ATTEMPTS = 2
-"""A read gives up after 30 seconds of silence; a restarting broker is back in the second one."""
-RUNS_MAX = 1_000
-"""Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are gone anyway."""
 UNPROVEN = "unproven"
 DEBUG, DEBUG_LEVEL = 7, 10
 """The debug level, as librdkafka counts and as its Python client passes it to a logger."""
@@ -345,8 +342,8 @@ class FetchLog(ConnectionLog):
 class _Prober:
     """A client that shows all of one partition: its messages, committed or not, and the record count of each fetch."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self._log = FetchLog()
+    def __init__(self, configuration: Configuration, tuning: Tuning) -> None:
+        self._log, self._tuning = FetchLog(), tuning
         shows_all = {"isolation.level": "read_uncommitted", "debug": "msg"}
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
@@ -354,7 +351,7 @@ class _Prober:
         """Offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
         seen: set[int] = set()
-        for run in read_ranges(self._client, [whole]):
+        for run in read_ranges(self._client, [whole], self._tuning):
             if isinstance(run, UnreadableRange):
                 return run
             seen.update(message.offset() or 0 for message in run.messages)
@@ -366,7 +363,7 @@ class _Prober:
 
 
 def explain_missing_offsets(
-    configuration: Configuration, topic: str, partition: int, gaps: Gaps
+    configuration: Configuration, topic: str, partition: int, gaps: Gaps, tuning: Tuning = DEFAULT_TUNING
 ) -> list[Hole] | UnreadableRange:
     """The gaps with their causes, split where the cause changes, in offset order.
 
@@ -376,8 +373,8 @@ def explain_missing_offsets(
         The gaps; or why the log could not be read: that is no evidence of anything.
     """
     explained: list[Hole] | UnreadableRange = []
-    for _ in range(ATTEMPTS if gaps else 0):
-        explained = _explained(configuration, Range(topic, partition, gaps[0][0], gaps[-1][1]), gaps)
+    for _ in range(tuning.explain_attempts if gaps else 0):
+        explained = _explained(configuration, Range(topic, partition, gaps[0][0], gaps[-1][1]), gaps, tuning)
         if not isinstance(explained, UnreadableRange):
             break
     return explained
@@ -392,10 +389,10 @@ def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int
             start = fetch.last + 1
 
 
-def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[Hole] | UnreadableRange:
+def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: Tuning) -> list[Hole] | UnreadableRange:
     """1. Read the whole range once.  2. Read undecided offsets batch by batch.  3. Split where the cause changes."""
     causes = dict.fromkeys((at for start, until in gaps for at in range(start, until)), UNPROVEN)
-    prober = _Prober(configuration)
+    prober = _Prober(configuration, tuning)
     try:
         looked = prober.look(whole)  # 1
     finally:
@@ -406,15 +403,17 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps) -> list[H
     causes |= dict.fromkeys(causes.keys() & seen, "aborted")
     for start, until in find_whole_spans(fetches, whole.start):
         _mark(causes, start, until)
-    unreadable = _by_batches(configuration, whole, causes) if UNPROVEN in causes.values() else None  # 2
+    unreadable = _by_batches(configuration, whole, causes, tuning) if UNPROVEN in causes.values() else None  # 2
     return unreadable or list(_holes(causes, gaps))  # 3
 
 
-def _by_batches(configuration: Configuration, whole: Range, causes: dict[int, str]) -> UnreadableRange | None:
+def _by_batches(
+    configuration: Configuration, whole: Range, causes: dict[int, str], tuning: Tuning
+) -> UnreadableRange | None:
     """Mark offsets proven by fetches of one batch each; returns the reason if they could not be read."""
-    prober = _Prober({**configuration, "fetch.message.max.bytes": 1})  # the broker returns one batch nevertheless
+    prober = _Prober({**configuration, **ONE_BATCH}, tuning)
     try:
-        for start, until in _runs(causes)[:RUNS_MAX]:
+        for start, until in _runs(causes)[: tuning.probed_runs_max]:
             looked = prober.look(msgspec.structs.replace(whole, start=start, until=until))
             if isinstance(looked, UnreadableRange):
                 return looked
@@ -475,12 +474,12 @@ Look = Callable[[int], Readable | Corrupt | None]
 """What a fetch from an offset returns; None without an answer from Kafka."""
 
 
-def find_next_readable(configuration: Configuration, corrupt: Range) -> int | None:
+def find_next_readable(configuration: Configuration, corrupt: Range, tuning: Tuning = DEFAULT_TUNING) -> int | None:
     """The first readable offset from `corrupt.start` on; `corrupt.until` where none before it is readable.
 
     None without an answer from Kafka.
     """
-    probe = _Probe(configuration, corrupt.topic, corrupt.partition)
+    probe = _Probe(configuration, corrupt.topic, corrupt.partition, tuning.silence_seconds_max)
     try:
         return find_first_readable(probe.look, corrupt.start, corrupt.until)
     finally:
@@ -525,10 +524,10 @@ def _boundary(look: Look, failing: int, fine: int, end: int) -> int | None:
 class _Probe:
     """A client that fetches one record batch of a partition at a time."""
 
-    def __init__(self, configuration: Configuration, topic: str, partition: int) -> None:
+    def __init__(self, configuration: Configuration, topic: str, partition: int, seconds_max: float) -> None:
         self._log = FetchLog()
         self._client = RangeConsumer({**configuration, **ONE_BATCH, "debug": "msg"}, self._log, log_level=DEBUG)
-        self._topic, self._partition = topic, partition
+        self._topic, self._partition, self._seconds_max = topic, partition, seconds_max
 
     def look(self, offset: int) -> Readable | Corrupt | None:
         """See `Look`. A broker's unknown error is evidence only where it reads the start of the same log."""
@@ -544,7 +543,7 @@ class _Probe:
         """The client passes over a batch of an unknown version without an event where it begins before the offset."""
         self._log.unknown_versions = 0
         self._client.assign([TopicPartition(self._topic, self._partition, offset)])
-        until = time.monotonic() + SILENCE_SECONDS_MAX
+        until = time.monotonic() + self._seconds_max
         while time.monotonic() < until:
             for message in self._client.consume(1, POLL_SECONDS):
                 error = message.error()

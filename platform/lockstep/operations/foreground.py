@@ -16,6 +16,7 @@ from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.errors import LockstepError
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def run_in_foreground(
-    stream: AnyStream, settings: Settings, *, available_now: bool, say: Callable[[str], None]
+    stream: AnyStream,
+    settings: Settings,
+    *,
+    available_now: bool,
+    say: Callable[[str], None],
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> RunOutcome:
     """Run a stream until it ends; Ctrl-C and SIGTERM end it at its next batch boundary.
 
@@ -33,17 +39,16 @@ def run_in_foreground(
         settings: Addresses of Kafka and the tables.
         available_now: End when all messages available now are committed.
         say: Receives a line per batch.
+        tuning: Intervals, attempts and sizes.
 
     Raises:
         LockstepError: The error that ended the run.
     """
-    contexts: list[SparkContext] = []
-    stopping = StopSignal()
+    contexts, stopping = list["SparkContext"](), StopSignal()
 
     def spark() -> SparkContext:
-        contexts.append(
-            start_context(settings.spark, f"lockstep {stream.name}", import_roots=find_import_roots(stream))
-        )
+        roots = find_import_roots(stream)
+        contexts.append(start_context(settings.spark, f"lockstep {stream.name}", import_roots=roots))
         return contexts[-1]
 
     def work() -> RunOutcome:
@@ -54,15 +59,15 @@ def run_in_foreground(
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
             report=lambda batch: say(format_report(batch)),
-            launch=Launch(adopts_topics=not available_now),
+            launch=Launch(adopts_topics=not available_now, tuning=tuning),
         )
 
     def abandon() -> None:
         for context in contexts:
             context.cancelAllJobs()
 
-    patience = stream.limits.stop_timeout_seconds
     try:
+        patience = stream.limits.stop_timeout_seconds
         return run_off_main_thread(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
     except Exception as error:  # the outermost edge: errors of a JVM that ends together with this process are none
         if not _is_of_the_stop(error, stopping):

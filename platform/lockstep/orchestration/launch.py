@@ -155,7 +155,14 @@ def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: D
     return None
 
 
-def await_writer(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
+def await_writer(
+    stream: str,
+    folders: StreamFolders,
+    instance: DagsterInstance,
+    run_id: str,
+    *,
+    seconds_max: float = WRITE_SECONDS_MAX,
+) -> int:
     """Wait until a run writes; gives its epoch.
 
     Raises:
@@ -175,7 +182,7 @@ def await_writer(stream: str, folders: StreamFolders, instance: DagsterInstance,
             raise StartFailed(
                 stream, run_id, reason, "dagster-daemon run (or dagster dev): the run then starts by itself"
             )
-        if waited > WRITE_SECONDS_MAX:
+        if waited > seconds_max:
             raise StartFailed(
                 stream, run_id, f"run {run_id} is {run.status.value}, and does not write after {waited:.0f} s"
             )

@@ -32,7 +32,9 @@ YOUNG = timedelta(hours=12)
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 
 
-def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:
+def rotate_stream(
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, age_min: timedelta = YOUNG
+) -> RunRequest | SkipReason:
     """Request a run that takes over from the active writer, or give the reason to skip.
 
     Raises:
@@ -51,7 +53,7 @@ def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstan
     if record is None:
         return SkipReason("the run that writes is none of this Dagster: there is nothing to rotate")
     age = time.time() - (record.start_time or record.create_timestamp.timestamp())
-    if age < YOUNG.total_seconds():
+    if age < age_min.total_seconds():
         return SkipReason(f"run {last.run_id} is {format_duration(age)} old")
     return RunRequest(
         run_key=f"{stream.name}-rotation-{last.run_id}",

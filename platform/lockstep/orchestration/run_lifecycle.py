@@ -154,20 +154,19 @@ def is_never_ending_run_alive(folders: StreamFolders) -> bool:
 
 LOG = logging.getLogger("lockstep")
 
-ASK_SECONDS = 5.0
 OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 
 
 class RunStatusPoller:
     """Polls the run's status in Dagster. Never decides who may write: the epoch does."""
 
-    def __init__(self, instance: DagsterInstance, run_id: str) -> None:
-        self._instance, self._run_id = instance, run_id
+    def __init__(self, instance: DagsterInstance, run_id: str, *, interval_seconds: float = 5.0) -> None:
+        self._instance, self._run_id, self._interval_seconds = instance, run_id, interval_seconds
         self._asked = time.monotonic()
 
     def tick(self, stopping: StopSignal) -> None:
         """Request a stop when the run is terminated, or has ended for Dagster (a time-out; deleted)."""
-        if time.monotonic() - self._asked < ASK_SECONDS:
+        if time.monotonic() - self._asked < self._interval_seconds:
             return
         self._asked = time.monotonic()
         try:

@@ -151,22 +151,20 @@ def _refuse_other(running: SparkContext, wanted: dict[str, str]) -> None:
             )
 
 
-EXECUTORS_SECONDS_MAX = 300.0
-"""A cluster that has to start machines first takes some minutes; a full one never provides any."""
 LOOK_SECONDS = 0.2
 
 
-def await_executor(context: SparkContext, *, cancelled: Callable[[], bool]) -> None:
+def await_executor(context: SparkContext, seconds_max: float, *, cancelled: Callable[[], bool]) -> None:
     """Wait until there is an executor, or the run is cancelled. Costs nothing on local masters.
 
     Raises:
         EnvironmentProblem: None came in time.
     """
-    master, deadline = str(context.master), time.monotonic() + EXECUTORS_SECONDS_MAX
+    master, deadline = str(context.master), time.monotonic() + seconds_max
     while not is_local(master) and not _executors(context) and not cancelled():
         if time.monotonic() > deadline:
             raise EnvironmentProblem(
-                f"{master} gave no executor within {EXECUTORS_SECONDS_MAX:.0f} s: its cores or its memory are taken, "
+                f"{master} gave no executor within {seconds_max:.0f} s: its cores or its memory are taken, "
                 "or no worker is large enough; nothing was taken over",
                 next_step="look at the master's page; an application takes all free cores unless [spark.options] "
                 '"spark.cores.max" says how many: leave room for a successor in addition to the running stream '

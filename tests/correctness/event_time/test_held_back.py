@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import EventTime, FuzzyWindow, Once, Record, Stream
-from lockstep.engine.executor import fold
+from lockstep.engine.executor.row_buffer import CHUNK_ROWS
 from lockstep.testing import SentMessage, run
 from tests.support.meter_stream import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
 
@@ -58,14 +58,14 @@ class Believing(Meters):
         return message.second * 1_000_000 if isinstance(message, Read) and message.value == 1 else None
 
 
-def test_only_what_the_transform_says_moves_the_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_the_transform_says_moves_the_watermark() -> None:
     """However the rows are cut into pieces: the times of messages that are not believed count for nothing."""
-    monkeypatch.setattr(fold, "CHUNK_ROWS", 1)
     believing: Stream[Message, Meter, Total] = replace(
         meters, transform=Believing(), integrity=FuzzyWindow(lateness=timedelta(seconds=5)), event_time=EventTime()
     )
-    ran = run(believing, Start(1, 0), Read(2, 50, 0), Read(3, 3, 0), Read(4, 4, 1), key="a").or_raise()
-    assert [Total("zero", 0, ""), Total("zero", 0, "")] == ran.rows
+    unbelieved = [Read(2 + n, 50, 0) for n in range(CHUNK_ROWS)]
+    ran = run(believing, Start(1, 0), *unbelieved, Read(CHUNK_ROWS + 2, 3, 0), Read(CHUNK_ROWS + 3, 4, 1), key="a")
+    assert [Total("zero", 0, "")] * (CHUNK_ROWS + 1) == ran.or_raise().rows
 
 
 def test_what_waited_before_a_snapshot_in_parts_is_freed_with_it() -> None:

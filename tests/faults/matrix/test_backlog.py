@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Limits
-from lockstep.engine.driver import alarms
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.localdev.broker import Broker
@@ -109,10 +108,10 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
 
 @pytest.mark.fault("F37", "F56")
 def test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends(
-    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three triggers stand for the minute that it takes at least."""
-    monkeypatch.setattr(alarms, "STALL_SECONDS_MIN", 0.0)
+    runs = runs.tuned(stuck_seconds_min=0.0)
     topic, other, producer = feed.create("values"), feed.create("well"), feed.transactional()
     feed.send(topic, session(2))
     producer.begin_transaction()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost, Truncated
 from lockstep.kafka.admin import ClusterAdmin
@@ -41,12 +40,6 @@ FIRST = session(9)
 REGROWN = [*(update(6 + n, a=7) for n in range(5)), *(update(11 + n, a=1) for n in range(10))]
 """What grows from offset 5 on; past the position, offset 10, it continues the numbers that were read."""
 FOUND = "other records: the log was cut and has grown again"
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks wrong is looked at again in a moment, not in 30 seconds."""
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 @pytest.fixture

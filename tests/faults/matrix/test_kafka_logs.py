@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from tests.faults.matrix.logs import expire, truncate
@@ -30,12 +29,6 @@ if TYPE_CHECKING:
     from lockstep.localdev.broker import Broker
 
 STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks wrong is looked at again in a moment, not in 30 seconds."""
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 @pytest.fixture

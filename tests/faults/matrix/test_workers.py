@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import AvailableNow, Limits, Ordered, Sequence, Strict
-from lockstep.engine.driver import planner
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
+from lockstep.engine.driver.startup import Launch
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.model.tuning import Tuning
 from tests.faults.matrix.drivers import alive
 from tests.faults.matrix.oracle import rows_of_files
 from tests.faults.matrix.streams import DEADLY, deadly
@@ -54,7 +55,10 @@ class Deaths:
         """A run on Spark."""
         context = self.spark.sparkContext
         settings, stop = self.runs.settings, threading.Event()
-        return run_stream(self.stream, settings, spark=lambda: context, stop=stop, trigger=AvailableNow())
+        launch = Launch(tuning=Tuning(small_batch_messages=1))  # a few messages are spread over two tasks all the same
+        return run_stream(
+            self.stream, settings, spark=lambda: context, stop=stop, trigger=AvailableNow(), launch=launch
+        )
 
     @property
     def pids(self) -> list[int]:
@@ -64,9 +68,8 @@ class Deaths:
 
 @pytest.fixture
 def deaths(
-    broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession
 ) -> Callable[[str, int, IntegrityClass], Deaths]:
-    monkeypatch.setattr(planner, "SMALL_BATCH_MESSAGES", 1)  # a few messages are spread over two tasks all the same
     feed, trap = Feed(broker.bootstrap_servers, topic_family), tmp_path / "trap"
     trap.mkdir()
 

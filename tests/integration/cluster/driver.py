@@ -11,14 +11,10 @@ import sys
 from pathlib import Path
 
 from lockstep import Every
-from lockstep.engine.driver import planner
+from lockstep.model.tuning import Tuning
 from lockstep.operations.foreground import run_in_foreground
 from lockstep.settings import load_settings
-from lockstep.spark import session
 from tests.integration.cluster.streams import catching
-
-# A test's batches are small; they are to be spread over the executors all the same.
-planner.SMALL_BATCH_MESSAGES = 1
 
 
 def main() -> None:
@@ -30,11 +26,12 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=300.0, help="of a batch, in seconds")
     parser.add_argument("--patience", type=float, default=300.0, help="for a first executor, in seconds")
     given = parser.parse_args()
-    session.EXECUTORS_SECONDS_MAX = given.patience
+    # A test's batches are small; they are to be spread over the executors all the same.
+    tuning = Tuning(small_batch_messages=1, executors_seconds_max=given.patience)
     stream = catching(given.pattern, given.trap, given.deadline)
     if given.seconds:
         stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))
-    outcome = run_in_foreground(stream, load_settings(), available_now=not given.seconds, say=_say)
+    outcome = run_in_foreground(stream, load_settings(), available_now=not given.seconds, say=_say, tuning=tuning)
     _say(f"outcome: {outcome.value}")
 
 

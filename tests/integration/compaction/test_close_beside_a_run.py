@@ -15,7 +15,7 @@ from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.driver.spark_job import Runner, make_local_runner
-from lockstep.engine.driver.startup import WriterStartup
+from lockstep.engine.driver.startup import Launch, WriterStartup
 from lockstep.engine.protocol import TaskResult
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
@@ -65,7 +65,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
         cores=lambda: 1,
         stop=threading.Event(),
         report=lambda _: None,
-        cause="test",
+        launch=Launch(cause="test"),
     )
     outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
     head = approach.output.base().head

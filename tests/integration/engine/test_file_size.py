@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import FileSize
-from lockstep.engine.driver import loop
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BacklogClock, FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import Spill
@@ -134,13 +133,12 @@ def test_rows_that_moved_to_the_disk_read_the_same(tmp_path: Path) -> None:
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_a_small_bound_of_memory_changes_no_row(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_bound_of_memory_changes_no_row(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values", partitions=2)
     held = {partition: grown(random.Random(partition), 1_500) for partition in range(2)}  # noqa: S311  # no secret
     for partition, values in held.items():
         feed.send(topic, values, partition=partition)
-    monkeypatch.setattr(Spill.__init__, "__kwdefaults__", {"bound_bytes": 20_000})
-    assert runs.run() is RunOutcome.ENDED
+    assert runs.tuned(spill_bytes=20_000).run() is RunOutcome.ENDED
     for partition, values in held.items():
         assert folded([(n, session_in(partition), value) for n, value in enumerate(values)]) == runs.rows(
             topic, partition
@@ -204,7 +202,7 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
 
         return run
 
-    monkeypatch.setattr(loop, "IDLE_SECONDS", 0.1)
+    runs = runs.tuned(idle_seconds=0.1)
     monkeypatch.setattr(ClusterAdmin, "view", noting)
     feed.send(topic, grown(random.Random(1), 20))  # noqa: S311  # no secret
     trigger = FileSize("1 MB", at_most=timedelta(seconds=2))

@@ -21,6 +21,7 @@ from lockstep.kafka import reader as kafka_reader
 from lockstep.kafka.client import Configuration, make_reader_configuration
 from lockstep.localdev.broker import Broker
 from lockstep.model.finding import Hole
+from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings
 from tests.integration.engine.test_transactions import holes as holes_in_ledger
 from tests.support.adding_stream import adding
@@ -81,12 +82,11 @@ def test_markers_beside_what_compaction_removed_are_told_apart(feed: Feed) -> No
     assert causes(found) == {at: "unproven" if at in {0, 2, 4, 6} else "marker" for at, _ in gaps}
 
 
-def test_many_transactions_are_proven_by_one_read(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_transactions_are_proven_by_one_read(feed: Feed) -> None:
     topic = feed.create("values")
     transactions(feed, topic, *([update(n, a=1)] for n in range(50)))
-    monkeypatch.setattr(kafka_reader, "RUNS_MAX", 0)
     found = kafka_reader.explain_missing_offsets(
-        configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)]
+        configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)], Tuning(probed_runs_max=0)
     )
     assert set(causes(found).values()) == {"marker"}
 
@@ -97,7 +97,6 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
     """The range ends before the hole, and the next batch asks again."""
     topic, asked, explained = feed.create("values"), [], kafka_reader.explain_missing_offsets
     transactions(feed, topic, session(3), [update(5, a=1)])
-    monkeypatch.setattr(reader, "SILENCE_SECONDS_MAX", 0.5)
 
     def explain_in_silence(*args: object) -> object:
         asked.append(args)
@@ -111,7 +110,7 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
             os.kill(pid, signal.SIGCONT)
 
     monkeypatch.setattr("lockstep.engine.executor.task.explain_missing_offsets", explain_in_silence)
-    assert runs.run() is RunOutcome.ENDED
+    assert runs.tuned(silence_seconds_max=0.5).run() is RunOutcome.ENDED
     assert holes_in_ledger(runs, topic) == [(4, 5, "marker"), (6, 7, "marker")]
     assert [row[0] for row in runs.rows(topic)] == [1, 1, 2, 2, 3, 3, 5]
     assert len(asked) > 1

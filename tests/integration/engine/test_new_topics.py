@@ -6,10 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from lockstep import Every
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.startup import Launch
 from tests.support.feed import folded, session, update
 from tests.support.plain_reader import read_table
@@ -36,11 +33,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_a_topic_that_appears_is_read_from_the_next_batch_on(
-    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_appears_is_read_from_the_next_batch_on(feed: Feed, runs: LocalRuns) -> None:
     """The tutorial says so; `lockstep run` never did, and said nothing."""
-    monkeypatch.setattr(cluster_view, "APPEAR_SECONDS", 0.2)
+    runs = runs.tuned(appear_seconds=0.2)
     first, values, stop = feed.create("first"), session(3), threading.Event()
     feed.send(first, values)
     runs.run()

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from lockstep import Ordered
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
     Odd = Callable[[ClusterView], ClusterView]
 
 VALUES = session(4)
-
-
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
-    monkeypatch.setattr(cluster_view, "MOVE_SECONDS", 0.2)
 
 
 def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from lockstep import Every, Limits
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.resume_options import IntegrityLost
@@ -105,10 +104,7 @@ def test_a_run_that_answers_nobody_is_fenced_and_what_it_wrote_stays_invisible(f
     assert len(on_disk) == len(named_files(runs.folders.table)) + 1
 
 
-def test_a_topic_created_again_between_runs_halts_the_stream_by_name(
-    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
+def test_a_topic_created_again_between_runs_halts_the_stream_by_name(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, session(3))
     runs.run()
@@ -244,7 +240,6 @@ def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, m
         later = {key: msgspec.structs.replace(ends, start=ends.high_watermark) for key, ends in view.ends.items()}
         return msgspec.structs.replace(view, ends=later)
 
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
     monkeypatch.setattr(ClusterAdmin, "view", odd_at_first)
     assert runs.run() is RunOutcome.ENDED
     assert folded([(n, "s", value) for n, value in enumerate([*session(4), update(6, a=1)])]) == runs.rows(topic)

@@ -9,7 +9,6 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Envelope, Limits, Link, Linked, Once, Record, Strict
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity import base, resume_options
 from lockstep.integrity.resume_options import AcceptLoss, Fixed, FromSnapshot, SkipSession, StreamHalted, suggest_option
@@ -20,11 +19,6 @@ from tests.support.adding_stream import BY_CHECKSUM, POISON, Adding, Snapshot, U
 from tests.support.feed import Feed, session, snapshot, update
 from tests.support.local_runs import LocalRuns
 from tests.support.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send, send_all
-
-
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 def test_a_skipped_session_waits_for_its_snapshot_while_the_rest_of_its_partition_goes_on(

@@ -5,10 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import pytest
-
 from lockstep import Limits, Ordered
-from lockstep.engine.driver import cluster_view
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import AcceptDeleted, AcceptGrowth, FromSnapshot, Quarantined, suggest_option
 from lockstep.operations.inspect.status import read_status
@@ -23,11 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.localdev.broker import Broker
-
-
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
 
 
 def test_messages_that_expired_unread_are_passed_over_and_sessions_begin_anew(feed: Feed, runs: LocalRuns) -> None:

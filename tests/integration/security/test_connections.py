@@ -12,12 +12,13 @@ from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange, read_ranges
+from lockstep.model.tuning import Tuning
 from tests.integration.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.settings import KafkaSettings
+from lockstep.settings import KafkaSettings
 
 WAYS: dict[str, Callable[[Secured], KafkaSettings]] = {
     "PLAIN": lambda kafka: kafka.sasl("PLAIN"),
@@ -167,11 +168,11 @@ def test_a_user_who_may_see_nothing_is_not_told_that_there_is_nothing(secured: S
     assert error.problem.startswith("Kafka hides all topics from this user")
 
 
-def test_a_task_that_hears_nothing_says_why(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.kafka.reader.SILENCE_SECONDS_MAX", WAIT_SECONDS)
+def test_a_task_that_hears_nothing_says_why(secured: Secured) -> None:
+    tuning = Tuning(silence_seconds_max=WAIT_SECONDS)
     wrong = with_phrase(secured.sasl(), secured.secret("wrong", "guessed"))
     reader = make_consumer(make_reader_configuration(wrong))
-    found: list[MessageRun | UnreadableRange] = list(read_ranges(reader, [Range("any", 0, 0, 1)]))
+    found: list[MessageRun | UnreadableRange] = list(read_ranges(reader, [Range("any", 0, 0, 1)], tuning))
     reader.close()
     assert len(found) == 1
     assert isinstance(found[0], UnreadableRange)

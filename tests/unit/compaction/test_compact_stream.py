@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -73,12 +74,14 @@ def test_rows_lie_in_the_order_of_their_identity(filled: StreamTable) -> None:
     assert sorted(set(places)) == places
 
 
-def test_rows_lie_in_order_over_small_runs_and_row_groups(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "ROW_GROUP_ROWS", 7)
-    monkeypatch.setattr(rewrite, "RUN_BYTES", 1)
+def test_rows_lie_in_order_over_small_runs_and_row_groups(filled: StreamTable) -> None:
+    def small(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
+        return local.rewrite([msgspec.structs.replace(task, run_bytes=1, group_rows=7) for task in tasks])
+
+    local = compact_in_process()
     filled.close()
     before = stored_rows(filled.folders)
-    compact(filled)
+    compact(filled, rewriter=Rewriter(small))
     (path,) = live_files(filled.folders)
     places = identities(read_file(filled.folders, path))
     assert sorted(set(places)) == places

@@ -12,6 +12,7 @@ from lockstep.engine.driver.alarms import (
     compute_stuck_patience_seconds,
 )
 from lockstep.kafka.admin import ClusterView
+from lockstep.model.tuning import Tuning
 from tests.support.cluster_views import topic, view
 
 OPEN, GREW, CLOSED, FURTHER = (0, 3, 5), (0, 3, 9), (0, 9, 9), (0, 4, 9)
@@ -60,7 +61,7 @@ def test_a_partition_that_is_read_to_its_end_never_stalls() -> None:
 
 
 def test_patience_is_a_minute_and_three_triggers_at_least() -> None:
-    assert compute_stuck_patience_seconds(Every(seconds=5)) == 60.0
-    assert compute_stuck_patience_seconds(Every(seconds=30)) == 90.0
-    assert compute_stuck_patience_seconds(AvailableNow()) == 60.0
-    assert compute_stuck_patience_seconds(FileSize("128 MB", at_most=timedelta(hours=1))) == 60.0
+    assert compute_stuck_patience_seconds(Every(seconds=5), Tuning()) == 60.0
+    assert compute_stuck_patience_seconds(Every(seconds=30), Tuning()) == 90.0
+    assert compute_stuck_patience_seconds(AvailableNow(), Tuning()) == 60.0
+    assert compute_stuck_patience_seconds(FileSize("128 MB", at_most=timedelta(hours=1)), Tuning()) == 60.0

@@ -11,7 +11,6 @@ from hypothesis import strategies as some
 
 from lockstep.engine.driver.planner import (
     MOVE_FOR_SECONDS_RATIO,
-    SMALL_BATCH_MESSAGES,
     BatchPlan,
     PlanInput,
     choose_commit_hour,
@@ -162,7 +161,7 @@ def test_bins_are_as_many_as_cores_at_most_and_none_is_empty(given: PlanInput) -
     plan = plan_batch(given)
     assert len(plan.bins) <= given.cores
     assert all(plan.bins)
-    if plan.messages < SMALL_BATCH_MESSAGES:
+    if plan.messages < given.tuning.small_batch_messages:
         assert len(plan.bins) <= 1
 
 
@@ -203,7 +202,7 @@ def test_the_same_load_again_stays_where_it_is(given: PlanInput) -> None:
 @given(inputs())
 def test_a_partition_moves_only_from_a_bin_that_would_take_too_long(given: PlanInput) -> None:
     plan = plan_batch(given)
-    if plan.messages < SMALL_BATCH_MESSAGES or len(plan.bins) < min(given.cores, len(planned(plan))):
+    if plan.messages < given.tuning.small_batch_messages or len(plan.bins) < min(given.cores, len(planned(plan))):
         return  # one bin for all, or a bin stayed empty and is not numbered
     cost = {key: count * given.learned.seconds_a_message.get(key, 5e-6) for key, count in planned(plan).items()}
     load = [sum(cost[item.position.key] for item in group) for group in plan.bins]

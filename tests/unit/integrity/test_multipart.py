@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Kind, Sequence
-from lockstep.integrity import multipart
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.best_effort import NoIntegrity
-from lockstep.integrity.multipart import MultipartGate
+from lockstep.integrity.multipart import PARTS_MAX, MultipartGate
 from tests.support.gate_feed import Sent, Told, anew, judged, snapshot, update
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> No
     assert found[2][2] == (1,), "the part that was given up is not released"
 
 
-def test_a_snapshot_of_more_parts_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multipart, "PARTS_MAX", 2)
-    found = judged(MultipartGate(Sequence()), PartitionTime(), [part(1), part(2), part(3)])
-    assert found == [HELD, HELD, ("violation", "snapshot too long", ())]
+def test_a_snapshot_of_more_parts_than_there_may_be_is_refused() -> None:
+    parts = [part(number) for number in range(1, PARTS_MAX + 2)]
+    found = judged(MultipartGate(Sequence()), PartitionTime(), parts)
+    assert found == [*[HELD] * PARTS_MAX, ("violation", "snapshot too long", ())]

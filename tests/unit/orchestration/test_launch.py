@@ -11,7 +11,6 @@ from assets.order_books import order_books
 from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
-from lockstep.orchestration import launch
 from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, find_start_on_its_way
 from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
 from lockstep.orchestration.table_asset import find_launch
@@ -115,13 +114,12 @@ def test_a_start_of_a_stream_that_halts_at_once_is_the_halt(
 
 
 def test_a_start_that_takes_too_long_says_how_far_it_came(
-    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders, monkeypatch: pytest.MonkeyPatch
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
 ) -> None:
     del claimed
-    monkeypatch.setattr(launch, "WRITE_SECONDS_MAX", -1.0)
     run = made(instance, DagsterRunStatus.STARTING)
     with pytest.raises(StartFailed, match=f"run {run.run_id} is STARTING, and does not write"):
-        await_writer("order_books", folders, instance, run.run_id)
+        await_writer("order_books", folders, instance, run.run_id, seconds_max=-1.0)
 
 
 def test_a_run_that_was_deleted_is_said_to_be_unknown(

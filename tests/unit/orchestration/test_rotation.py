@@ -13,9 +13,9 @@ from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
 from lockstep.engine.driver.handover import Heartbeat
 from lockstep.model.table_schema import make_table_schema
-from lockstep.orchestration import rotation
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
+from lockstep.orchestration.rotation import YOUNG
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import commit_claim
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 class Rotated:
     """A stream with its rotation, on an instance of its own."""
 
-    def __init__(self, root: Path, instance: DagsterInstance) -> None:
+    def __init__(self, root: Path, instance: DagsterInstance, age_min: timedelta = timedelta(0)) -> None:
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
-        self.instance, self.schedule = instance, rotation_schedule(order_books, settings)
+        self.root = root
+        self.instance, self.schedule = instance, rotation_schedule(order_books, settings, age_min)
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
             assets=make_stream_assets(order_books, settings, owners=()),
@@ -71,17 +72,14 @@ def rotated(tmp_path: Path) -> Iterator[Rotated]:
         yield Rotated(tmp_path, instance)
 
 
-def test_a_run_that_is_old_is_handed_over_to_a_never_ending_one(
-    rotated: Rotated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_old_is_handed_over_to_a_never_ending_one(rotated: Rotated) -> None:
     rotated.claim()
     old = rotated.run(DagsterRunStatus.STARTED)
     rotated.write(old.run_id)
-    requests, said = rotated.tick()
+    requests, said = Rotated(rotated.root, rotated.instance, YOUNG).tick()
     assert requests == []
     assert said.startswith(f"run {old.run_id} is ")
 
-    monkeypatch.setattr(rotation, "YOUNG", timedelta(0))
     ((request,), _) = rotated.tick()
 
     assert old.run_id in str(request.run_key)
@@ -91,10 +89,7 @@ def test_a_run_that_is_old_is_handed_over_to_a_never_ending_one(
     assert config["ops"]["order_books__table"]["config"]["available_now"] is False
 
 
-def test_nothing_is_rotated_where_no_never_ending_run_of_this_dagster_writes(
-    rotated: Rotated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rotation, "YOUNG", timedelta(0))
+def test_nothing_is_rotated_where_no_never_ending_run_of_this_dagster_writes(rotated: Rotated) -> None:
     assert rotated.tick() == ([], "order_books has no table yet")
     rotated.claim()
     assert rotated.tick()[1].startswith("no never-ending run of order_books writes (running")
@@ -108,10 +103,7 @@ def test_nothing_is_rotated_where_no_never_ending_run_of_this_dagster_writes(
 
 
 @pytest.mark.parametrize("desired", [Desired.BOUNDED, Desired.STOPPED, Desired.HELD])
-def test_a_stream_that_is_not_to_be_running_is_not_rotated(
-    rotated: Rotated, monkeypatch: pytest.MonkeyPatch, desired: Desired
-) -> None:
-    monkeypatch.setattr(rotation, "YOUNG", timedelta(0))
+def test_a_stream_that_is_not_to_be_running_is_not_rotated(rotated: Rotated, desired: Desired) -> None:
     rotated.claim(desired)
     rotated.write(rotated.run(DagsterRunStatus.STARTED).run_id)
     assert rotated.tick()[0] == []

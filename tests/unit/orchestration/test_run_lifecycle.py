@@ -11,7 +11,6 @@ from lockstep.engine.driver.handover import Heartbeat
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.errors import Fenced
 from lockstep.model.finding import Finding
-from lockstep.orchestration import run_lifecycle
 from lockstep.orchestration.run_lifecycle import RunStatusPoller, record_stop, was_terminated_by_user
 from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired, Head
@@ -149,13 +148,10 @@ def test_a_run_that_failed_or_was_deleted_was_not_terminated(instance: DagsterIn
     assert not was_terminated_by_user(instance, deleted.run_id)
 
 
-def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(
-    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance: DagsterInstance) -> None:
     """Dagster has no process to send a signal to: it only marks the run."""
-    monkeypatch.setattr(run_lifecycle, "ASK_SECONDS", 0.0)
     run, stopping = started(instance), StopSignal()
-    own = RunStatusPoller(instance, run.run_id)
+    own = RunStatusPoller(instance, run.run_id, interval_seconds=0.0)
     own.tick(stopping)
     assert not stopping.wanted.is_set()
     assert not instance.run_coordinator.cancel_run(run.run_id)  # as the web server does

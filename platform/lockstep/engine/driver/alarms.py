@@ -11,12 +11,9 @@ from collections.abc import Iterator
 import msgspec
 
 from lockstep.declare.options import Every, Trigger
-from lockstep.engine.driver.planner import IDLE_SECONDS
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.model.position import Key
-
-STALL_SECONDS_MIN, STALL_TRIGGERS = 60.0, 3
-"""Transactions of a minute are common (it is the client's own limit); shorter ones raise no alarm."""
+from lockstep.model.tuning import Tuning
 
 
 class StuckTransaction(msgspec.Struct, frozen=True):
@@ -48,10 +45,10 @@ class StuckTransaction(msgspec.Struct, frozen=True):
         )
 
 
-def compute_stuck_patience_seconds(trigger: Trigger) -> float:
+def compute_stuck_patience_seconds(trigger: Trigger, tuning: Tuning) -> float:
     """How long a last stable offset may stay unchanged."""
-    pace = trigger.seconds if isinstance(trigger, Every) else IDLE_SECONDS
-    return max(STALL_SECONDS_MIN, STALL_TRIGGERS * pace)
+    pace = trigger.seconds if isinstance(trigger, Every) else tuning.idle_seconds
+    return max(tuning.stuck_seconds_min, tuning.stuck_triggers * pace)
 
 
 class LastStableOffsets(msgspec.Struct, frozen=True):

@@ -17,24 +17,12 @@ from lockstep.model.position import Key, Position
 
 LOG = logging.getLogger("lockstep")
 
-CONFIRM_LOOKS, CONFIRM_SECONDS = 3, 30.0
-"""A single odd response may be stale metadata, while a halt is permanent: three reads must agree."""
-MOVE_SECONDS = 1.0
-"""Duration of the three reads before a position is moved or a topic left out, under a class that continues:
-deleted data stays deleted, and a stream that races with retention must not wait half a minute each time."""
-FRESH_SECONDS = 0.2
-"""With a plan from an older view, messages that arrived since would wait for the next trigger."""
-APPEAR_SECONDS = 5.0
-"""Interval at which a run that adopts topics looks for new ones; the list of all topics is the largest response."""
-PATIENCE_SECONDS, RETRY_SECONDS = 120.0, 2.0
-"""A broker restart takes a minute; a waiting run costs nothing, an ended one must be restarted."""
-
 
 class ClusterMonitor:
     """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics."""
 
     def __init__(self, context: RunContext, known_topics: frozenset[str]) -> None:
-        self._context = context
+        self._context, self._tuning = context, context.launch.tuning
         self._names, self._looked_at, self._listed_at = known_topics, 0.0, time.monotonic()
         self._held: dict[Key, int] = {}
         self.view = self._first_look()
@@ -43,7 +31,7 @@ class ClusterMonitor:
     @property
     def is_fresh(self) -> bool:
         """Whether the view is recent enough for a plan."""
-        return time.monotonic() - self._looked_at < FRESH_SECONDS
+        return time.monotonic() - self._looked_at < self._tuning.fresh_seconds
 
     def look(self) -> ClusterView:
         """Read the cluster again.
@@ -56,7 +44,7 @@ class ClusterMonitor:
 
     def look_for_new(self) -> None:
         """Add topics of the stream that have appeared since to the view; checked at an interval."""
-        if time.monotonic() - self._listed_at < APPEAR_SECONDS:
+        if time.monotonic() - self._listed_at < self._tuning.appear_seconds:
             return
         self._listed_at = time.monotonic()
         try:
@@ -93,12 +81,13 @@ class ClusterMonitor:
             known: Partitions of the subscribed topics.
             for_ever: Whether the stream would halt with them.
         """
-        findings, seconds = audit_positions(known, self.view), CONFIRM_SECONDS if for_ever else MOVE_SECONDS
-        for _ in range(CONFIRM_LOOKS - 1):
+        findings = audit_positions(known, self.view)
+        seconds = self._tuning.confirm_seconds if for_ever else self._tuning.move_seconds
+        for _ in range(self._tuning.confirm_looks - 1):
             if not findings:
                 break
             LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
-            if self._context.stop.wait(seconds / (CONFIRM_LOOKS - 1)):
+            if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
             self.view = with_lowest_starts(self.view, self._patiently())
             self.compare(known)
@@ -109,8 +98,9 @@ class ClusterMonitor:
     def _first_look(self) -> ClusterView:
         """Topics and positions at the start: two reads must agree, and a topic is left out only if no read shows it."""
         view = self._patiently(adding_new=True)
-        for _ in range(CONFIRM_LOOKS - 1):
-            if self._lacks(view) and self._context.stop.wait(MOVE_SECONDS / (CONFIRM_LOOKS - 1)):
+        for _ in range(self._tuning.confirm_looks - 1):
+            pause = self._tuning.move_seconds / (self._tuning.confirm_looks - 1)
+            if self._lacks(view) and self._context.stop.wait(pause):
                 break
             before, view = view, merge_views(view, self._patiently())
             if not self._lacks(view) and not find_recreated_topics(before, view.topics):
@@ -123,7 +113,7 @@ class ClusterMonitor:
         return silent or not self._names <= view.topics.keys()
 
     def _patiently(self, *, adding_new: bool = False) -> ClusterView:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + self._tuning.patience_seconds
         while True:
             try:
                 return self._ask(adding_new=adding_new)
@@ -131,7 +121,7 @@ class ClusterMonitor:
                 if time.monotonic() > deadline or self._context.stop.is_set():
                     raise
                 LOG.warning("%s; trying again", error.problem)
-                self._context.stop.wait(RETRY_SECONDS)
+                self._context.stop.wait(self._tuning.retry_seconds)
 
     def _ask(self, *, adding_new: bool) -> ClusterView:
         discovery, topics = self._context.discovery, self._context.stream.topics

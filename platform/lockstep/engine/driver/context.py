@@ -10,6 +10,7 @@ from lockstep.declare.options import Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import Runner
+from lockstep.engine.driver.startup import Launch
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.table.layout import StreamFolders
@@ -29,9 +30,7 @@ class RunContext:
         cores: Maximum number of bins, read before each batch: executors of a cluster come and go.
         stop: Set to end the run at the next batch boundary.
         report: Called after each committed batch.
-        cause: Cause of this start, for the ledger.
-        adopts_topics: New topics are read from the next batch on; otherwise by a new run.
-        run_id: Id of the run, for the heartbeat file of its epoch.
+        launch: Origin of the run, and its tuning.
     """
 
     stream: AnyStream
@@ -43,6 +42,4 @@ class RunContext:
     cores: Callable[[], int]
     stop: threading.Event
     report: Callable[[BatchReport], None]
-    cause: str
-    adopts_topics: bool = False
-    run_id: str = ""
+    launch: Launch

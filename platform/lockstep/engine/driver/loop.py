@@ -20,7 +20,6 @@ from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import Heartbeat, read_stop_request, write_stop
 from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import (
-    IDLE_SECONDS,
     BacklogClock,
     BatchPlan,
     FileGoal,
@@ -69,7 +68,7 @@ class MicroBatchLoop:
         self._watch = ClusterMonitor(context, selected)
         check_topics_fit(context.stream, self._watch.view)
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
-        self._committer = Committer(context.folders, claimed, context.cause, helper)
+        self._committer = Committer(context.folders, claimed, context.launch.cause, helper)
         self._publisher = Publisher(context.group, courier)
         self._publisher.compare(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
@@ -84,7 +83,7 @@ class MicroBatchLoop:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
         self._audit()
-        if self._context.adopts_topics:
+        if self._context.launch.adopts_topics:
             self._adopt()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
@@ -258,7 +257,9 @@ class MicroBatchLoop:
         """Warn once of each stuck last stable offset; batches report them while they last."""
         view, clock, warned = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
         self._stable_ends = self._stable_ends.looked(view, clock)
-        self._stalls = self._stable_ends.stalls(view, clock, compute_stuck_patience_seconds(self._context.trigger))
+        self._stalls = self._stable_ends.stalls(
+            view, clock, compute_stuck_patience_seconds(self._context.trigger, self._context.launch.tuning)
+        )
         for stall in self._stalls:
             if stall.place not in warned:
                 LOG.warning("%s; find it by: kafka-transactions.sh find-hanging", stall)
@@ -293,6 +294,7 @@ class MicroBatchLoop:
             cores=self._context.cores(),
             learned=self._partitions.learned,
             goal=self._goal(),
+            tuning=self._context.launch.tuning,
             silent=self._silence.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
         )
 
@@ -302,7 +304,7 @@ class MicroBatchLoop:
             return None
         self._waits = self._waits.looked(self._partitions.lag_messages(self._watch.view.ends), now)
         left = self._waits.left_seconds(trigger.at_most.total_seconds(), now)
-        return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - IDLE_SECONDS)
+        return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - self._context.launch.tuning.idle_seconds)
 
     def _report(self, bins: Sequence[TaskResult], batch_seconds: float, commit_seconds: float) -> None:
         report = make_batch_report(
@@ -349,7 +351,7 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     """
     never_ending = not isinstance(context.trigger, AvailableNow)
     control, epoch = context.folders.control, claimed.writer.epoch
-    heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=context.run_id)
+    heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=context.launch.run_id)
     with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
         try:
             batches = MicroBatchLoop(context, claimed, helper, courier)
@@ -385,7 +387,7 @@ def _look(
     context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, began: float, *, at_once: bool
 ) -> RunOutcome | None:
     """Wait until the next batch is due; gives the outcome if the run must end."""
-    pace = context.trigger.seconds if isinstance(context.trigger, Every) else IDLE_SECONDS
+    pace = context.trigger.seconds if isinstance(context.trigger, Every) else context.launch.tuning.idle_seconds
     due = began if at_once else began + pace
     while True:
         if context.stop.is_set():

@@ -18,6 +18,7 @@ from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
 from lockstep.integrity.base import to_microseconds
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Key, Position
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.commit import Writer
 from lockstep.table.delta_log import Head
 
@@ -56,8 +57,6 @@ def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_by
     return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
 
 
-SMALL_BATCH_MESSAGES = 20_000
-"""Below this, one bin does all: each further file and task costs more than it saves."""
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 """A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
 fetches far beyond its end): some 2,000 messages per range keep that at half a microsecond a message."""
@@ -89,6 +88,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         learned: Measurements of earlier batches.
         goal: Size and time targets, under the file-size trigger.
         silent: Watermarks to which idle partitions advance.
+        tuning: The size of a batch that one bin does.
     """
 
     batch: BatchIdentity
@@ -100,6 +100,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     learned: LearnedRates = LearnedRates()
     goal: FileGoal | None = None
     silent: Mapping[Key, int] = {}
+    tuning: Tuning = DEFAULT_TUNING
 
 
 Bins = tuple[tuple[PlannedRange, ...], ...]
@@ -173,7 +174,7 @@ def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """A batch of limited size, spread over the cores."""
     ranges = _ranges(share_batch(_in_turn(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
-    count = 1 if messages < SMALL_BATCH_MESSAGES else min(given.cores, len(ranges))
+    count = 1 if messages < given.tuning.small_batch_messages else min(given.cores, len(ranges))
     return pack_bins(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
 
 
@@ -276,11 +277,6 @@ def compute_next_hour(hour: str) -> str:
     """The hour after one, "YYYY-MM-DDTHH" UTC."""
     moment = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
     return moment.strftime("%Y-%m-%dT%H")
-
-
-IDLE_SECONDS = 1.0
-"""Pause of a run that waits for something other than time: files to fill, a leader to come back. A bounded run that
-has just committed does not pause. A look at Kafka costs some 10 ms of CPU."""
 
 
 class BacklogClock(msgspec.Struct, frozen=True):

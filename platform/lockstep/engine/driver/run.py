@@ -24,6 +24,7 @@ from lockstep.errors import Fenced
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_reader_configuration
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.settings import RegistrySettings, Settings
 from lockstep.spark.session import await_executor
 from lockstep.table.layout import StreamFolders
@@ -84,7 +85,7 @@ def run_stream(
         stop: Set it from any thread to end the run at the next batch boundary.
         trigger: Overrides the stream's own.
         report: Called after each committed batch, on the run's thread.
-        launch: Who launched the run and why.
+        launch: Who launched the run, why, and with which tuning.
 
     Raises:
         StreamHalted: The stream waits for an operator.
@@ -98,7 +99,7 @@ def run_stream(
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
     with run_heartbeat(folders.control, launch.run_id):
         discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
-        job, group = make_job(stream, settings, folders), ConsumerGroup(settings.kafka, stream.name)
+        job, group = make_job(stream, settings, folders, launch.tuning), ConsumerGroup(settings.kafka, stream.name)
         check_table_present(stream, folders, discovery, group)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
@@ -120,9 +121,7 @@ def run_stream(
             cores=lambda: context.defaultParallelism,
             stop=stop,
             report=report,
-            cause=launch.cause,
-            adopts_topics=launch.adopts_topics,
-            run_id=launch.run_id,
+            launch=launch,
         )
         return run_batches(run_context, claimed)
 
@@ -130,7 +129,7 @@ def run_stream(
 def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
     """Spark with an executor that has loaded the stream."""
     context = spark()
-    await_executor(context, cancelled=stop.is_set)
+    await_executor(context, job.tuning.executors_seconds_max, cancelled=stop.is_set)
     warm_up(context, job.stream)
     return context
 
@@ -140,7 +139,7 @@ def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
     return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
 
 
-def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders) -> JobSpec:
+def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuning: Tuning = DEFAULT_TUNING) -> JobSpec:
     """Settings that the tasks of a run share.
 
     Raises:
@@ -155,6 +154,7 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders) -> J
         state=folders.state,
         hot=settings.local_root / "state",
         registry=require_registry(stream, settings.registry),
+        tuning=tuning,
     )
 
 

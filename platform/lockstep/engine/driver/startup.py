@@ -25,6 +25,7 @@ from lockstep.kafka.audit import find_compacted
 from lockstep.model.position import Key
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.model.table_schema import make_table_schema
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.state.codec import StateSchema
 from lockstep.state.values import read_versions
@@ -88,6 +89,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         adopts_topics: The run reads new topics from its next batch on; otherwise a sensor starts a new run for them.
         wished_version: `Head.wished_version` when the run was requested; a newer stop prevails, and the run ends.
             None takes the version at its first look at the table.
+        tuning: Intervals, attempts and sizes.
     """
 
     cause: str = "started by hand"
@@ -95,6 +97,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     automatic: bool = False
     adopts_topics: bool = False
     wished_version: int | None = None
+    tuning: Tuning = DEFAULT_TUNING
 
     def desires(self, *, never_ending: bool) -> Desired | None:
         """The desired state that the claim sets; None leaves it unchanged."""

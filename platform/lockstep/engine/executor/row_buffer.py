@@ -168,14 +168,10 @@ class RowBuffer:
         self._time.see(newest)
 
 
-SPILL_BYTES = 64_000_000
-"""Some 400,000 rows of 160 bytes: more than a batch of seconds has, less than a worker notices."""
-
-
 class Spill:
     """Limits the buffered rows of a task in memory."""
 
-    def __init__(self, scratch: Path, *, bound_bytes: int = SPILL_BYTES) -> None:
+    def __init__(self, scratch: Path, *, bound_bytes: int) -> None:
         self._scratch, self._bound = scratch, bound_bytes
         self._in_memory: list[tuple[list[pa.RecordBatch], int]] = []
         self._held_bytes = 0

@@ -46,6 +46,7 @@ from lockstep.kafka.reader import (
 )
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Position, SegmentRef, SuspendedSession
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateFileWriter, make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
@@ -104,11 +105,13 @@ class KafkaSource:
     """The cluster's log, read with the worker's consumer."""
 
     configuration: Configuration
+    tuning: Tuning = DEFAULT_TUNING
 
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.read`."""
         single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
-        return read_ranges(_cached_consumer(msgspec.msgpack.encode({**self.configuration, **single})), ranges)
+        consumer = _cached_consumer(msgspec.msgpack.encode({**self.configuration, **single}))
+        return read_ranges(consumer, ranges, self.tuning)
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.ahead`."""
@@ -116,11 +119,11 @@ class KafkaSource:
 
     def readable_again(self, corrupt: Range) -> int | None:
         """See `MessageSource.readable_again`."""
-        return find_next_readable(self.configuration, corrupt)
+        return find_next_readable(self.configuration, corrupt, self.tuning)
 
     def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
         """See `MessageSource.explain`."""
-        return explain_missing_offsets(self.configuration, position.topic, position.partition, gaps)
+        return explain_missing_offsets(self.configuration, position.topic, position.partition, gaps, self.tuning)
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ class RangeOpener:
 
 def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
-    spill = Spill(opener.job.hot)
+    spill = Spill(opener.job.hot, bound_bytes=opener.job.tuning.spill_bytes)
     moving = [work for work in works if work.planned.messages]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
@@ -440,7 +443,7 @@ def _facts_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
 
 def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     """Process one bin as a worker does: the shipped declaration, over Kafka."""
-    return run_task_safely(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka))
+    return run_task_safely(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka, job.tuning))
 
 
 def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:

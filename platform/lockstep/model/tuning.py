@@ -1,0 +1,61 @@
+"""Intervals, attempts and sizes of a run that are no settings: their defaults fit every installation."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """Intervals, attempts and sizes of a run, each with the reason of its default.
+
+    Attributes:
+        confirm_looks: Reads of Kafka that must agree. A single odd response may be stale metadata, while a halt is
+            permanent.
+        confirm_seconds: Duration of these reads before a stream halts.
+        move_seconds: Duration of these reads before a position is moved or a topic left out, under a class that
+            continues: deleted data stays deleted, and a stream that races with retention must not wait half a minute
+            each time.
+        fresh_seconds: Age up to which a view of Kafka serves for a plan. With a plan from an older one, messages that
+            arrived since would wait for the next trigger.
+        appear_seconds: Interval at which a run that adopts topics looks for new ones; the list of all topics is the
+            largest response.
+        patience_seconds: Time without an answer of Kafka after which a run ends. A broker restart takes a minute; a
+            waiting run costs nothing, an ended one must be restarted.
+        retry_seconds: Pause before the next question to a Kafka that does not answer.
+        idle_seconds: Pause of a run that waits for something other than time: files to fill, a leader to come back. A
+            bounded run that has just committed does not pause. A look at Kafka costs some 10 ms of CPU.
+        stuck_seconds_min: Time that a last stable offset may stay unchanged, at least. Transactions of a minute are
+            common (it is the client's own limit); shorter ones raise no alarm.
+        stuck_triggers: The same, in intervals of the trigger.
+        small_batch_messages: Below this, one bin does all: each further file and task costs more than it saves.
+        silence_seconds_max: Without a message for this long, the unfinished partitions count as unavailable in this
+            batch.
+        explain_attempts: Reads of offsets without a message. A read gives up after `silence_seconds_max`; a restarting
+            broker is back in the second one.
+        probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are
+            gone anyway.
+        executors_seconds_max: Wait for a first executor. A cluster that has to start machines first takes some
+            minutes; a full one never provides any.
+        spill_bytes: Buffered rows of a task in memory. Some 400,000 rows of 160 bytes: more than a batch of seconds
+            has, less than a worker notices.
+    """
+
+    confirm_looks: int = 3
+    confirm_seconds: float = 30.0
+    move_seconds: float = 1.0
+    fresh_seconds: float = 0.2
+    appear_seconds: float = 5.0
+    patience_seconds: float = 120.0
+    retry_seconds: float = 2.0
+    idle_seconds: float = 1.0
+    stuck_seconds_min: float = 60.0
+    stuck_triggers: int = 3
+    small_batch_messages: int = 20_000
+    silence_seconds_max: float = 30.0
+    explain_attempts: int = 2
+    probed_runs_max: int = 1_000
+    executors_seconds_max: float = 300.0
+    spill_bytes: int = 64_000_000
+
+
+DEFAULT_TUNING = Tuning()
