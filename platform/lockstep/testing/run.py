@@ -8,14 +8,13 @@ from typing import Generic, cast
 
 import msgspec
 import pyarrow as pa
-from msgspec.structs import replace
 
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, R, S
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import RangeFold
+from lockstep.engine.executor.outcome import FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions
-from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.state.changelog import make_empty_state
 from lockstep.state.local_store_pool import LocalStorePool
@@ -72,8 +71,8 @@ def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]
     """Fold everything as one range, without a file."""
     notes = Recorder[R](made, topic)
     first = _Pass[S, R](made, notes, log)
-    while first.refused is not None:
-        first = _Pass[S, R](made, notes, log, first.without_refused())
+    while isinstance(failed := first.fold.outcome, MessageFailed):
+        first = _Pass[S, R](made, notes, log, first.without.with_failed(failed))
     kept = first if first.finding is None else _Pass[S, R](made, notes, log[: first.finding.offset], first.without)
     folded = [notes.folded(message.at) for message in kept.log]
     if first.finding is not None:
@@ -106,20 +105,12 @@ class _Pass(Generic[S, R]):
         fold = self.fold = RangeFold(notes.program, where, self._state, self.without, find_latest_us(made))
         fold.fold(log)
         fold.finish(len(log))
-        self.finding, self.refused = fold.judge.stopped, fold.judge.refused
+        self.finding = fold.outcome.finding if isinstance(fold.outcome, FoldStopped) else None
         self.proven: list[RowWithOrigin[R]] = []
-        if self.finding is None and self.refused is None:
+        if not isinstance(fold.outcome, FoldStopped | MessageFailed):
             self.proven = notes.keep(
                 pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.kept.rows
             )
-
-    def without_refused(self) -> Exclusions:
-        """The messages that the next pass excludes."""
-        found, field = cast("Finding", self.refused), "failed_buffered" if self.fold.judge.refused_held else "refused"
-        known = getattr(self.without, field)
-        if found.offset in known:
-            raise AssertionError(f"the fold is not deterministic: {found}")
-        return replace(self.without, **{field: {**known, found.offset: found}})
 
     def states(self) -> dict[str, S]:
         """The states of all open sessions, saved and recovered."""

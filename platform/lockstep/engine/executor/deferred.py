@@ -182,7 +182,7 @@ class DeferredEvents:
         """Apply buffered messages, in order, while the message at an offset is processed.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: The fold stops here.
         """
         for number, offset in enumerate(offsets):
             entry = self._sessions.find(session)
@@ -200,7 +200,7 @@ class DeferredEvents:
             Whether it was applied; False when the transform refused a part of it.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: The fold stops here.
         """
         session = place.session
         if any(offset in self.without.failed_buffered for offset in parts):
@@ -215,11 +215,7 @@ class DeferredEvents:
         return True
 
     def free(self, session: str, offsets: Sequence[int]) -> None:
-        """Send buffered messages to quarantine.
-
-        Raises:
-            Ended: The fold stops here.
-        """
+        """Send buffered messages to quarantine."""
         for offset in offsets:
             self._judge.freed(self._taken(session, offset), session)
 
@@ -233,7 +229,7 @@ class DeferredEvents:
         """Run all timers that have expired by the watermark, in the order of (deadline, session).
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: The fold stops here.
         """
         timing = cast("EventTimers", self.timing)
         while due := timing.take():

@@ -16,7 +16,8 @@ import lockstep
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
-from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, StopFold, VerdictHandler, format_key
+from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
+from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler, format_key
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
 from lockstep.engine.executor.sessions import Sessions, is_multipart_open
 from lockstep.engine.protocol import Counts
@@ -54,16 +55,15 @@ class FailedMessage(msgspec.Struct, frozen=True):
 
 def attribute_error(
     error: Exception, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
-) -> None:
-    """Record an error of the user's code: a violation, or a message to leave out when the range is folded again."""
+) -> FoldStopped | MessageFailed:
+    """What an error of the user's code is: a violation, or a message to leave out when the range is folded again."""
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
     found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
     if blame.of_timer or judge.answer(Fault.TRANSFORM_FAILED, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
-        judge.stopped = replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source)
-    else:
-        judge.refused, judge.refused_held = found, blame.held
+        return FoldStopped(replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source))
+    return MessageFailed(found, blame.held)
 
 
 def find_session(program: CompiledStream, record: Record) -> str | None:
@@ -115,7 +115,8 @@ class RangeFold:
     """The fold of one range of one partition.
 
     Attributes:
-        judge: Counts, rejected messages, and the violation that ended the fold.
+        outcome: What has become of it so far.
+        judge: Counts and rejected messages.
         emission: The rows.
         sessions: The sessions, and the offset from which they are suspended.
         time: Watermark and timers.
@@ -131,6 +132,7 @@ class RangeFold:
     ) -> None:
         self._program, self._position, self._state = program, position, state
         self._without = without or Exclusions()
+        self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(program, position, state, self.time)
         self.judge = VerdictHandler(program.integrity, position)
@@ -152,15 +154,15 @@ class RangeFold:
         return self.emission.batches
 
     def fold(self, messages: Sequence[Message]) -> None:
-        """Fold messages in offset order, until the first violation."""
+        """Fold messages in offset order, until the fold stops."""
         for piece in self._without.pieces(messages):
-            if not self.judge.is_over:
+            if isinstance(self.outcome, FoldCompleted):
                 self._fold_piece(piece)
 
     def advance(self, watermark_us: int) -> None:
         """Advance the watermark of an idle partition and run the expired timers."""
         self.time.see(watermark_us)
-        if self._timing is not None and self._timing.is_due and not self.judge.is_over:
+        if self._timing is not None and self._timing.is_due and isinstance(self.outcome, FoldCompleted):
             self._guarded(lambda: self._applying.fire(self._position.next_offset))
 
     def finish(self, reached: int) -> None:
@@ -189,13 +191,18 @@ class RangeFold:
         """Run a part of the fold; an error of the user's code is a verdict, not a crash."""
         try:
             work()
-        except StopFold:
-            return
+        except StopFold as stop:
+            self._end(stop.outcome)
         except (EnvironmentProblem, StateError, MemoryError):
             raise  # an error of this machine, the registry or the state: no evidence about the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             self.emission.rollback_message()  # rows that the message had emitted before it raised
-            attribute_error(error, self._record, self._applying, self.emission, self.judge)
+            self._end(attribute_error(error, self._record, self._applying, self.emission, self.judge))
+
+    def _end(self, outcome: FoldOutcome) -> None:
+        """Keep the outcome at the earliest offset: rows that are encoded last may be of an earlier message."""
+        if outcome.offset <= self.outcome.offset:
+            self.outcome = outcome
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
@@ -255,24 +262,30 @@ class RangeFold:
         """Whether a message with a remark is applied in the usual way; otherwise handle it.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: The fold stops here.
         """
-        session, judgement = place.session, verdict.judgement
+        session = place.session
         if verdict.freed:
             self._applying.free(session, verdict.freed)
             entry.gate = gate
         if verdict.stale:
             self._applying.drop(session, verdict.stale)
         applied = self.judge.remarked(verdict, record, session)
-        if judgement is Judgement.BUFFER:
-            self._hold_back(gate, entry, place, record)
-        elif judgement is Judgement.SUSPEND:
-            entry.gate = gate
-        elif judgement is Judgement.LATE:
-            self._late(entry, body, place, record)
-        elif verdict.begins:
-            entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
-        return applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record))
+        match verdict.judgement:
+            case Judgement.BUFFER:
+                self._hold_back(gate, entry, place, record)
+            case Judgement.SUSPEND:
+                entry.gate = gate
+            case Judgement.LATE:
+                self._late(entry, body, place, record)
+            case Judgement.ACCEPT if verdict.begins:
+                entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
+            case _:
+                pass
+        if applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record)):
+            return True
+        self.judge.check_room(record)
+        return False
 
     def _preceded(
         self,
@@ -286,7 +299,7 @@ class RangeFold:
         """Apply released messages and timers before a message; gives whether the message itself is still to be applied.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: The fold stops here.
         """
         if not is_multipart_open(cast("GateState", entry.gate)):
             entry.gate = gate  # released messages wait no longer, even where one ends the session
@@ -318,6 +331,8 @@ class RangeFold:
             self._applying.apply_buffered(place.session, verdict.after, record.offset)
         if place.kind is not END:
             self._touch(entry, place, record)
+        if verdict is not ACCEPT:
+            self.judge.check_room(record)
 
     def _touch(self, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         if self._timing is not None and self.sessions.find(place.session) is not None:
@@ -331,10 +346,15 @@ class RangeFold:
     def _undecodable(self, record: Record, error: Exception) -> None:
         if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # its session is unknown
             self.sessions.suspend_before(record.offset + 1)
+        self.judge.check_room(record)
 
     def _leave_out(self, message: Message, found: Finding) -> None:
-        """Judge a message that an earlier fold of this range could not apply."""
+        """Reject a message that an earlier fold of this range could not apply."""
         record = self._record_of(message)
+        self._reject(record, found)
+        self.judge.check_room(record)
+
+    def _reject(self, record: Record, found: Finding) -> None:
         answer = self.judge.answer(Fault.TRANSFORM_FAILED, record.offset)
         self.counts.refused += 1
         self.judge.judged(answer, record, found)

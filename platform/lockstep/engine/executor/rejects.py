@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
+from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
 from lockstep.integrity.base import Fault, IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
@@ -52,6 +53,18 @@ class Exclusions(msgspec.Struct, frozen=True):
     suspend_at: tuple[int, ...] = ()
     killing: tuple[int, ...] = ()
 
+    def with_failed(self, failed: MessageFailed) -> Exclusions:
+        """These, and a message that failed in the fold with these.
+
+        Raises:
+            AssertionError: It was left out of that fold.
+        """
+        known = self.failed_buffered if failed.is_buffered else self.refused
+        if failed.offset in known:
+            raise AssertionError(f"the fold is not deterministic: {failed.finding}")
+        more = {**known, failed.offset: failed.finding}
+        return replace(self, failed_buffered=more) if failed.is_buffered else replace(self, refused=more)
+
     def pieces(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
         """Messages in order, cut so that each refused one stands alone and nothing spans a suspension."""
         if not messages:
@@ -77,7 +90,7 @@ class QuarantineBuffer:
 
     Attributes:
         rows: The rows; generation and batch are set at writing.
-        full: The limit of the range is reached; the range ends here.
+        full: The limit of the range is reached.
     """
 
     def __init__(self) -> None:
@@ -111,11 +124,6 @@ class QuarantineBuffer:
 
 
 _REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
-_NOT_KEPT = (Judgement.GAP, Judgement.DUPLICATE, Judgement.LATE)
-
-
-class StopFold(Exception):
-    """The fold stops here; the reason is recorded."""
 
 
 class VerdictHandler:
@@ -126,9 +134,6 @@ class VerdictHandler:
         kept: Rows for the quarantine.
         late: Rows for the late table.
         accepted: Losses that the declaration accepts.
-        stopped: The violation that ended the fold.
-        refused: A message that the transform refused; the range is to be folded again without it.
-        refused_held: It had been buffered, and is to be refused on release.
     """
 
     def __init__(self, integrity: IntegrityClass, position: Position) -> None:
@@ -136,19 +141,15 @@ class VerdictHandler:
         self.counts = Counts()
         self.kept, self.late = QuarantineBuffer(), QuarantineBuffer()
         self.accepted: list[AcceptedLoss] = []
-        self.stopped: Finding | None = None
-        self.refused: Finding | None = None
-        self.refused_held = False
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the fold has stopped."""
-        return self.stopped is not None or self.refused is not None or self.kept.full or self.late.full
+    def check_room(self, record: Record) -> None:
+        """Call where a message is dealt with completely, so that no session is left in between.
 
-    @property
-    def fullest(self) -> QuarantineBuffer:
-        """The full buffer, of quarantine or late table; else the quarantine."""
-        return self.late if self.late.full else self.kept
+        Raises:
+            StopFold: Quarantine or late table hold as much as one range may.
+        """
+        if self.kept.full or self.late.full:
+            raise StopFold(BufferFull(record.offset + 1))
 
     def answer(self, fault: Fault, offset: int) -> Judgement:
         """The class's verdict; a message that an operator has given up is quarantined in any case."""
@@ -156,14 +157,14 @@ class VerdictHandler:
         return Judgement.QUARANTINE if given_up else self._integrity.answer(fault)
 
     def remarked(self, verdict: Verdict, record: Record, session: str) -> bool:
-        """Count a message with a remark; gives whether it is applied all the same.
+        """Count a message with a remark and deal with it; gives whether it is applied now.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: It is a violation.
         """
         judgement = verdict.judgement
         if judgement is Judgement.BUFFER:
-            self.counts.buffered += 1
+            self.counts.buffered += 1  # what is remarked on it counts when it is released
             return False
         if verdict.cause == "gap":
             self.counts.gaps += 1
@@ -176,30 +177,30 @@ class VerdictHandler:
         return judgement is Judgement.ACCEPT
 
     def judged(self, judgement: Judgement, record: Record, found: Finding) -> None:
-        """Handle a message that is not applied: stop the fold, quarantine it, or just count it.
+        """What becomes of a message that is neither applied nor buffered.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: It is a violation.
         """
-        if judgement is Judgement.VIOLATION:
-            self.stopped = found
-            raise StopFold
-        if self._keeps(judgement):
-            self.counts.late += 1
-            self.late.add(record, found)
-        elif judgement in _NOT_KEPT:
-            self.counts.dropped += 1
-        else:
-            self.counts.quarantined += 1
-            self.kept.add(record, found)
-        if self.kept.full or self.late.full:
-            raise StopFold
+        match judgement:
+            case Judgement.VIOLATION:
+                raise StopFold(FoldStopped(found))
+            case Judgement.LATE if self._integrity.keeps_late:
+                self.counts.late += 1
+                self.late.add(record, found)
+            case Judgement.GAP | Judgement.DUPLICATE | Judgement.LATE:
+                self.counts.dropped += 1
+            case Judgement.QUARANTINE | Judgement.SUSPEND:
+                self.counts.quarantined += 1
+                self.kept.add(record, found)
+            case Judgement.ACCEPT | Judgement.BUFFER:
+                raise AssertionError(f"{judgement} rejects no message")
 
     def undecodable(self, record: Record, error: Exception) -> Judgement:
         """Judge a message that cannot be decoded.
 
         Raises:
-            Ended: The fold stops here.
+            StopFold: It is a violation.
         """
         problem = "no value (null)" if record.value is None else str(error)
         cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
@@ -214,11 +215,7 @@ class VerdictHandler:
         return answer
 
     def freed(self, record: Record, session: str) -> None:
-        """Quarantine a buffered message of a session that is suspended now.
-
-        Raises:
-            Ended: The fold stops here.
-        """
+        """Quarantine a buffered message of a session that is suspended now."""
         found = self.finding("suspended", record.offset, session=session)
         self.counts.released += 1
         finding = replace(found, expected="a snapshot of the session", found="a buffered message")

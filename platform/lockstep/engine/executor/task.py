@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +25,7 @@ import pyarrow as pa
 from lockstep.declare.decoders.base import DecodeCause
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
 from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_message
+from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
 from lockstep.engine.executor.row_buffer import Spill
 from lockstep.engine.executor.sessions import count_digests
@@ -56,22 +57,52 @@ from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
 
+class FoldBounds(msgspec.Struct, frozen=True):
+    """What one fold of a range covers, and what is known of the end.
+
+    Attributes:
+        until: End of the fold.
+        without: Messages to leave out, and suspensions.
+        holes: Offsets without a message, with causes.
+        finding: The violation at its end.
+        trouble: Reason for an end there without a violation.
+        passes_to: The first offset after corrupt batches there, where these are skipped.
+    """
+
+    until: int
+    without: Exclusions
+    holes: tuple[Hole, ...] = ()
+    finding: Finding | None = None
+    trouble: str | None = None
+    passes_to: int | None = None
+
+
 class RangeInProgress(msgspec.Struct):
-    """A range in processing."""
+    """A range in processing: one fold of it.
+
+    Attributes:
+        planned: The range as planned.
+        bounds: What this fold covers.
+        state: State of the partition.
+        fold: Rows, rejected messages, and the outcome.
+        reached: First offset that was not read.
+        gaps: Offsets without a message.
+        leader_epoch: Leader epoch of the last record; None without one.
+        newest_timestamp_ms: Kafka's timestamp of the last record.
+        unreadable: Why the range was not read to its end.
+        cpu_seconds: CPU time of fold and state.
+    """
 
     planned: PlannedRange
+    bounds: FoldBounds
     state: PartitionState[object]
     fold: RangeFold
     reached: int
-    gaps: list[tuple[int, int]]
-    holes: list[Hole]
+    gaps: list[tuple[int, int]] = []
     leader_epoch: int | None = None
     newest_timestamp_ms: int | None = None
-    finding: Finding | None = None
-    trouble: str | None = None
+    unreadable: UnreadableRange | None = None
     cpu_seconds: float = 0.0
-    is_corrupt: bool = False
-    passes_to: int | None = None
 
 
 @lru_cache(maxsize=1)
@@ -138,30 +169,30 @@ class RangeOpener:
     stack: ExitStack
     latest_us: int
 
-    def open(self, planned: PlannedRange, without: Exclusions | None = None) -> RangeInProgress:
-        """A range, ready to fold; for a repeated fold with the findings of the first."""
+    def open(self, planned: PlannedRange, bounds: FoldBounds | None = None) -> RangeInProgress:
+        """A range, ready to fold: as it was planned, or within narrower bounds."""
+        bounds = bounds or FoldBounds(planned.until, Exclusions(killing=planned.killing))
         position = planned.position
         address = make_state_version(self.generation, position)
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
         state = self.stack.enter_context(opened)
-        without = without or Exclusions(killing=planned.killing)
-        fold = RangeFold(self.program, position, state, without, self.latest_us)
-        return RangeInProgress(planned=planned, state=state, fold=fold, reached=position.next_offset, gaps=[], holes=[])
+        fold = RangeFold(self.program, position, state, bounds.without, self.latest_us)
+        return RangeInProgress(planned, bounds, state, fold, position.next_offset)
 
 
 def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
     spill = Spill(opener.job.hot, bound_bytes=opener.job.tuning.spill_bytes)
-    moving = [work for work in works if work.planned.messages]
+    moving = [work for work in works if work.bounds.until > work.planned.position.next_offset]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
         if isinstance(run, MessageRun):
             _fold_run(work, run, spill)
         else:
-            work.trouble, work.is_corrupt = run.reason, run.is_corrupt
+            work.unreadable = run
     for work in works:
-        if work.passes_to is not None and work.reached == work.planned.until:
-            work.reached = work.passes_to
+        if work.bounds.passes_to is not None and work.reached == work.bounds.until:
+            work.reached = work.bounds.passes_to
         if work.planned.watermark_us is not None:
             work.fold.advance(work.planned.watermark_us)
         work.fold.finish(work.reached)
@@ -197,7 +228,7 @@ def _range(work: RangeInProgress) -> Range:
         position.topic,
         position.partition,
         position.next_offset,
-        work.planned.until,
+        work.bounds.until,
         position.leader_epoch,
         work.planned.single_batches,
     )
@@ -223,8 +254,9 @@ class Garbage(msgspec.Struct):
     undecodable: int = 1
 
 
-def narrow_range(finding: Finding | None, work: RangeInProgress, opener: RangeOpener) -> Finding | None:
+def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None:
     """An undecodable-message finding, extended to the range of all that follow as planned; others unchanged."""
+    finding = work.bounds.finding
     if finding is None or finding.cause != UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
@@ -275,148 +307,128 @@ REFUSED_MAX = 8
 """Each refused message costs another fold of the range; past this number the range ends early."""
 
 
-class RefoldPlan(msgspec.Struct, frozen=True):
-    """Exclusions and bounds for the next fold of a range.
-
-    Attributes:
-        without: Findings to leave out.
-        until: End of the fold.
-        finding: The violation at its end.
-        trouble: Reason for an end there without a violation.
-        passes_to: The first offset after corrupt batches there, where these are skipped.
-    """
-
-    without: Exclusions
-    until: int
-    finding: Finding | None = None
-    trouble: str | None = None
-    passes_to: int | None = None
-
-
 def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
-    """Finalize a range: fold it again until the result can be committed.
+    """Finalize a range: fold it again within narrower bounds until the result can be committed.
 
     1. Explain every missing offset; a class that suspends does so before the records after an unexplained gap. Where
        Kafka does not answer, the range ends before the first.
-    2. Leave a refused message out of the next fold, and judge it there.
-    3. End the range at a violation, or where quarantine is full; the next fold stops there.
-    4. Scan how far undecodable messages at its end go.
-    5. Judge corrupt batches on the broker as one undecodable range.
+    2. Narrow the bounds by the outcome of each fold, until one is complete.
+    3. Scan how far undecodable messages at its end go.
+    4. Judge corrupt batches on the broker as one undecodable range.
 
     A fold is deterministic, so each fold repeats all findings of the previous one, and adds at most one.
     """
-    planned, program = work.planned, opener.program
-    explained = opener.log.explain(planned.position, work.gaps)
-    if isinstance(explained, UnreadableRange):
-        holes, bounds = [], _before_gaps(work, explained)
+    bounds = explain_gaps(work, opener)  # 1
+    if bounds.without == work.bounds.without and bounds.until == work.bounds.until:
+        work.bounds = bounds
     else:
-        holes = explained
-        bounds = RefoldPlan(Exclusions(suspend_at=_suspensions(holes, program), killing=planned.killing), planned.until)
-    if bounds.without.suspend_at or bounds.trouble:
-        work = _fold_again(work, opener, bounds)
-    while (narrower := _next_refold(work, holes, bounds, program)) is not None:
-        bounds = narrower
-        work = _fold_again(work, opener, bounds)
-    work.holes = [hole for hole in holes if hole.until <= bounds.until]
-    work.planned, work.trouble = planned, work.trouble or bounds.trouble
-    work.finding = narrow_range(bounds.finding, work, opener)
-    return _without_corrupt(work, opener, bounds) if work.is_corrupt else work
+        work = fold_again(work, opener, bounds)
+    while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.program))) is not None:  # 2
+        work = fold_again(work, opener, narrower)
+    work.bounds = msgspec.structs.replace(
+        work.bounds,
+        holes=tuple(hole for hole in work.bounds.holes if hole.until <= work.bounds.until),
+        finding=expand_finding(work, opener),  # 3
+        trouble=work.bounds.trouble if work.unreadable is None else work.unreadable.reason,
+    )
+    corrupt = work.unreadable is not None and work.unreadable.is_corrupt
+    return _without_corrupt(work, opener) if corrupt else work  # 4
 
 
-def _without_corrupt(work: RangeInProgress, opener: RangeOpener, bounds: RefoldPlan) -> RangeInProgress:
-    """Judge corrupt record batches as if they were one message: the range ends there, or they are skipped.
-
-    Where they become readable, or Kafka does not answer, the range ends before them and a later batch reads on.
-    """
-    position, planned, start = work.planned.position, work.planned, work.reached
-    end = opener.log.readable_again(Range(position.topic, position.partition, start, planned.until))
-    if end is None or end <= start:
-        return work
-    problem, answer = work.trouble or "", work.fold.judge.answer(Fault.UNDECODABLE, start)
-    if start < position.suspended_from:
-        end = min(end, position.suspended_from)  # no more than was given up
-    if answer is Judgement.VIOLATION:
-        found = work.fold.judge.finding(UNDECODABLE, start)
-        fields = {
-            "until": end,
-            "expected": "record batches as they were written",
-            "found": "corrupt ones on the broker",
-        }
-        work.finding, work.trouble = msgspec.structs.replace(found, **fields, detail=problem), None
-        return work
-    suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
-    without = msgspec.structs.replace(bounds.without, suspend_at=suspend_at)
-    holes = [*work.holes, Hole(start=start, until=end, cause="corrupt")]
-    again = _fold_again(work, opener, RefoldPlan(without, start, passes_to=end))
-    again.planned, again.holes = planned, holes
-    again.trouble = f"offsets {start} to {end - 1} are corrupt on the broker and passed over: {problem}"
-    return again
+def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
+    """The bounds of a range's fold once the cause of every missing offset is known, or unknown for now."""
+    explained = opener.log.explain(work.planned.position, work.gaps)
+    if isinstance(explained, UnreadableRange):  # no answer is no evidence: a later batch asks again
+        first = work.gaps[0][0]
+        problem = f"why offset {first} holds no message could not be read from Kafka: {explained.reason}"
+        return msgspec.structs.replace(work.bounds, until=first, trouble=problem)
+    suspend_at: tuple[int, ...] = ()
+    if opener.program.integrity.answer(Fault.HOLE) is Judgement.SUSPEND:
+        suspend_at = tuple(hole.until for hole in explained if hole.cause == "unproven")
+    without = msgspec.structs.replace(work.bounds.without, suspend_at=suspend_at)
+    return msgspec.structs.replace(work.bounds, without=without, holes=tuple(explained))
 
 
-def _before_gaps(work: RangeInProgress, unread: UnreadableRange) -> RefoldPlan:
-    """End the range before a gap that cannot be explained now: no answer is no evidence, a later batch asks again."""
-    first = work.gaps[0][0]
-    problem = f"why offset {first} holds no message could not be read from Kafka: {unread.reason}"
-    return RefoldPlan(Exclusions(killing=work.planned.killing), first, trouble=problem)
+def _find_outcome(work: RangeInProgress, program: CompiledStream) -> FoldOutcome:
+    """The outcome of a fold, or a gap before it that nothing explains, where that is a violation."""
+    outcome, bounds = work.fold.outcome, work.bounds
+    if program.integrity.answer(Fault.HOLE) is Judgement.VIOLATION:
+        for hole in bounds.holes:
+            if hole.cause == "unproven" and hole.start < min(bounds.until, outcome.offset):
+                return FoldStopped(_hole_finding(work.planned.position, hole))
+    return outcome
 
 
-def _next_refold(
-    work: RangeInProgress, holes: list[Hole], bounds: RefoldPlan, program: CompiledStream
-) -> RefoldPlan | None:
-    """The bounds of the next fold; None when the last one found nothing new."""
-    stop, judge = _first_stop(work, holes, bounds.until, program), work.fold.judge
-    refused, kept = judge.refused, judge.fullest
-    if refused is not None and (stop is None or refused.offset < stop.offset):
-        return _leaving_out(bounds, refused, held=judge.refused_held)
-    if stop is not None:
-        if stop.offset >= bounds.until:
-            raise AssertionError(f"the fold is not deterministic: {stop}")
-        return msgspec.structs.replace(bounds, until=stop.offset, finding=stop, trouble=None)
-    if kept.full and bounds.until > kept.rows[-1].offset + 1:
-        problem = "quarantine or late table hold as much as one range may"
-        return msgspec.structs.replace(bounds, until=kept.rows[-1].offset + 1, trouble=problem)
-    return None
+def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None:
+    """The bounds of the next fold; None where the result of this one can be committed."""
+    match outcome:
+        case FoldCompleted():
+            return None
+        case FoldStopped(finding):
+            _check_within(bounds, finding)
+            return msgspec.structs.replace(bounds, until=finding.offset, finding=finding, trouble=None)
+        case MessageFailed(finding, is_buffered):
+            _check_within(bounds, finding)
+            without = bounds.without.with_failed(outcome)
+            if len(without.failed_buffered if is_buffered else without.refused) <= REFUSED_MAX:
+                return msgspec.structs.replace(bounds, without=without)
+            problem = f"{REFUSED_MAX} messages that the transform cannot take"
+            return msgspec.structs.replace(bounds, until=finding.offset, finding=None, trouble=problem)
+        case BufferFull(until):
+            problem = "quarantine or late table hold as much as one range may"
+            ends = until < bounds.until
+            return msgspec.structs.replace(bounds, until=until, finding=None, trouble=problem) if ends else None
 
 
-def _leaving_out(bounds: RefoldPlan, refused: Finding, *, held: bool) -> RefoldPlan:
-    field = "failed_buffered" if held else "refused"
-    known: Mapping[int, Finding] = getattr(bounds.without, field)
-    if refused.offset in known or refused.offset >= bounds.until:
-        raise AssertionError(f"the fold is not deterministic: {refused}")
-    if len(known) < REFUSED_MAX:
-        without = msgspec.structs.replace(bounds.without, **{field: {**known, refused.offset: refused}})
-        return msgspec.structs.replace(bounds, without=without)
-    problem = f"{REFUSED_MAX} messages that the transform cannot take"
-    return msgspec.structs.replace(bounds, until=refused.offset, finding=None, trouble=problem)
+def _check_within(bounds: FoldBounds, finding: Finding) -> None:
+    if finding.offset >= bounds.until:
+        raise AssertionError(f"the fold is not deterministic: {finding}")
 
 
-def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: RefoldPlan) -> RangeInProgress:
+def fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) -> RangeInProgress:
+    """Read and fold a range from its start, within other bounds."""
     work.state.close()
-    again = opener.open(msgspec.structs.replace(work.planned, until=bounds.until), bounds.without)
-    again.passes_to = bounds.passes_to
+    again = opener.open(work.planned, bounds)
     read_and_fold(opener, [again])
     return again
 
 
-def _first_stop(work: RangeInProgress, holes: list[Hole], until: int, program: CompiledStream) -> Finding | None:
-    """The earlier of the fold's stop and the first unexplained gap."""
-    stopped = work.fold.judge.stopped
-    if program.integrity.answer(Fault.HOLE) is not Judgement.VIOLATION:
-        return stopped
-    for hole in holes:
-        if hole.cause == "unproven" and hole.start < until and (stopped is None or hole.start < stopped.offset):
-            return _hole_finding(work, hole)
-    return stopped
+def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
+    """Judge corrupt record batches as if they were one message: the range ends there, or they are skipped.
+
+    Where they become readable, or Kafka does not answer, the range ends before them and a later batch reads on.
+    """
+    position, bounds, start = work.planned.position, work.bounds, work.reached
+    end = opener.log.readable_again(Range(position.topic, position.partition, start, work.planned.until))
+    if end is None or end <= start:
+        return work
+    problem, answer = bounds.trouble or "", work.fold.judge.answer(Fault.UNDECODABLE, start)
+    if start < position.suspended_from:
+        end = min(end, position.suspended_from)  # no more than was given up
+    if answer is Judgement.VIOLATION:
+        found = Finding.at(
+            position,
+            UNDECODABLE,
+            offset=start,
+            until=end,
+            expected="record batches as they were written",
+            found="corrupt ones on the broker",
+            detail=problem,
+        )
+        work.bounds = msgspec.structs.replace(bounds, finding=found, trouble=None)
+        return work
+    suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
+    skipping = FoldBounds(
+        until=start,
+        without=msgspec.structs.replace(bounds.without, suspend_at=suspend_at),
+        holes=(*bounds.holes, Hole(start=start, until=end, cause="corrupt")),
+        trouble=f"offsets {start} to {end - 1} are corrupt on the broker and passed over: {problem}",
+        passes_to=end,
+    )
+    return fold_again(work, opener, skipping)
 
 
-def _suspensions(holes: list[Hole], program: CompiledStream) -> tuple[int, ...]:
-    if program.integrity.answer(Fault.HOLE) is not Judgement.SUSPEND:
-        return ()
-    return tuple(hole.until for hole in holes if hole.cause == "unproven")
-
-
-def _hole_finding(work: RangeInProgress, hole: Hole) -> Finding:
-    position = work.planned.position
+def _hole_finding(position: Position, hole: Hole) -> Finding:
     return Finding.at(
         position,
         "hole",
@@ -527,7 +539,7 @@ def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
         reached=_advance(work, section),
         counts=fold.counts,
         rows=fold.emission.rows_written,
-        holes=tuple(work.holes),
+        holes=work.bounds.holes,
         first_event_time_us=low,
         last_event_time_us=high,
         newest_timestamp_ms=work.newest_timestamp_ms,
@@ -536,8 +548,8 @@ def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
         opened=() if before.is_only else count_digests(fold.sessions.opened),
         closed=() if before.is_only else count_digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),
-        finding=work.finding,
-        trouble=work.trouble,
+        finding=work.bounds.finding,
+        trouble=work.bounds.trouble,
     )
 
 
