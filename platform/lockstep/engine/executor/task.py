@@ -322,9 +322,9 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
     if bounds.without == work.bounds.without and bounds.until == work.bounds.until:
         work.bounds = bounds
     else:
-        work = fold_again(work, opener, bounds)
+        work = _fold_again(work, opener, bounds)
     while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.program))) is not None:  # 2
-        work = fold_again(work, opener, narrower)
+        work = _fold_again(work, opener, narrower)
     work.bounds = msgspec.structs.replace(
         work.bounds,
         holes=tuple(hole for hole in work.bounds.holes if hole.until <= work.bounds.until),
@@ -385,7 +385,7 @@ def _check_within(bounds: FoldBounds, finding: Finding) -> None:
         raise AssertionError(f"the fold is not deterministic: {finding}")
 
 
-def fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) -> RangeInProgress:
+def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) -> RangeInProgress:
     """Read and fold a range from its start, within other bounds."""
     work.state.close()
     again = opener.open(work.planned, bounds)
@@ -425,7 +425,7 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
         trouble=f"offsets {start} to {end - 1} are corrupt on the broker and passed over: {problem}",
         passes_to=end,
     )
-    return fold_again(work, opener, skipping)
+    return _fold_again(work, opener, skipping)
 
 
 def _hole_finding(position: Position, hole: Hole) -> Finding:
