@@ -21,13 +21,14 @@ from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.errors import TableError
+from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.delta_log import Head, NextEntry
 from lockstep.table.file_checksum import verify, with_checksum
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.parquet import DataFile, DataFileWriter, delete_file
+from lockstep.table.parquet import DataFile, DataFileWriter
 
 LOG = logging.getLogger("lockstep")
 
@@ -98,7 +99,7 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
 
 def list_live_files(ledger: Path) -> tuple[LedgerFile, ...]:
     """The live files of the ledger whose names contain their batches."""
-    return _named(DeltaTable(ledger))
+    return _named(delta_log.open_delta_table(ledger))
 
 
 def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
@@ -115,11 +116,11 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
     done = LedgerCompaction()
-    handle = DeltaTable(folders.ledger)
+    handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
     for part in plan_ledger(_named(handle), head):
         output = _rewrite(folders.ledger, handle, part)  # 2
         if not _commit(folders.ledger, handle, part, output):  # 3
-            (folders.ledger / output.path).unlink()
+            storage.delete(folders.ledger / output.path)
             LOG.info("compaction of the ledger came too late for hour %s", part.hour)
             continue
         done = msgspec.structs.replace(
@@ -129,7 +130,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
             files_after=done.files_after + 1,
             rows=done.rows + output.rows,
         )
-    deleted = [size for path in list_replaced_files(folders.ledger) if (size := delete_file(path)) is not None]  # 4
+    deleted = [size for path in list_replaced_files(folders.ledger) if (size := storage.delete(path)) is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
@@ -140,15 +141,17 @@ def list_replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]
     that no compacted file contains.
     """
     before = (time.time() if now is None else now) - REPLACED_SECONDS
-    live = _named(DeltaTable(ledger))
+    live, storage = _named(delta_log.open_delta_table(ledger)), find_storage(ledger)
     names = {file.path for file in live}
     compacted = [
         file.name
         for file in live
-        if file.path.startswith(COMPACTED_PREFIX) and (ledger / file.path).stat().st_mtime < before
+        if file.path.startswith(COMPACTED_PREFIX)
+        and (status := storage.get_status(ledger / file.path)) is not None
+        and status.modified_at < before
     ]
     found = []
-    for path in sorted(ledger.glob("*.parquet")):
+    for path in storage.find_files(ledger, "*.parquet"):
         name = LedgerFileName.parse(path.name)
         if name is not None and path.name not in names and any(_holds(one, name) for one in compacted):
             found.append(path)
@@ -184,10 +187,11 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
         for start in range(0, len(rows), GROUP_ROWS):
             writer.write(rows.slice(start, GROUP_ROWS))
         written = with_checksum(ledger, writer.finish())
-    if not pq.ParquetFile(ledger / written.path).read().cast(schema).equals(rows):
-        (ledger / written.path).unlink()
+    storage, path = find_storage(ledger), ledger / written.path
+    if not pq.ParquetFile(storage.uri(path)).read().cast(schema).equals(rows):
+        storage.delete(path)
         raise TableError(
-            f"{ledger / written.path} does not hold the rows of its inputs; nothing was committed",
+            f"{path} does not hold the rows of its inputs; nothing was committed",
             next_step="check disk and memory of this machine, then compact again",
         )
     return written
@@ -196,7 +200,7 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
 def _rows(ledger: Path, file: LedgerFile, schema: pa.Schema) -> pa.Table:
     """The rows of a file; columns that it lacks are null."""
     verify(ledger / file.path, ledger.parent.name)
-    found = pq.ParquetFile(ledger / file.path).read()
+    found = pq.ParquetFile(find_storage(ledger).uri(ledger / file.path)).read()
     if found.num_rows != file.rows:
         raise TableError(
             f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
 
+from lockstep.table import delta_log
 from lockstep.table.delta_log import Head
 
 TARGET_BYTES = 256 * 1024 * 1024
@@ -107,7 +107,7 @@ class LiveFiles:
     """A handle on the table with its live files; refreshed from the log, entry by entry."""
 
     def __init__(self, table: Path) -> None:
-        self._handle = DeltaTable(table)
+        self._handle = delta_log.open_delta_table(table)
 
     def at(self, version: int) -> tuple[LiveFile, ...]:
         """All live files, as of `version` or later.

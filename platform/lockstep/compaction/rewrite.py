@@ -33,6 +33,7 @@ from lockstep.compaction.row_order import (
     find_segments,
 )
 from lockstep.errors import TableError
+from lockstep.storage import Scratch, find_storage
 from lockstep.table.parquet import DataFile, DataFileWriter
 
 
@@ -156,10 +157,10 @@ def _join_segments(parts: list[Segments]) -> tuple[Segments, I64]:
 
 def _spilled(rows: pa.Table, scratch: Path) -> pa.Table:
     """The same rows in a mapped, unlinked file: nothing remains, whatever dies."""
-    with tempfile.NamedTemporaryFile(dir=scratch, prefix="lockstep-compaction-") as file:
-        with pa.ipc.new_file(file.name, rows.schema) as writer:
+    with Scratch(scratch).open_file("lockstep-compaction-") as (_, path):
+        with pa.ipc.new_file(str(path), rows.schema) as writer:
             writer.write_table(rows)
-        with pa.memory_map(file.name) as mapped:
+        with pa.memory_map(str(path)) as mapped:
             return pa.ipc.open_file(mapped).read_all()
 
 
@@ -237,7 +238,7 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
     try:
         compare_proofs(before, prove_file(task.table / file.path))
     except TableError:
-        (task.table / file.path).unlink()
+        find_storage(task.table).delete(task.table / file.path)
         raise
     return Rewritten(file, before.digest, len(before.spans), time.process_time() - started)
 
@@ -306,7 +307,7 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
     """
     schemas = []
     for file in task.bin.files:
-        with pq.ParquetFile(task.table / file.path, pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(task.table).uri(task.table / file.path), pre_buffer=False) as parquet:
             schemas.append(parquet.schema_arrow)
     try:
         united = pa.unify_schemas(schemas)
@@ -318,7 +319,7 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:
     try:
-        with pq.ParquetFile(path, pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)
     except FileNotFoundError:

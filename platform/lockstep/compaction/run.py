@@ -14,6 +14,7 @@ from deltalake.transaction import RemoveAction
 from lockstep.compaction.plan import TARGET_BYTES, Bin, LiveFile, LiveFiles, plan_bins
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
+from lockstep.storage import find_storage
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
 from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
@@ -187,7 +188,7 @@ class _Compaction:
             self._log.commit(_proposal(part, output, next_head))
         except InputsGone as lost:
             LOG.info("compaction came too late: %s", lost.problem)
-            (self._table / output.file.path).unlink()
+            find_storage(self._table).delete(self._table / output.file.path)
             self._lost(1)
         else:
             self.result = _added(self.result, part, output)

@@ -22,12 +22,12 @@ from deltalake.exceptions import DeltaError
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.errors import LockstepError
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import is_due, write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import Head, find_head_of_batch
 from lockstep.table.layout import StreamFolders
-from lockstep.table.parquet import delete_file
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
@@ -147,10 +147,11 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     floor = find_head_of_batch(folders.table, head.rewind_floor)
     if floor is None or not floor.batch:
         return []
-    floor_at = delta_log.make_entry_path(folders.table, floor.batch_version).stat().st_mtime
+    floor_at = delta_log.find_entry_time(folders.table, floor.batch_version)
     young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS
-    named = _live(DeltaTable(folders.table)) | _live(DeltaTable(folders.table, version=floor.batch_version))
-    found = sorted(folders.table.glob("commit_hour=*/*.parquet"))
+    handles = (delta_log.open_delta_table(folders.table, version=at) for at in (None, floor.batch_version))
+    named = set[str]().union(*map(_live, handles))
+    found = find_storage(folders.table).find_files(folders.table, "commit_hour=*/*.parquet")
     unnamed = (path for path in found if str(path.relative_to(folders.table)) not in named)
     return [path for path in unnamed if _is_before(path, floor, young)]
 
@@ -217,7 +218,7 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
 
 def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
     """Heartbeat and request files of old epochs; named <what>-<epoch>.json."""
-    for path in sorted(folders.control.glob("*-*.json")):
+    for path in find_storage(folders.control).find_files(folders.control, "*-*.json"):
         epoch = path.stem.rpartition("-")[2]
         if epoch.isdigit() and int(epoch) < head.epoch - EPOCHS_KEPT:
             yield path
@@ -228,7 +229,7 @@ def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -
     files = size = 0
     try:
         for path in due():
-            found = _size(path) if plan_only else delete_file(path)
+            found = _count_bytes(path) if plan_only else find_storage(path).delete(path)
             files, size = files + (found is not None), size + (found or 0)
     except (LockstepError, DeltaError, OSError) as error:
         LOG.warning("housekeeping: %s failed", step, exc_info=True)
@@ -236,16 +237,12 @@ def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -
     return StepResult(step=step, files=files, bytes=size)
 
 
-def _size(path: Path) -> int | None:
+def _count_bytes(path: Path) -> int | None:
     """Bytes of a file; None where another housekeeping has deleted it."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
+    found = find_storage(path).get_status(path)
+    return None if found is None else found.size
 
 
 def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+    found = find_storage(path).get_status(path)
+    return 0.0 if found is None else found.modified_at

@@ -18,11 +18,11 @@ import msgspec
 from lockstep.engine.driver.handover import (
     Phase,
     StopRequest,
+    forget_stop_request,
     is_writer_alive,
     read_heartbeat,
     read_run_heartbeats,
     request_stop,
-    stop_request_path,
 )
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, TableError
@@ -115,7 +115,7 @@ def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patie
         try:
             ended = _ended(folders, output, head.epoch, request.desired, patience_seconds)
         finally:
-            stop_request_path(folders.control, head.epoch).unlink(missing_ok=True)
+            forget_stop_request(folders.control, head.epoch)
         if ended is not None:
             return _stopped(ended, "the writer")
     claimed = set_by_claim(output, head.epoch, request.desired, str(request))  # 3

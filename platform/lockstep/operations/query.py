@@ -188,7 +188,11 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
         return _Tables({}, {})
     output = _opened(folders.table, as_of)
     folder_of = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
-    sides = {f"{folders.stream}_{name}": DeltaTable(at) for name, at in folder_of.items() if delta_log.has_log(at)}
+    sides = {
+        f"{folders.stream}_{name}": delta_log.open_delta_table(at)
+        for name, at in folder_of.items()
+        if delta_log.has_log(at)
+    }
     if as_of == AsOf():
         return _Tables({folders.stream: output, **sides}, {})
     entry = delta_log.read_entry(folders.table, output.version())
@@ -198,11 +202,11 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
     try:
-        table = DeltaTable(folder, version=as_of.version)
+        table = delta_log.open_delta_table(folder, version=as_of.version)
         if as_of.time is not None:
             table.load_as_version(as_of.time)
     except DeltaError as error:
-        newest = DeltaTable(folder).version()
+        newest = delta_log.open_delta_table(folder).version()
         raise LockstepError(
             f"{folder} cannot be read as of {as_of.version if as_of.version is not None else as_of.time}: {error}",
             next_step=f"its newest version is {newest}",

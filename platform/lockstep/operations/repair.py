@@ -11,15 +11,15 @@ from enum import Enum
 from pathlib import Path
 
 import msgspec
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lockstep.engine.driver.handover import is_writer_alive, read_heartbeat
+from lockstep.engine.driver.handover import is_writer_alive, list_epochs, read_heartbeat
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.tables import NoTable
 from lockstep.state.changelog import StateDamaged
+from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head, SideFile
@@ -191,7 +191,7 @@ def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool
 
 
 def _held(folder: Path) -> int:
-    return DeltaTable(folder).transaction_version(delta_log.BATCH) or 0
+    return delta_log.open_delta_table(folder).transaction_version(delta_log.BATCH) or 0
 
 
 def _unreadable(error: Exception) -> Check:
@@ -239,8 +239,8 @@ def _missing(folders: StreamFolders, held: int, head: Head) -> dict[int, SideFil
 
 
 def _is_there(folders: StreamFolders, file: SideFile | None) -> bool:
-    path = folders.ledger / file.path if file is not None else None
-    return file is not None and path is not None and path.exists() and path.stat().st_size == file.size
+    found = None if file is None else find_storage(folders.ledger).get_status(folders.ledger / file.path)
+    return file is not None and found is not None and found.size == file.size
 
 
 def _data_files(table: Path) -> Check:
@@ -273,7 +273,6 @@ def _halt(head: Head) -> Check:
 
 def _refuse_beside_a_writer(folders: StreamFolders) -> None:
     """The epoch may be unreadable in the log, so the newest heartbeat file decides."""
-    epochs = [int(path.stem.partition("-")[2]) for path in folders.control.glob("liveness-*.json")]
-    newest = max(epochs, default=0)
+    newest = max(list_epochs(folders.control), default=0)
     if read_heartbeat(folders.control, newest) is not None and is_writer_alive(folders.control, newest):
         raise WriterLives(folders.stream, newest)

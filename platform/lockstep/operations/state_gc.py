@@ -21,6 +21,7 @@ from lockstep.model.position import SegmentRef
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import read_header
+from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.delta_log import Head, find_head_of_batch, find_head_since
@@ -47,7 +48,8 @@ def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
     live = find_reachable(folders, head)  # 2
-    found = (path for path in sorted(folders.state.glob("*.state")) if path.name not in live)
+    stored = find_storage(folders.state).find_files(folders.state, "*.state")
+    found = (path for path in stored if path.name not in live)
     return [path for path in found if _is_over(path.name, head, live)]  # 3
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import make_provenance_schema
@@ -190,7 +189,7 @@ def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
     Spark cannot: the columns are declared NOT NULL, so it evaluates `is null` to false without
     reading, and reads a null as zero or fails. The log's counts come from the Parquet footers.
     """
-    actions = pa.table(DeltaTable(table, version=version).get_add_actions(flatten=True))
+    actions = pa.table(delta_log.open_delta_table(table, version=version).get_add_actions(flatten=True))
     required = [f"null_count.{field.name}" for field in make_provenance_schema() if not field.nullable]
     return tuple(_file_summary(action, required) for action in actions.to_pylist())
 
@@ -272,7 +271,7 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
         TableError: The tables are further apart, or the table has a foreign writer.
     """
     base = OutputLog(folders.table).base()
-    ledger = DeltaTable(folders.ledger)
+    ledger = delta_log.open_delta_table(folders.ledger)
     held = ledger.transaction_version(delta_log.BATCH) or 0
     head = base.head
     if held >= head.batch:

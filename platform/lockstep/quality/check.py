@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,6 +10,7 @@ from lockstep.engine.driver.metrics import compute_completeness_percent
 from lockstep.quality.aggregate import TableVersions, find_matching_versions, summarize, summarize_files
 from lockstep.quality.rules import PROOF_NOT_NULL, PartitionSummary, RuleOutcome, RuleResult, judge_partitions
 from lockstep.quality.suite import Judged, judge_summary, list_not_judged
+from lockstep.storage import find_storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,8 +117,5 @@ class _Kept(msgspec.Struct, frozen=True):
 def _keep(folders: StreamFolders, checked: Checked, judged: tuple[Judged, ...]) -> None:
     """Replace the last result atomically."""
     path = make_result_path(folders)
-    path.parent.mkdir(parents=True, exist_ok=True)
     kept = _Kept(checked, tuple(part.raw for part in judged if part.raw is not None))
-    draft = path.with_name(f".{uuid.uuid4().hex}.json")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
-    draft.replace(path)
+    find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(kept)))

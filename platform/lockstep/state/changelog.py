@@ -13,7 +13,6 @@ A header contains the segment's whole chain, so one reference leads to everythin
 
 from __future__ import annotations
 
-import os
 import struct
 import uuid
 import zlib
@@ -21,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 import msgspec
 import zstandard
@@ -29,6 +28,7 @@ import zstandard
 from lockstep.errors import StateError
 from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
+from lockstep.storage import PendingFile, find_storage
 
 
 class StateVersion(msgspec.Struct, frozen=True, gc=False):
@@ -318,7 +318,7 @@ class StateFileWriter:
         self.name = f"{label}-{uuid.uuid4().hex}.state"
         self.is_durable = False
         self._folder = folder
-        self._file: BinaryIO | None = None
+        self._file: PendingFile | None = None
         self._compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
 
     @classmethod
@@ -332,32 +332,28 @@ class StateFileWriter:
 
     def add(self, header: SegmentHeader, packed: CompressedBlocks) -> SegmentRef:
         """Append the segment of one partition and return its address."""
-        file = self._file or self._create()
+        self._file = self._file or find_storage(self._folder).open_pending(self._folder / self.name)
         section = encode_segment(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
-        ref = SegmentRef(self.name, file.tell(), len(section))
-        file.write(section)
+        ref = SegmentRef(self.name, self._file.sink.tell(), len(section))
+        self._file.sink.write(section)
         return ref
 
     def close(self) -> None:
         """Sync the file and its folder's entry to disk; only then may anything refer to it."""
         if self._file is not None:
             try:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                sync_folder(self._folder)
+                self._file.finish()
             except OSError:
                 self.abandon()
                 raise
-            self._file.close()
             self._file = None
         self.is_durable = True
 
     def abandon(self) -> None:
         """Remove the written file; nothing refers to it."""
         if self._file is not None:
-            self._file.close()
+            self._file.abandon()
             self._file = None
-            (self._folder / self.name).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -370,13 +366,6 @@ class StateFileWriter:
         else:
             self.abandon()
 
-    def _create(self) -> BinaryIO:
-        if not self._folder.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self._folder.parent)
-        self._file = (self._folder / self.name).open("xb")
-        return self._file
-
 
 def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segment:
     """Read one segment of the chain of an address.
@@ -387,8 +376,7 @@ def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segmen
     """
     place = _place(folder, ref)
     try:
-        with (folder / ref.file).open("rb", buffering=0) as file:
-            data = os.pread(file.fileno(), ref.length, ref.start)
+        data = find_storage(folder).read_range(folder / ref.file, ref.start, ref.length)
     except FileNotFoundError:
         raise StateDamaged(place, f"the file of the {address}", "no such file") from None
     if len(data) != ref.length:
@@ -406,26 +394,16 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     Raises:
         StateDamaged: The file is missing, or the segment's header is incomplete.
     """
-    place = _place(folder, ref)
+    place, path, storage = _place(folder, ref), folder / ref.file, find_storage(folder)
     try:
-        with (folder / ref.file).open("rb", buffering=0) as file:
-            preamble = os.pread(file.fileno(), PREAMBLE_BYTES, ref.start)
-            return decode_header(os.pread(file.fileno(), count_header_bytes(preamble, place), ref.start), place)
+        preamble = storage.read_range(path, ref.start, PREAMBLE_BYTES)
+        return decode_header(storage.read_range(path, ref.start, count_header_bytes(preamble, place)), place)
     except FileNotFoundError:
         raise StateDamaged(place, "a durable state file", "no such file") from None
 
 
 def _place(folder: Path, ref: SegmentRef) -> str:
     return f"{folder / ref.file} (bytes {ref.start} to {ref.start + ref.length})"
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the entries of a folder to disk: they include a new file's name."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 CHAIN_MAX = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from deltalake import DeltaTable
 
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 
 ENTRIES_MIN = 20
@@ -21,7 +21,7 @@ checkpoint, so n entries have been read n times. Measured: 0.1 CPU s a MB writte
 
 def write_checkpoint(table: Path) -> None:
     """Write a log checkpoint with a handle of its own."""
-    DeltaTable(table).create_checkpoint()
+    delta_log.open_delta_table(table).create_checkpoint()
 
 
 def write_checkpoint_if_due(table: Path, version: int) -> bool:
@@ -45,7 +45,7 @@ def is_due(table: Path, version: int) -> bool:
         return True
     if len(since) < ENTRIES_MIN:
         return False
-    return len(since) * sum(_size(delta_log.make_entry_path(table, at)) for at in since) >= COST_RATIO * size
+    return len(since) * sum(_count_bytes(delta_log.make_entry_path(table, at)) for at in since) >= COST_RATIO * size
 
 
 class _LastCheckpoint(msgspec.Struct):
@@ -56,14 +56,13 @@ def _last(table: Path) -> tuple[int, int]:
     """Version and bytes of the newest checkpoint; before the first one, all entries count."""
     folder = table / "_delta_log"
     try:
-        version = msgspec.json.decode((folder / "_last_checkpoint").read_bytes(), type=_LastCheckpoint).version
+        text = find_storage(table).read(folder / "_last_checkpoint")
+        version = msgspec.json.decode(text, type=_LastCheckpoint).version
     except (FileNotFoundError, msgspec.DecodeError):
         return -1, 0
-    return version, _size(folder / f"{version:020d}.checkpoint.parquet")
+    return version, _count_bytes(folder / f"{version:020d}.checkpoint.parquet")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _count_bytes(path: Path) -> int:
+    found = find_storage(path).get_status(path)
+    return 0 if found is None else found.size

@@ -18,6 +18,7 @@ from deltalake.transaction import RemoveAction
 
 from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Desired, Head, NextEntry, Resumption, SideBatch, SideFile
 from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit, refresh
@@ -93,7 +94,7 @@ class OutputLog:
     def __init__(self, table: Path, handle: DeltaTable | None = None) -> None:
         """Open the table, or take a handle that reaches it another way."""
         self.folder = table
-        self._handle, self._landed = handle or DeltaTable(table), 0
+        self._handle, self._landed = handle or delta_log.open_delta_table(table), 0
 
     @property
     def table_id(self) -> str:
@@ -170,21 +171,20 @@ def _make_entry(committed: Committed, proposal: Proposal) -> NextEntry:
 def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
     """Refuse a file that was deleted meanwhile (by a vacuum, by hand): readers would fail permanently."""
     for file in files:
-        try:
-            status = (table / file.path).stat()
-        except FileNotFoundError:
-            raise _bad_file(table, file, "is missing") from None
-        if status.st_size != file.size:
-            raise _bad_file(table, file, f"has {status.st_size} bytes, not {file.size}")
-        if read_written_by(file.path) is None and time.time() - status.st_mtime > OLDEST_FILE_SECONDS:
+        status = find_storage(table).get_status(table / file.path)
+        if status is None:
+            raise _bad_file(table, file, "is missing")
+        if status.size != file.size:
+            raise _bad_file(table, file, f"has {status.size} bytes, not {file.size}")
+        if read_written_by(file.path) is None and time.time() - status.modified_at > OLDEST_FILE_SECONDS:
             raise _bad_file(table, file, "is older than half the retention, a vacuum may delete it")
 
 
 def _check_needed(files: Mapping[Path, int]) -> None:
     for path, size in files.items():
-        found = path.stat().st_size if path.exists() else None
-        if found is None or found < size:
-            problem = "is missing" if found is None else f"has {found} bytes, fewer than {size}"
+        found = find_storage(path).get_status(path)
+        if found is None or found.size < size:
+            problem = "is missing" if found is None else f"has {found.size} bytes, fewer than {size}"
             raise TableError(f"{path} {problem}; nothing was committed", next_step="start the stream again")
 
 

@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
+from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine
 from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
 from lockstep.table.delta_log import HEAD_VERSION, NO_HOOKS, Head
@@ -80,10 +81,11 @@ def check_identity(head: Head, folders: StreamFolders, table_id: str, cluster_id
 def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, metadata: dict[str, str]) -> None:
     if delta_log.has_log(folder):
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    storage = find_storage(folder)
+    storage.make_folder(folder)
     try:
         DeltaTable.create(
-            folder,
+            storage.uri(folder),
             to_delta(schema),
             partition_by=partition_by,
             configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
@@ -93,8 +95,7 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
     except DeltaError:
         if not delta_log.has_log(folder):  # otherwise another run created it concurrently
             raise
-    delta_log.sync_path(delta_log.make_entry_path(folder, 0))
-    delta_log.sync_path(folder / "_delta_log")
+    storage.sync(delta_log.make_entry_path(folder, 0))
 
 
 def evolve_tables(

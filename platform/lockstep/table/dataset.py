@@ -1,4 +1,4 @@
-"""Reads the live files of a Delta table with Arrow's own file system.
+"""Reads their live files with Arrow's own file system.
 
 By default deltalake passes Arrow a file system that is written in Python. Arrow's threads read ahead through it, even
 after a scan was abandoned, and a process that ends meanwhile hangs or crashes (12 of 12, measured). With Arrow's
@@ -10,10 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
 
 
 def open_dataset(folder: Path) -> ds.Dataset:
     """The current live files of a table in a folder."""
-    return DeltaTable(folder).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
+    at = find_storage(folder).uri(folder)
+    return delta_log.open_delta_table(folder).to_pyarrow_dataset(filesystem=SubTreeFileSystem(at, LocalFileSystem()))

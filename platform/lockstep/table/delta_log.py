@@ -9,7 +9,6 @@ thousands cost as little as a few.
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from bisect import bisect_left
@@ -25,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.model.finding import Finding
+from lockstep.storage import find_storage
 
 FIRST_GENERATION = 1
 
@@ -225,15 +225,24 @@ def make_entry_path(table: Path, version: int) -> Path:
     return table / "_delta_log" / f"{version:020d}.json"
 
 
+def open_delta_table(folder: Path, *, version: int | None = None) -> DeltaTable:
+    """A handle on a table in a folder; of a version, where one is given.
+
+    Raises:
+        TableNotFoundError: There is none.
+    """
+    return DeltaTable(find_storage(folder).uri(folder), version=version)
+
+
 def has_log(table: Path) -> bool:
     """Whether the folder contains a table."""
-    return make_entry_path(table, 0).exists() or bool(list_checkpoints(table))
+    return find_storage(table).exists(make_entry_path(table, 0)) or bool(list_checkpoints(table))
 
 
 def read_entry(table: Path, version: int) -> LogEntry | None:
     """The entry of a version; None when there is none, or it is empty or torn."""
     try:
-        text = make_entry_path(table, version).read_bytes()
+        text = find_storage(table).read(make_entry_path(table, version))
         lines = msgspec.json.Decoder(_Line).decode_lines(text)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
@@ -254,31 +263,32 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
 
 def list_versions(table: Path) -> list[int]:
     """The versions with an entry, oldest first; none without a log."""
-    return sorted(int(name[:-5]) for name in _names(table) if _ENTRY.fullmatch(name))
+    return sorted(int(name[:-5]) for name in _list_names(table) if _ENTRY.fullmatch(name))
 
 
 def list_checkpoints(table: Path) -> dict[int, list[Path]]:
     """The files of each log checkpoint by its version, oldest first."""
     found: dict[int, list[Path]] = {}
-    for name in sorted(filter(_CHECKPOINT.match, _names(table))):
+    for name in sorted(filter(_CHECKPOINT.match, _list_names(table))):
         found.setdefault(int(name[:20]), []).append(table / "_delta_log" / name)
     return found
 
 
-def _names(table: Path) -> list[str]:
-    try:
-        return os.listdir(table / "_delta_log")  # noqa: PTH208  # tens of thousands of names: no Path for each
-    except FileNotFoundError:
-        return []
+def _list_names(table: Path) -> list[str]:
+    return find_storage(table).list_names(table / "_delta_log")
 
 
-def sync_path(path: Path) -> None:
-    """Sync a file, or a folder's list of names, so that it survives a power loss."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def find_entry_time(table: Path, version: int) -> float:
+    """When the entry of a version was written, in seconds since 1970 (UTC), by the storage's clock.
+
+    Raises:
+        FileNotFoundError: There is no such entry.
+    """
+    path = make_entry_path(table, version)
+    found = find_storage(table).get_status(path)
+    if found is None:
+        raise FileNotFoundError(path)
+    return found.modified_at
 
 
 ATTEMPTS_MAX = 200
@@ -336,8 +346,7 @@ def append_entry(table: Path, handle: DeltaTable, next_entry: Callable[[], NextE
         except (DeltaError, OSError) as error:
             if not _is_ours(table, version, token, error):  # 3
                 continue  # 4
-        sync_path(make_entry_path(table, version))  # 5
-        sync_path(table / "_delta_log")
+        find_storage(table).sync(make_entry_path(table, version))  # 5
         return version
     raise TableError(
         f"{table}: lost {ATTEMPTS_MAX} races in a row",
@@ -401,7 +410,7 @@ def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX
         None where no entry is recent enough.
     """
     versions = list_versions(table)
-    first = bisect_left(versions, since, key=lambda version: make_entry_path(table, version).stat().st_mtime)
+    first = bisect_left(versions, since, key=lambda version: find_entry_time(table, version))
     first = max(first, len(versions) - entries_max)
     for version in versions[first:]:
         entry = read_entry(table, version)

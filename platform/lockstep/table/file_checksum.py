@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import TableError
-from lockstep.table.delta_log import sync_path
+from lockstep.storage import find_storage
 from lockstep.table.parquet import DataFile
 
 _SEALED = re.compile(r"-[0-9a-f]{32}-([0-9a-f]{8})\.parquet$")
@@ -21,10 +21,9 @@ _SEALED = re.compile(r"-[0-9a-f]{32}-([0-9a-f]{8})\.parquet$")
 
 def with_checksum(table: Path, file: DataFile) -> DataFile:
     """The finished file renamed with its checksum."""
-    path = table / file.path
-    name = f"{path.stem}-{zlib.crc32(path.read_bytes()):08x}.parquet"
-    path.rename(path.with_name(name))
-    sync_path(path.parent)
+    path, storage = table / file.path, find_storage(table)
+    name = f"{path.stem}-{zlib.crc32(storage.read(path)):08x}.parquet"
+    storage.move(path, path.with_name(name))
     return msgspec.structs.replace(file, path=str(Path(file.path).with_name(name)))
 
 
@@ -35,7 +34,7 @@ def verify(path: Path, stream: str) -> None:
         TableError: It is missing, truncated, or any byte of it is wrong.
     """
     try:
-        content = path.read_bytes()
+        content = find_storage(path).read(path)
     except FileNotFoundError:
         raise _damaged(path, "is missing", stream) from None
     seal = _SEALED.search(path.name)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 
 
@@ -67,7 +68,7 @@ def refresh(handle: DeltaTable, table: Path) -> None:
         handle.update_incremental()
     except DeltaError as error:
         raise TableReplaced(table, str(error).splitlines()[0]) from error
-    if not (table / "_delta_log").is_dir():
+    if not find_storage(table).exists(table / "_delta_log"):
         raise TableReplaced(table, "there is no log")
 
 

@@ -13,11 +13,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from lockstep.model.finding import Hole
 from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import verify, with_checksum
@@ -266,7 +266,7 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
 
 def find_live_paths(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> list[str]:
     """The live files of the ledger that may hold some batches, by their names; none is opened."""
-    live = pa.table(DeltaTable(ledger).get_add_actions()).column("path").to_pylist()
+    live = pa.table(delta_log.open_delta_table(ledger).get_add_actions()).column("path").to_pylist()
     return [path for path in map(str, live) if _may_hold(path, first_batch, last_batch)]
 
 
@@ -288,7 +288,7 @@ def _read_files(
     parts = [schema.empty_table()]
     for path in paths:
         verify(ledger / path, ledger.parent.name)
-        found = pq.ParquetFile(ledger / path).read(columns=columns)
+        found = pq.ParquetFile(find_storage(ledger).uri(ledger / path)).read(columns=columns)
         wanted = pc.field("batch") >= first_batch
         parts.append(found.filter(wanted if last_batch is None else wanted & (pc.field("batch") <= last_batch)))
     order: list[tuple[str, Literal["ascending", "descending"]]]

@@ -18,7 +18,6 @@ column for one that no filter on that column can match. Known traps and their ha
 from __future__ import annotations
 
 import math
-import os
 import time
 import uuid
 from collections.abc import Iterable
@@ -32,10 +31,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from lockstep.table.delta_log import sync_path
+from lockstep.storage import find_storage
+from lockstep.table.delta_log import open_delta_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -323,14 +322,13 @@ class DataFileWriter:
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
         self._table, self._commit_hour, self._schema = table, commit_hour, schema
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
-        self._full = table / self._path
-        self._full.parent.mkdir(parents=True, exist_ok=True)
-        self._sink = self._full.open("xb")
+        self._full, self._storage = table / self._path, find_storage(table)
+        self._file = self._storage.open_pending(self._full)
         # Floats have no Parquet statistics: a NaN would hide rows. Tracked values give Delta's own instead.
         self._seen, columns = ColumnStatistics(schema), find_written_columns(schema)
         self._counted_only = counted_only
         self._parquet = pq.ParquetWriter(
-            self._sink,
+            self._file.sink,
             schema,
             compression="zstd",
             compression_level=compression_level,
@@ -349,14 +347,11 @@ class DataFileWriter:
     def finish(self) -> DataFile:
         """Close and sync the file and its folder; returns the finished file."""
         self._parquet.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
-        self._sink.close()
-        sync_path(self._full.parent)
-        metadata = pq.read_metadata(self._full)
+        size = self._file.finish()
+        metadata = pq.read_metadata(self._storage.uri(self._full))
         return DataFile(
             path=self._path,
-            size=self._full.stat().st_size,
+            size=size,
             rows=metadata.num_rows,
             statistics=self._statistics(metadata),
             commit_hour=self._commit_hour,
@@ -370,8 +365,7 @@ class DataFileWriter:
     def abandon(self) -> None:
         """Remove the file: nothing refers to it."""
         self._parquet.close()
-        self._sink.close()
-        self._full.unlink(missing_ok=True)
+        self._file.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -379,7 +373,7 @@ class DataFileWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._sink.closed:
+        if self._file.is_open:
             self.abandon()
 
 
@@ -396,27 +390,18 @@ def write_file(
 
 def list_named_files(table: Path, version: int | None = None) -> list[tuple[Path, int]]:
     """The files of a version, by default the newest, with their sizes."""
-    actions = DeltaTable(table, version=version).get_add_actions(flatten=True).select(["path", "size_bytes"])
+    actions = open_delta_table(table, version=version).get_add_actions(flatten=True).select(["path", "size_bytes"])
     named = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return [(table / path, size) for path, size in named]
 
 
 def find_wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
     """Files that are missing or of another size."""
-    return [str(path) for path, size in files if not path.exists() or path.stat().st_size != size]
+    found = ((path, size, find_storage(path).get_status(path)) for path, size in files)
+    return [str(path) for path, size, status in found if status is None or status.size != size]
 
 
 def format_some(items: list[str]) -> str:
     """The first items, and the number of further ones."""
     more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
     return ", ".join(items[:NAMED_MAX]) + more
-
-
-def delete_file(path: Path) -> int | None:
-    """Delete a file; returns its bytes, or None where another clean-up was faster."""
-    try:
-        size = path.stat().st_size
-        path.unlink()
-    except FileNotFoundError:
-        return None
-    return size

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import OutputLog
@@ -122,14 +123,15 @@ def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
 
 def _opened(side: Path) -> DeltaTable:
     try:
-        return DeltaTable(side)
+        return delta_log.open_delta_table(side)
     except TableNotFoundError as error:
         raise TableReplaced(side, "there is no log") from error
 
 
 def _check(side: Path, file: SideFile) -> None:
     path = side / file.path
-    if not path.exists() or path.stat().st_size != file.size:
+    found = find_storage(side).get_status(path)
+    if found is None or found.size != file.size:
         raise TableError(
             f"{path} is named by the last batch but is missing or has another size",
             next_step="restore the file from a copy; the output table itself is whole",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 
@@ -60,7 +61,7 @@ def find_torn_version(table: Path) -> int | None:
     version = find_newest_version(table)
     if version is None:
         return None
-    return version if is_torn(delta_log.make_entry_path(table, version).read_bytes()) else None
+    return version if is_torn(find_storage(table).read(delta_log.make_entry_path(table, version))) else None
 
 
 def is_in_checkpoint(table: Path, version: int) -> bool:
@@ -76,11 +77,11 @@ def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
     Raises:
         FileNotFoundError: Another process has moved it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    storage = find_storage(table)
+    storage.make_folder(folder)
     kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
     entry = delta_log.make_entry_path(table, version)
-    for checksum in (entry.with_suffix(".crc"), *entry.parent.glob(f".{version:020d}.*crc")):
-        checksum.unlink(missing_ok=True)
-    entry.rename(kept)
-    delta_log.sync_path(table / "_delta_log")
+    for checksum in (entry.with_suffix(".crc"), *storage.find_files(entry.parent, f".{version:020d}.*crc")):
+        storage.delete(checksum)
+    storage.move(entry, kept)
     return kept

@@ -1,4 +1,8 @@
-"""Ledger, commits and side files as stored."""
+"""Ledger, commits and side files as stored.
+
+The proof opens files itself, not through `lockstep.storage`: it must not share the readers of what it proves. Another
+kind of storage needs a second reader here, too.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
     ("errors",),
-    ("settings",),
+    ("settings", "storage"),
     ("model",),
     ("integrity", "kafka"),
     ("state", "table", "spark"),
@@ -49,7 +49,7 @@ FOREIGN_TO_THE_PROVER = (
     *("lockstep.engine", "lockstep.integrity", "lockstep.folds", "lockstep.spark", "lockstep.compaction"),
     *("lockstep.quality", "lockstep.orchestration", "lockstep.testing", "pyspark", "dagster"),
     *(f"lockstep.kafka.{name}" for name in ("admin", "audit", "client", "consumer_group", "reader")),
-    *("lockstep.model.compatibility", "lockstep.model.columns"),
+    *("lockstep.model.compatibility", "lockstep.model.columns", "lockstep.storage"),
     *(f"lockstep.state.{name}" for name in ("local_store", "local_store_pool", "restore", "store")),
     *(f"lockstep.table.{name}" for name in ("parquet", "quarantine", "row_encoder")),
 )

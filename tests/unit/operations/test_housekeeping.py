@@ -17,6 +17,7 @@ from lockstep.errors import TableError
 from lockstep.operations import housekeeping
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
 from lockstep.operations.repair import repair_stream
+from lockstep.storage import LocalStorage
 from lockstep.table import checkpoint, delta_log, ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
@@ -120,7 +121,8 @@ def test_a_run_that_died_in_the_middle_leaves_a_log_that_can_be_read(
     class Killed(BaseException):
         """As by kill -9."""
 
-    def delete(path: Path) -> int:
+    def delete(storage: LocalStorage, path: Path) -> int:
+        del storage
         left[0] -= 1
         if left[0] < 0:
             raise Killed
@@ -128,7 +130,7 @@ def test_a_run_that_died_in_the_middle_leaves_a_log_that_can_be_read(
         return 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(housekeeping, "delete_file", delete)
+        patch.setattr(LocalStorage, "delete", delete)
         with pytest.raises(Killed):
             keep(run)
     assert stored_offsets(run.folders) == before

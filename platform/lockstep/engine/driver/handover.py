@@ -23,6 +23,7 @@ from typing import Self
 
 import msgspec
 
+from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Writer, set_desired_state
 from lockstep.table.delta_log import Desired, Head
 
@@ -144,12 +145,12 @@ class Heartbeat:
         self._phase = Phase.ENDED
         with suppress(OSError):  # must not hide the outcome of the run
             self._counting.once()
-        _request(self._control, self._epoch).unlink(missing_ok=True)
-        stop_request_path(self._control, self._epoch).unlink(missing_ok=True)
+        find_storage(self._control).delete(_request(self._control, self._epoch))
+        forget_stop_request(self._control, self._epoch)
 
     def asked_to_hand_over(self) -> bool:
         """Whether a successor asked this epoch to hand over. Acknowledges the first request."""
-        if not _request(self._control, self._epoch).exists():
+        if not find_storage(self._control).exists(_request(self._control, self._epoch)):
             return False
         if self._phase is Phase.WRITING:
             self._phase = Phase.DRAINING
@@ -177,15 +178,16 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     finally:
         counting.close()
         with suppress(OSError):
-            path.unlink()
+            find_storage(control).delete(path)
 
 
 def read_run_heartbeats(control: Path) -> dict[str, RunPulse]:
     """The newest heartbeats of all runs that have not ended, by run id; some may be dead."""
     found: dict[str, RunPulse] = {}
-    for path in control.glob(f"*{RUN_FILE}"):
+    storage = find_storage(control)
+    for path in storage.find_files(control, f"*{RUN_FILE}"):
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(path.read_bytes(), type=RunPulse)
+            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(storage.read(path), type=RunPulse)
     return found
 
 
@@ -202,27 +204,33 @@ def is_run_counting(control: Path, run_id: str) -> bool:
 
 def find_epoch_written_by(control: Path, run_id: str) -> int | None:
     """The epoch that a run writes under now; None if it is not a writer."""
-    for path in control.glob("liveness-*.json"):
-        epoch = int(path.stem.removeprefix("liveness-"))
+    for epoch in list_epochs(control):
         last = read_heartbeat(control, epoch)
         if last is not None and last.run_id == run_id and last.phase is Phase.WRITING:
             return epoch
     return None
 
 
+def list_epochs(control: Path) -> list[int]:
+    """The epochs with a heartbeat file."""
+    found = find_storage(control).find_files(control, "liveness-*.json")
+    return [int(path.stem.removeprefix("liveness-")) for path in found]
+
+
 def forget_run(control: Path, run_id: str) -> None:
     """Remove the file of a dead run."""
-    _run_liveness(control, run_id).unlink(missing_ok=True)
+    find_storage(control).delete(_run_liveness(control, run_id))
 
 
 def reserve_start(control: Path, epoch: int, attempt: int) -> bool:
     """Reserve a start; gives whether it was free. Reservations of older epochs are removed."""
-    control.mkdir(parents=True, exist_ok=True)
-    for path in control.glob("start*-*.json"):
+    storage = find_storage(control)
+    storage.make_folder(control)
+    for path in storage.find_files(control, "start*-*.json"):
         if int(path.stem.rpartition("-")[2]) < epoch:
-            path.unlink(missing_ok=True)
+            storage.delete(path)
     try:
-        (control / f"start{attempt}-{epoch}.json").touch(exist_ok=False)
+        storage.create(control / f"start{attempt}-{epoch}.json")
     except FileExistsError:
         return False
     return True
@@ -275,7 +283,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
 def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
     """The newest heartbeat of an epoch; None without one."""
     try:
-        return msgspec.json.decode(_liveness(control, epoch).read_bytes(), type=HeartbeatRecord)
+        return msgspec.json.decode(find_storage(control).read(_liveness(control, epoch)), type=HeartbeatRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
@@ -319,12 +327,14 @@ def stop_request_path(control: Path, epoch: int) -> Path:
     return control / f"stop-{epoch}.json"
 
 
+def forget_stop_request(control: Path, epoch: int) -> None:
+    """Remove the stop request to the writer of an epoch."""
+    find_storage(control).delete(stop_request_path(control, epoch))
+
+
 def publish_heartbeat(path: Path, content: bytes) -> None:
     """Replace a small file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    find_storage(path).replace(path, content)
 
 
 class StopRequest(msgspec.Struct, frozen=True):
@@ -352,7 +362,7 @@ def request_stop(control: Path, epoch: int, request: StopRequest) -> None:
 def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
     """The request to the writer of an epoch, if any; costs one failing open() without one."""
     try:
-        return msgspec.json.decode(stop_request_path(control, epoch).read_bytes(), type=StopRequest)
+        return msgspec.json.decode(find_storage(control).read(stop_request_path(control, epoch)), type=StopRequest)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

@@ -7,9 +7,8 @@ and memory-mapped: the same Arrow batches, in pages that the system can drop.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
+from io import BufferedWriter
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
 from lockstep.model.position import Position
+from lockstep.storage import Scratch
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
 MessageOrigin = tuple[int, int, str, int | None, int | None, int]
@@ -195,12 +195,8 @@ class Spill:
     def _moved(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The same batches, in pages of an unlinked file: nothing is left after a kill."""
         try:
-            self._scratch.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self._scratch, prefix="spill-")
-            try:
-                return _written_and_mapped(number, name, batches)
-            finally:
-                Path(name).unlink()
+            with Scratch(self._scratch).open_file("spill-") as (file, path):
+                return _written_and_mapped(file, path, batches)
         except OSError as error:
             raise EnvironmentProblem(
                 f"the local disk cannot hold the rows of a batch: {error}",
@@ -208,10 +204,10 @@ class Spill:
             ) from error
 
 
-def _written_and_mapped(number: int, name: str, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    with os.fdopen(number, "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+def _written_and_mapped(file: BufferedWriter, path: Path, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    with file, pa.ipc.new_file(file, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    with pa.memory_map(name) as source:
+    with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source)
         return [reader.get_batch(index) for index in range(reader.num_record_batches)]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 
 import msgspec
-from deltalake import DeltaTable
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
@@ -25,7 +24,7 @@ from lockstep.operations.inspect.status import find_writer
 from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
 from lockstep.table.commit import Writer
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.delta_log import Desired, Head, open_delta_table
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.schema_evolution import Growth, find_defaulted_columns, find_schema_changes
@@ -209,7 +208,7 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
         migrated = check_state_types(stream, folders, seen.known.values())
         row = stream.types.row
         grown = find_schema_changes(
-            DeltaTable(folders.table), make_table_schema(row), defaulted=find_defaulted_columns(row)
+            open_delta_table(folders.table), make_table_schema(row), defaulted=find_defaulted_columns(row)
         )
     except (StateError, TableError) as error:
         return (), error.problem

@@ -1,0 +1,110 @@
+"""The one door to stored files, on a folder of this machine."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lockstep.storage import FileStatus, LocalStorage, Scratch, find_storage
+
+STORAGE = LocalStorage()
+
+
+def test_a_file_is_created_once_whoever_asks(tmp_path: Path) -> None:
+    path, won = tmp_path / "start-1.json", list[int]()
+
+    def create(number: int) -> None:
+        try:
+            STORAGE.create(path, b"%d" % number)
+        except FileExistsError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [STORAGE.read(path)] == [b"%d" % number for number in won]
+
+
+def test_readers_see_the_old_or_the_new_content_and_no_draft_stays(tmp_path: Path) -> None:
+    path, stop = tmp_path / "control" / "liveness-1.json", threading.Event()
+    STORAGE.replace(path, b"0" * 10_000)
+    seen = set[bytes]()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(STORAGE.read(path))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(200):
+        STORAGE.replace(path, b"%d" % (number % 10) * 10_000)
+    stop.set()
+    reader.join()
+    assert {(len(content), len(set(content))) for content in seen} == {(10_000, 1)}
+    assert STORAGE.list_names(path.parent) == [path.name]
+
+
+def test_a_pending_file_is_whole_when_finished_in_a_folder_made_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "commit_hour=2026-01-01T00" / "rows.parquet"
+    pending = STORAGE.open_pending(path)
+    pending.sink.write(b"abc")
+    pending.sink.write(b"def")
+    assert (pending.is_open, pending.finish(), pending.is_open) == (True, 6, False)
+    assert (STORAGE.read(path), STORAGE.read_range(path, 2, 3), STORAGE.read_range(path, 4, 9)) == (
+        *(b"abcdef", b"cde", b"ef"),
+    )
+    pending.abandon()
+    assert STORAGE.exists(path)
+
+
+def test_an_abandoned_file_is_gone_and_a_used_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pending = STORAGE.open_pending(path)
+    pending.sink.write(b"abc")
+    with pytest.raises(FileExistsError):
+        STORAGE.open_pending(path)
+    pending.abandon()
+    assert not STORAGE.exists(path)
+
+
+def test_what_is_absent_is_told_apart_from_what_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    for read in (STORAGE.read, STORAGE.sync, lambda path: STORAGE.read_range(path, 0, 1)):
+        with pytest.raises(FileNotFoundError):
+            read(path)
+    with pytest.raises(FileNotFoundError):
+        STORAGE.move(path, tmp_path / "other")
+    assert (STORAGE.get_status(path), STORAGE.delete(path), STORAGE.list_names(path)) == (None, None, [])
+    STORAGE.create(path)
+    assert (STORAGE.read(path), STORAGE.delete(path), STORAGE.exists(path)) == (b"", 0, False)
+
+
+def test_files_are_listed_sorted_moved_and_counted(tmp_path: Path) -> None:
+    for name in ("b/2.state", "a/1.state", "a/1.other"):
+        STORAGE.replace(tmp_path / name, name.encode())
+    assert STORAGE.find_files(tmp_path, "*/*.state") == [tmp_path / "a/1.state", tmp_path / "b/2.state"]
+    STORAGE.move(tmp_path / "a/1.state", tmp_path / "b/1.state")
+    assert sorted(STORAGE.list_names(tmp_path / "b")) == ["1.state", "2.state"]
+    path = tmp_path / "b" / "1.state"
+    assert STORAGE.get_status(path) == FileStatus(9, path.stat().st_mtime)
+    assert find_storage(path).uri(path) == str(path)
+
+
+def test_scratch_leaves_no_name_behind_while_its_pages_are_still_read(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path / "local")
+    with scratch.open_file("spill-") as (file, path):
+        with file, pa.ipc.new_file(file, pa.schema({"n": pa.int64()})) as writer:
+            writer.write_table(pa.table({"n": range(1000)}))
+        with pa.memory_map(str(path)) as mapped:
+            rows = pa.ipc.open_file(mapped).read_all()
+    assert list(scratch.folder.iterdir()) == []
+    assert rows["n"].to_pylist() == list(range(1000))
+    with pytest.raises(ZeroDivisionError), scratch.open_file("spill-"):
+        raise ZeroDivisionError
+    assert list(scratch.folder.iterdir()) == []
