@@ -17,6 +17,7 @@ import pyarrow as pa
 from lockstep.errors import TableError
 from lockstep.model.table_schema import make_provenance_schema
 from lockstep.quality.rules import FileSummary, PartitionSummary
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
@@ -213,7 +214,7 @@ def _summary_text() -> str:
 
 
 def _load(session: SparkSession, table: Path, version: int) -> DataFrame:
-    return session.read.format("delta").option("versionAsOf", version).load(str(table))
+    return session.read.format("delta").option("versionAsOf", version).load(find_storage(table).uri(table))
 
 
 def _load_ledger(session: SparkSession, ledger: Path, version: int) -> DataFrame:
@@ -244,7 +245,7 @@ def _forget(session: SparkSession, table: Path) -> None:
     if jvm is None:  # pragma: no cover  # classic sessions have one
         raise TypeError("not a classic Spark session")
     log = jvm.org.apache.spark.sql.delta.DeltaLog
-    log.invalidateCache(session._jsparkSession, jvm.org.apache.hadoop.fs.Path(str(table)))  # noqa: SLF001  # as above
+    log.invalidateCache(session._jsparkSession, jvm.org.apache.hadoop.fs.Path(find_storage(table).uri(table)))  # noqa: SLF001  # as above
 
 
 class TableVersions(msgspec.Struct, frozen=True):

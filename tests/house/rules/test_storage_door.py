@@ -56,6 +56,8 @@ OPENERS = {
     *("DeltaTable", "ParquetFile", "ParquetDataset", "read_metadata", "read_schema", "read_table"),
 }
 """Libraries' functions that take a path: theirs comes from `Storage.uri`."""
+READERS_OF_TEXT = {"load", "Path"}
+"""Functions of Spark and Hadoop that take a path as text, by names that others have, too."""
 
 
 def files_touched(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -108,7 +110,13 @@ def is_path_open(name: str, call: ast.Call) -> bool:
 
 def opens_itself(name: str, call: ast.Call) -> bool:
     """Whether a library's function is given a path that is not from `Storage.uri`, nor an open file."""
+    if name in READERS_OF_TEXT:
+        return any(is_text_of_path(argument) for argument in call.args)
     return name in OPENERS and call.args != [] and not is_address(call.args[0])
+
+
+def is_text_of_path(argument: ast.expr) -> bool:
+    return isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name) and argument.func.id == "str"
 
 
 def is_address(argument: ast.expr) -> bool:
@@ -154,9 +162,10 @@ def test_the_walk_finds_files_and_nothing_else() -> None:
     program = """
 path.read_bytes(); path.open("rb"); path.open(encoding="utf-8"); path.replace(target); path.touch(exist_ok=False)
 os.unlink(path); open(path); DeltaTable(folder); timers.touch(session)
+reader.load(str(table)); reader.load(storage.uri(table)); state.load(session)
 text.replace("a", "b"); structs.replace(head, batch=1); os.getpid(); Writer.open(folder, label)
 DeltaTable(storage.uri(folder)); find_storage(path).replace(path, content); storage.exists(path); timer.start()
 """
     assert [call for _, call in files_touched(ast.parse(program))] == [
-        *(".read_bytes", ".open", ".open", ".replace", ".touch", "os.unlink", "open", "DeltaTable")
+        *(".read_bytes", ".open", ".open", ".replace", ".touch", "os.unlink", "open", "DeltaTable", ".load")
     ]
