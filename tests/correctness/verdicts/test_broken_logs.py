@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lockstep.engine.driver import cluster_view
 from lockstep.errors import LockstepError
 from lockstep.localdev.broker import Broker
 from tests.correctness.verdicts.log_faults import LOG_CLASSES, LOG_TABLE, LOST_UNTIL, READ, UNTIL, Effect, LogFault, log
@@ -31,13 +30,6 @@ COMPACTING = {
     "min.cleanable.dirty.ratio": "0.001",
     "min.compaction.lag.ms": "0",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_looks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.driver import cluster_view
 from lockstep.integrity.base import Fault
 from lockstep.integrity.verdict import Judgement
 from tests.correctness.verdicts.log_faults import (
@@ -28,7 +27,7 @@ from tests.support.feed import ANSWER_SECONDS, Feed
 from tests.support.plain_reader import first_difference, heads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from lockstep.localdev.broker import Broker
@@ -37,13 +36,6 @@ pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker
 
 TOGETHER = (LogFault.ABORTED, LogFault.EXPIRED, LogFault.RECREATED, LogFault.GREW)
 ABORTED = range(READ, READ + 5)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_looks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_view, "CONFIRM_SECONDS", 0.2)
-        yield
 
 
 @pytest.fixture(scope="module")
