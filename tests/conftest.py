@@ -164,11 +164,13 @@ def harmed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def shared_spark() -> Iterator[SparkSession]:
     """The one Spark of this process, started as a run starts it: there can be no second one."""
+    from pyspark.sql import SparkSession
+
     from lockstep.settings import SparkSettings
-    from lockstep.spark.session import start_session
+    from lockstep.spark.session import start_context
 
     settings = SparkSettings(master="local[2,3]", options={"spark.ui.enabled": "false"})
-    session = start_session(settings, "tests", import_roots=(Path(__file__).parents[1],))
+    session = SparkSession(start_context(settings, "tests", import_roots=(Path(__file__).parents[1],)))
     yield session
     session.stop()
 

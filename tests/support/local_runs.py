@@ -14,9 +14,12 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.loop import RunOutcome, run_batches
+from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
-from lockstep.engine.driver.spark_job import Runner, make_local_runner
+from lockstep.engine.driver.spark_job import Runner, make_tasks
 from lockstep.engine.driver.startup import Launch, WriterStartup
+from lockstep.engine.executor.task import run_task
+from lockstep.engine.protocol import JobSpec, TaskResult
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -28,7 +31,7 @@ from tests.support.feed import COLUMNS
 from tests.support.plain_reader import read_table, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from lockstep import Trigger
@@ -39,6 +42,15 @@ TEST = Launch(cause="test")
 
 
 QUICK = Tuning(confirm_seconds=0.2, move_seconds=0.2)
+
+
+def make_local_runner(job: JobSpec) -> Runner:
+    """Bins one after another in this process."""
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        return [run_task(job, task) for task in make_tasks(plan)]
+
+    return run
 
 
 @dataclass(frozen=True)

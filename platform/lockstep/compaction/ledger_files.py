@@ -97,11 +97,6 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
     return tuple(part for part in bins if len(part.files) > 1)
 
 
-def list_live_files(ledger: Path) -> tuple[LedgerFile, ...]:
-    """The live files of the ledger whose names contain their batches."""
-    return _named(delta_log.open_delta_table(ledger))
-
-
 def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
     """Compact the closed hours, one commit each; safe while a writer, readers and another compaction run.
 
@@ -117,7 +112,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
     side_tables.catch_up_beside_writer(folders, head)  # 1
     done = LedgerCompaction()
     handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
-    for part in plan_ledger(_named(handle), head):
+    for part in plan_ledger(list_live_files(handle), head):
         output = _rewrite(folders.ledger, handle, part)  # 2
         if not _commit(folders.ledger, handle, part, output):  # 3
             storage.delete(folders.ledger / output.path)
@@ -141,7 +136,7 @@ def list_replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]
     that no compacted file contains.
     """
     before = (time.time() if now is None else now) - REPLACED_SECONDS
-    live, storage = _named(delta_log.open_delta_table(ledger)), find_storage(ledger)
+    live, storage = list_live_files(delta_log.open_delta_table(ledger)), find_storage(ledger)
     names = {file.path for file in live}
     compacted = [
         file.name
@@ -162,7 +157,8 @@ def _holds(outer: LedgerFileName, inner: LedgerFileName) -> bool:
     return outer.generation == inner.generation and outer.first <= inner.first and inner.last <= outer.last
 
 
-def _named(table: DeltaTable) -> tuple[LedgerFile, ...]:
+def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
+    """The live files of the ledger whose names contain their batches."""
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
     found = (
         (str(row["path"]), cast("int", row["size_bytes"]), cast("int", row["num_records"]))
@@ -221,7 +217,7 @@ def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile)
     def next_entry() -> NextEntry | None:
         refresh(handle, ledger)
         refuse_foreign(ledger, handle.version())
-        if not inputs <= {file.path for file in _named(handle)}:
+        if not inputs <= {file.path for file in list_live_files(handle)}:
             return None
         return NextEntry(
             kind="side",

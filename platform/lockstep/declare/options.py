@@ -149,7 +149,6 @@ class Limits:
         message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
             so 8 MiB leaves room for raised brokers; a range is read in memory.
         topics: Most topics of the stream; a pattern that matches more is considered a mistake.
-        holes: Most offset gaps in one range before it ends early (each one is proven by a second read).
         batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the
             third time in a row the run fails. 300 is the time of a batch of the default size at 1.5 ms
             a message, a very slow fold; it only ends a batch that hangs. Not with `FileSize`.
@@ -164,7 +163,6 @@ class Limits:
     batch_messages: int = 200_000
     message_bytes: int = 8 * 1024 * 1024
     topics: int = 2_000
-    holes: int = 10_000
     batch_seconds: float = 300.0
     quarantine_share: float = 0.1
     quarantine_burst: int = 100

@@ -68,11 +68,6 @@ class Finding(msgspec.Struct, frozen=True):
             detail=detail,
         )
 
-    @property
-    def last_good_offset(self) -> int | None:
-        """The offset before it: everything up to it is in the table or accounted for. None at the start of the log."""
-        return self.offset - 1 if self.offset else None
-
     def __str__(self) -> str:
         where = f"{self.topic}/{self.partition} offset {self.offset}"
         if self.until > self.offset + 1:

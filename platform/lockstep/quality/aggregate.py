@@ -170,7 +170,7 @@ def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersio
     read a log for the first time; leaves nothing cached.
 
     Args:
-        spark: A session made by `start_session`; its options remain unchanged.
+        spark: A session with Delta's extensions, as `prepare_session` configures it; its options remain unchanged.
         folders: The stream.
         versions: The versions to measure.
     """

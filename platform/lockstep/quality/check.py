@@ -74,7 +74,7 @@ def check_stream(
     5. Store the result under `<table root>/<stream>/quality`.
 
     Args:
-        spark: A session made by `start_session`.
+        spark: A session with Delta's extensions, as `prepare_session` configures it.
         folders: The stream.
         snapshots_emit: Whether the transform's snapshots may emit rows (those of `TableFold` never
             do); only without them is a repeated sequence a break.

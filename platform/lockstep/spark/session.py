@@ -20,7 +20,6 @@ from lockstep.spark.java import require_java
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -97,20 +96,6 @@ def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
 
     properties = prepare_session(settings, import_roots=import_roots)
     return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
-
-
-def start_session(settings: SparkSettings, name: str, *, import_roots: tuple[Path, ...] = ()) -> SparkSession:
-    """Start the session of this process.
-
-    Raises:
-        EnvironmentProblem: As `prepare_session` does.
-    """
-    from pyspark.sql import SparkSession  # heavy; only runs pay for it
-
-    builder = SparkSession.builder.appName(name)
-    for key, value in prepare_session(settings, import_roots=import_roots).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:

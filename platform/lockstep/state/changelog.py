@@ -383,7 +383,7 @@ def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segmen
         raise StateDamaged(place, f"{ref.length} bytes", f"{len(data)}: the file is cut short")
     section = decode_segment(data, place)
     check_header(section.header, place, address)
-    if section.header.file not in {ref.file, ""}:  # releases before 0.2 did not record it
+    if section.header.file not in {ref.file, ""}:  # empty: tables from before 0.1.0 (tests/state/fixtures) lack it
         raise StateDamaged(place, f"what was written as {ref.file}", section.header.file)
     return section
 

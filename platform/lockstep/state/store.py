@@ -319,12 +319,6 @@ class PartitionState(Generic[S]):
         if self._stored(session) is not None:
             self._removed.add(session)
 
-    def forget_changes(self) -> None:
-        """Undo everything since the state was opened, to fold the range again up to a violation."""
-        self._forget()
-        self.reserved.forget()
-        self._entries.forget()
-
     def spill(self) -> None:
         """Move changed sessions to the local disk and discard all; they are loaded again on demand."""
         self._entries.spill(self._changed_sessions())

@@ -25,11 +25,6 @@ CLOCK: Final = b"\xfd"
 """Followed by the session: its clock."""
 
 
-def is_reserved(key: bytes) -> bool:
-    """Whether a stored key belongs to no session."""
-    return key[:1] in {AGENDA, HELD, CLOCK}
-
-
 SCANNED: Final = 256
 """Stored entries read at a time: the first timers are seldom many."""
 
@@ -86,11 +81,6 @@ class SystemEntries:
             for key, value in sorted(self._changed.items())
             if key in self._new or value != self._stored(key)
         ]
-
-    def forget(self) -> None:
-        """Undo everything since the state was opened."""
-        self._changed.clear()
-        self._new.clear()
 
 
 NEVER: Final = 2**63 - 1

@@ -14,7 +14,7 @@ from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
-from lockstep.engine.driver.spark_job import Runner, make_local_runner
+from lockstep.engine.driver.spark_job import Runner
 from lockstep.engine.driver.startup import Launch, WriterStartup
 from lockstep.engine.protocol import TaskResult
 from lockstep.kafka.admin import ClusterAdmin
@@ -26,6 +26,7 @@ from lockstep.operations.lifecycle import close_hour
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger
+from tests.support.local_runs import make_local_runner
 from tests.support.stream_table import live_files, stored_rows
 from tests.unit.compaction.counting import counting
 

@@ -69,7 +69,7 @@ def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) 
 def test_rows_stand_in_the_order_of_their_batches(run: ProtocolRun) -> None:
     compact_ledger(run.folders, run.head)
     (first, *_) = sorted(
-        file.path for file in list_live_files(run.folders.ledger) if file.path.startswith("compacted-")
+        file.path for file in list_live_files(DeltaTable(run.folders.ledger)) if file.path.startswith("compacted-")
     )
     stored = ledger.read_columns(run.folders.ledger, ["batch", "topic_id", "partition"], last_batch=BATCHES_AN_HOUR)
     assert stored["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
@@ -83,10 +83,10 @@ def test_nothing_is_touched_from_the_newest_full_set_of_positions_on(tmp_path: P
     for number in range(4):
         made.batch(full=number == 1)
         made.clock += timedelta(minutes=50)
-    planned = plan_ledger(list_live_files(made.folders.ledger), made.head)
+    planned = plan_ledger(list_live_files(DeltaTable(made.folders.ledger)), made.head)
     assert planned == ()
     made.batch(full=True)
-    (part,) = plan_ledger(list_live_files(made.folders.ledger), made.head)
+    (part,) = plan_ledger(list_live_files(DeltaTable(made.folders.ledger)), made.head)
     assert [file.name.first for file in part.files] == [1, 2]
 
 
@@ -133,7 +133,7 @@ def test_two_compactions_at_once_leave_every_row_once(run: ProtocolRun) -> None:
     for thread in threads:
         thread.join()
     assert rows_of(run) == before
-    compacted = [file for file in list_live_files(run.folders.ledger) if file.path.startswith("compacted-")]
+    compacted = [file for file in list_live_files(DeltaTable(run.folders.ledger)) if file.path.startswith("compacted-")]
     assert len(compacted) == HOURS - 1
 
 
@@ -176,12 +176,13 @@ def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
     age(run.folders.ledger)
     compact_ledger(run.folders, run.head)
     assert rows_of(run) == before
-    live = {file.path for file in list_live_files(run.folders.ledger)}
+    live = {file.path for file in list_live_files(DeltaTable(run.folders.ledger))}
     assert {path.name for path in run.folders.ledger.glob("*.parquet")} == live
 
 
 def test_a_damaged_file_is_named_and_nothing_of_its_hour_is_committed(run: ProtocolRun) -> None:
-    first = run.folders.ledger / min(list_live_files(run.folders.ledger), key=lambda file: file.name.first).path
+    live = list_live_files(DeltaTable(run.folders.ledger))
+    first = run.folders.ledger / min(live, key=lambda file: file.name.first).path
     content = bytearray(first.read_bytes())
     content[100] ^= 1
     first.write_bytes(bytes(content))

@@ -81,10 +81,10 @@ def test_a_class_says_which_parts_it_carries(error: LockstepError) -> None:
     assert [name for name in public if f"{name}: " not in described] == []
 
 
-def test_a_halt_carries_the_place_the_evidence_and_the_last_good_offset() -> None:
+def test_a_halt_carries_the_place_and_the_evidence() -> None:
     (finding,) = IntegrityLost("books", (GAP,)).findings
     assert (finding.topic, finding.partition, finding.offset, finding.session) == ("books.eth", 0, 120, "eth")
-    assert (finding.expected, finding.found, finding.last_good_offset) == ("7", "9, missing 7 to 8", 119)
+    assert (finding.expected, finding.found) == ("7", "9, missing 7 to 8")
 
 
 def test_a_finding_over_many_offsets_names_the_first_and_the_last() -> None:

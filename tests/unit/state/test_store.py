@@ -100,16 +100,6 @@ def test_offsets_move_without_a_file_when_nothing_changed(home: Home) -> None:
     assert home.values(home.batch(later, put({"a": 2})), ["a"]) == {"a": 2}
 
 
-def test_changes_are_forgotten_to_fold_again(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1, "b": 1}))
-    with home.open(address) as state:
-        put({"a": 7, "new": 7})(state)
-        state.remove("b")
-        state.forget_changes()
-        assert state.changed() == []
-        assert state.load("b") is not None
-
-
 @pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
 def test_sessions_may_be_any_string(home: Home, warm: bool) -> None:  # noqa: FBT001
     values = {session: number for number, session in enumerate(AWKWARD)}

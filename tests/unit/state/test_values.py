@@ -208,7 +208,7 @@ Action = st.one_of(
 )
 Batch = st.tuples(
     st.lists(st.tuples(st.sampled_from(["a", "b", "a" * 600]), Action), max_size=10),
-    st.sampled_from(["", "lost", "undone"]),
+    st.sampled_from(["", "lost"]),
 )
 
 
@@ -265,10 +265,6 @@ def run(home: Home, address: StateVersion, actions: list[Any], event: str) -> tu
     shown: list[object] = []
 
     def fold(state: PartitionState[Any]) -> None:
-        if event == "undone":
-            for session, action in actions:
-                do(state, session, action, is_plain=home.schema is PLAIN)
-            state.forget_changes()
         shown.extend(do(state, session, action, is_plain=home.schema is PLAIN) for session, action in actions)
 
     address = home.batch(address, fold)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.executor.task import run_task, run_tasks
+from lockstep.engine.executor.task import run_tasks
 from lockstep.engine.protocol import JobSpec, PlannedRange, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.model.position import Key
@@ -133,15 +133,6 @@ def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """`run_tasks` on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT takes precedence."""
     root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
     return run_tasks(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
-
-
-def make_local_runner(job: JobSpec) -> Runner:
-    """Bins one after another in this process, for tools that need no Spark."""
-
-    def run(plan: BatchPlan) -> Sequence[TaskResult]:
-        return [run_task(job, task) for task in make_tasks(plan)]
-
-    return run
 
 
 def _facts(encoded: bytes) -> TaskResult:

@@ -120,7 +120,6 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
         output: Handle on the output table.
         known: Newest ledger row of every partition ever read.
         takeover: How the previous writer was found.
-        side_forwarded: The ledger had to be brought forward: the previous run died between the two commits.
     """
 
     writer: Writer
@@ -128,7 +127,6 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputLog
     known: dict[Key, LedgerRow]
     takeover: Takeover
-    side_forwarded: bool
 
 
 class WriterStartup:
@@ -180,7 +178,7 @@ class WriterStartup:
         takeover = self._approach(cancelled)
         landed = self._claim()
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
-        forwarded = self._forward(landed.head, writer)
+        self._forward(landed.head, writer)
         self._grow(writer)
         return WriterClaim(
             writer=writer,
@@ -188,7 +186,6 @@ class WriterStartup:
             output=self.output,
             known=read_positions(self._folders, landed.head),
             takeover=takeover,
-            side_forwarded=forwarded,
         )
 
     def _approach(self, cancelled: Callable[[], bool]) -> Takeover:
@@ -201,9 +198,9 @@ class WriterStartup:
         last = read_heartbeat(self._folders.control, self.head.epoch)
         return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
 
-    def _forward(self, head: Head, writer: Writer) -> bool:
+    def _forward(self, head: Head, writer: Writer) -> None:
         try:
-            return side_tables.SideLogs(self._folders).forward(head)
+            side_tables.SideLogs(self._folders).forward(head)
         except TableError:
             check_not_overtaken(self.output, writer)
             raise

@@ -56,7 +56,6 @@ class CompiledStream(msgspec.Struct, frozen=True):
         rows: Row encoder.
         row_type: Row type that the transform must emit.
         message_bytes_max: Larger messages are undecodable.
-        holes_max: A range with more offset gaps ends early.
     """
 
     decode: Callable[[bytes], object]
@@ -71,7 +70,6 @@ class CompiledStream(msgspec.Struct, frozen=True):
     rows: RowsBuilder
     row_type: type[msgspec.Struct]
     message_bytes_max: int
-    holes_max: int
 
     @property
     def is_timed(self) -> bool:
@@ -108,5 +106,4 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         rows=RowsBuilder(types.row),
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,
-        holes_max=stream.limits.holes,
     )
