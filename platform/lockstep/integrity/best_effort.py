@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
 from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, accept_with_remark
@@ -27,8 +29,8 @@ class _Counting(Gate):
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
         if number is None or check_range(number, self._wraps_at) is not None:
             return (True if state is None else state), ACCEPT
@@ -74,11 +76,11 @@ class NoIntegrity(IntegrityClass):
         """See `IntegrityClass.in_order`: falls in the sequence are noticed and subtracted."""
         return self.wraps_at is None
 
+    @override
     def gate(self, time: PartitionTime) -> Gate:
-        """See `IntegrityClass.gate`."""
         del time
         return _Counting(self.wraps_at)
 
+    @override
     def promise(self) -> str:
-        """See `IntegrityClass.promise`."""
         return "none: best effort, everything noticed is counted"

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TypedDict, cast
 
+from typing_extensions import override
+
 from lockstep.integrity.sequence_numbers import LARGEST, check_range, unwrap_sequence
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, report_violation
 from lockstep.model.record import Envelope, Kind, Link, Record
@@ -41,8 +43,8 @@ class BufferingUntilSnapshot(Gate):
     def __init__(self, evidence: Gate, wraps_at: int | None) -> None:
         self._evidence, self._wraps_at = evidence, wraps_at
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         number = _number(place)
         if number is None or place.kind is Kind.END:
             return self._usual(state, place, record)
@@ -56,8 +58,8 @@ class BufferingUntilSnapshot(Gate):
                 return state, Verdict(Judgement.LATE, "stale", f"above {snapshot}", str(number))
         return self._usual(state, place, record)
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         if state is None or _is_waiting(state):
             return state
         if not _is_fresh(state):
@@ -66,8 +68,8 @@ class BufferingUntilSnapshot(Gate):
         inner = self._evidence.adapt(fresh["g"])
         return None if inner is None else cast("GateState", _Fresh(q=fresh["q"], g=inner))
 
+    @override
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`."""
         waiting = cast("_Waiting", state)["e"] if _is_waiting(state) else []
         return tuple(cast("int", each[0]) for each in waiting)
 

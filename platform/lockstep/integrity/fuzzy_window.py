@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, NotRequired, TypedDict, cast
 
+from typing_extensions import override
+
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import (
     MAY_SKIP,
@@ -98,8 +100,8 @@ class Reordering(Gate):
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
         self._lateness_us, self._time = lateness_us, time
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         happened_us, number = find_event_time(place, record), place.sequence
         if self._time.is_absurd(happened_us):
             return state, report_implausible_time(happened_us)
@@ -116,16 +118,16 @@ class Reordering(Gate):
             return self._by_time(order, record, happened_us)
         return self._by_number(order, place, record, happened_us)
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         return state if isinstance(state, dict) and "h" in state else None
 
+    @override
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`."""
         return () if state is None else _offsets(cast("Order", state)["h"])
 
+    @override
     def due_us(self, state: GateState) -> int | None:
-        """See `Gate.due_us`."""
         return None if state is None else min((each[2] for each in cast("Order", state)["h"]), default=None)
 
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
@@ -222,8 +224,8 @@ class _AnyOrder(Gate):
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
         self._lateness_us, self._time = lateness_us, time
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         happened_us, floor_us = find_event_time(place, record), self._time.watermark_us - self._lateness_us
         if self._time.is_absurd(happened_us):
             return state, report_implausible_time(happened_us)
@@ -275,26 +277,26 @@ class FuzzyWindow(IntegrityClass):
             raise DeclarationError("FuzzyWindow.lateness", bound, problem, "for example timedelta(seconds=10)")
 
     @property
+    @override
     def is_timed(self) -> bool:
-        """See `IntegrityClass.is_timed`."""
         return True
 
     @property
+    @override
     def buffers_messages(self) -> bool:
-        """See `IntegrityClass.buffers_messages`."""
         return self.reorder
 
     @property
+    @override
     def in_order(self) -> bool:
-        """See `IntegrityClass.in_order`."""
         return self.reorder
 
+    @override
     def gate(self, time: PartitionTime) -> Gate:
-        """See `IntegrityClass.gate`."""
         bound_us = to_microseconds(self.lateness)
         return Reordering(bound_us, time) if self.reorder else _AnyOrder(bound_us, time)
 
+    @override
     def promise(self) -> str:
-        """See `IntegrityClass.promise`."""
         order = "put in order" if self.reorder else "in any order"
         return f"fuzzy window: messages within {self.lateness} {order}; later ones in the late table"

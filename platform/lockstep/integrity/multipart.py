@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TypedDict, cast
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict, report_violation
 from lockstep.model.record import Envelope, Kind, Record
@@ -39,8 +40,8 @@ class MultipartGate(Gate):
         """
         self._inner, self._bears_all = inner, tolerates_all
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         if is_spread(state):
             return self._goes_on(cast("OpenMultipart", state), place, record)
         if place.kind is Kind.SNAPSHOT_PART:
@@ -64,8 +65,8 @@ class MultipartGate(Gate):
         held = OpenMultipart(p=[*parts["p"], record.offset], g=inner)
         return cast("GateState", held), msgspec.structs.replace(verdict, judgement=Judgement.BUFFER)
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         if not is_spread(state):
             return self._inner.adapt(state)
         parts = cast("OpenMultipart", state)
@@ -83,8 +84,8 @@ class MultipartGate(Gate):
         """See `Gate.due_us`: an open snapshot has no deadline."""
         return None if is_spread(state) else self._inner.due_us(state)
 
+    @override
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
-        """See `Gate.due`."""
         return self._inner.due(state)
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, TypedDict, cast
 
+from typing_extensions import override
+
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
 from lockstep.integrity.sequence_numbers import make_digest
@@ -37,8 +39,8 @@ class _Once(Gate):
     def __init__(self, keep_ids: int) -> None:
         self._keep = keep_ids
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         met = cast("SeenIds", state) if state is not None else SeenIds(n=0, ids={})
         if place.restarts_sequence and place.kind is Kind.SNAPSHOT and place.id is None:
             met = SeenIds(n=met["n"], ids={})  # the numbering restarts: earlier numbers do not count
@@ -105,11 +107,11 @@ class Once(IntegrityClass):
             problem = f"is not a number of ids between 1 and {IDS_MAX}"
             raise DeclarationError("Once.keep_ids", kept, problem, "for example Once(keep_ids=1_000)")
 
+    @override
     def gate(self, time: PartitionTime) -> Gate:
-        """See `IntegrityClass.gate`."""
         del time
         return _Once(self.keep_ids)
 
+    @override
     def promise(self) -> str:
-        """See `IntegrityClass.promise`."""
         return f"once: every message exactly once, in any order; repeats seen among the last {self.keep_ids} ids"

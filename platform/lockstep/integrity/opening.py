@@ -7,6 +7,7 @@ is accepted and leaves no state, unless it carries a message count and messages 
 from __future__ import annotations
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.integrity.verdict import ACCEPT, UNKNOWN_SESSION, Gate, GateState, Judgement, Verdict
 from lockstep.model.record import Envelope, Kind, Record
@@ -19,8 +20,8 @@ class OpeningAtFirst(Gate):
         self._inner = inner
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         after, verdict = self._inner.check(state, place, record)
         if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:
             return after, verdict

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from typing_extensions import override
+
 from lockstep.integrity.base import MAY_SKIP, Fault, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
 from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
 from lockstep.integrity.verdict import (
@@ -32,8 +34,8 @@ class MonotonicGate(Gate):
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         number = record.offset if place.sequence is None else place.sequence
         if (refused := check_range(number, None if place.sequence is None else self._wraps_at)) is not None:
             return state, refused
@@ -50,8 +52,8 @@ class MonotonicGate(Gate):
         judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
         return state, Verdict(judgement, cause, str(last + 1), str(number))
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         return state if isinstance(state, int) and not isinstance(state, bool) else None
 
 
@@ -77,15 +79,15 @@ class Ordered(IntegrityClass):
         check_wrap("Ordered.wraps_at", self.wraps_at)
 
     @property
+    @override
     def in_order(self) -> bool:
-        """See `IntegrityClass.in_order`."""
         return self.wraps_at is None
 
+    @override
     def gate(self, time: PartitionTime) -> Gate:
-        """See `IntegrityClass.gate`."""
         del time
         return MonotonicGate(self.wraps_at)
 
+    @override
     def promise(self) -> str:
-        """See `IntegrityClass.promise`."""
         return "ordered: in order, may skip (counted), repeats dropped"

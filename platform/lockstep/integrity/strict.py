@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypedDict, cast
 
+from typing_extensions import override
+
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, PartitionTime, SessionStart
 from lockstep.integrity.buffering import BufferingUntilSnapshot
@@ -61,8 +63,8 @@ class DeduplicationGate(Gate):
     def __init__(self, evidence: Gate) -> None:
         self._evidence = evidence
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         seen = cast("_Seen", state) if state is not None else _Seen(r={}, g=None)
         number = place.link.last if place.link is not None else place.sequence
         content, recent = make_digest(record), seen["r"]
@@ -80,14 +82,14 @@ class DeduplicationGate(Gate):
                 del recent[next(iter(recent))]
         return cast("GateState", _Seen(r=recent, g=inner)), verdict
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         known = cast("_Seen", state) if is_seen(state) else _Seen(r={}, g=state)
         inner = self._evidence.adapt(known["g"])
         return None if inner is None else cast("GateState", _Seen(r=known["r"], g=inner))
 
+    @override
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`."""
         return () if state is None else self._evidence.held(cast("_Seen", state)["g"])
 
 
@@ -128,8 +130,8 @@ class Sequence(Evidence):
         """Refuse an invalid modulus."""
         check_wrap("Sequence.wraps_at", self.wraps_at)
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         number = place.sequence
         if number is None:
             return state, _no_evidence("sequence", place)
@@ -146,8 +148,8 @@ class Sequence(Evidence):
                 return number, ACCEPT
         return state, _sequence_broken(last, number, self.wraps_at)
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         number = drop_duplicates(state)
         return number if isinstance(number, int) and not isinstance(number, bool) else None
 
@@ -164,8 +166,8 @@ class Linked(Evidence):
     duplicate, or goes back: the session is complete without it.
     """
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         link = place.link
         if link is None:
             return state, _no_evidence("link", place)
@@ -180,8 +182,8 @@ class Linked(Evidence):
             return [link.last, fresh if place.kind is SNAPSHOT else 0], ACCEPT
         return state, _link_broken(last, place, link)
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         link = drop_duplicates(state)
         return link if isinstance(link, list) else None
 
@@ -194,8 +196,8 @@ class Checksum(Evidence):
     carries it. The state is that number; True for a session whose number is unknown.
     """
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         if state is True:
             return True, ACCEPT
         known: int = state or 0  # type: ignore[assignment]  # an int here; a cast costs as much as the sum
@@ -347,24 +349,24 @@ class Strict(IntegrityClass):
             raise DeclarationError(field, value=True, problem=problem, next_step="leave one of the two out")
 
     @property
+    @override
     def in_order(self) -> bool:
-        """See `IntegrityClass.in_order`."""
         return not (isinstance(self.evidence, Sequence) and self.evidence.wraps_at)
 
     @property
+    @override
     def waits_for_snapshot(self) -> bool:
-        """See `IntegrityClass.waits_for_snapshot`."""
         return self.buffer_until_snapshot
 
+    @override
     def gate(self, time: PartitionTime) -> Gate:
-        """See `IntegrityClass.gate`."""
         del time
         wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
         gate = BufferingUntilSnapshot(self.evidence, wraps_at) if self.buffer_until_snapshot else self.evidence
         return DeduplicationGate(gate) if self.repeats is Repeats.DROP else gate
 
+    @override
     def promise(self) -> str:
-        """See `IntegrityClass.promise`."""
         evidence = type(self.evidence).__name__
         only = " (the log only: what the producer lost is not seen)" if isinstance(self.evidence, LogOnly) else ""
         dropped = "; identical repeats dropped" if self.repeats is Repeats.DROP else ""

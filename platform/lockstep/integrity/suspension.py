@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import NotRequired, TypedDict, cast
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.integrity.multipart import is_spread
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
@@ -82,12 +83,12 @@ class SuspensionGate(Gate):
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         return self._refused(known, verdict, place, record)
 
+    @override
     def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`."""
         return migrate_gate_state(state, self.suspended_from, suspends=True, inner=self._inner)
 
+    @override
     def held(self, state: GateState) -> tuple[int, ...]:
-        """See `Gate.held`."""
         known = cast("Opened | None", state)
         return () if known is None or known["g"] is False else self._inner.held(known["g"])
 
@@ -96,8 +97,8 @@ class SuspensionGate(Gate):
         known = cast("Opened | None", state)
         return None if known is None or known["g"] is False else self._inner.due_us(known["g"])
 
+    @override
     def due(self, state: GateState) -> tuple[GateState, Verdict]:
-        """See `Gate.due`."""
         known = cast("Opened", state)
         inner, verdict = self._inner.due(known["g"])
         return _opened(known["o"], inner), verdict
@@ -173,8 +174,8 @@ class SkipGate(Gate):
         self._skipped = {each.session: each.before for each in skipped}
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         if record.offset < max(self._before, self._skipped.get(place.session, 0)):
             return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", place.kind.value)
         return self._inner.check(state, place, record)

@@ -8,6 +8,7 @@ from typing import Generic, cast
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
+from typing_extensions import override
 
 from lockstep.declare.transform import InitialState, R
 from lockstep.engine.executor.compiled_stream import CompiledStream, Hooks
@@ -170,8 +171,8 @@ class RecordingGate(Gate):
         self._asked, self._verdicts = asked, verdicts
         self.adapt, self.held, self.due_us, self.due = asked.adapt, asked.held, asked.due_us, asked.due  # type: ignore[method-assign]  # as they are
 
+    @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        """See `Gate.check`."""
         after, verdict = self._asked.check(state, place, record)
         self._verdicts()[record.offset] = verdict
         return after, verdict

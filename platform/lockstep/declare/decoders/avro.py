@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import Any, Final, NoReturn, cast
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
     Decode,
@@ -334,8 +335,8 @@ class Avro(FramedDecoder):
 
     reader_schema: str | None = None
 
+    @override
     def build(self, message_type: object) -> Decode:
-        """See `Decoder.build`."""
         target = find_target(message_type)
         return Framed(self.registry, partial(_reader, target, self._own_schema()), "Avro").decode
 

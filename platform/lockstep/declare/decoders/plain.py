@@ -8,6 +8,7 @@ from typing import cast, get_type_hints
 
 import msgspec
 from msgspec import inspect
+from typing_extensions import override
 
 from lockstep.declare.decoders.base import Decode, Decoder, list_members
 from lockstep.errors import DeclarationError
@@ -48,8 +49,8 @@ def find_tag_fields(message_type: object) -> list[str]:
 class Json(Decoder):
     """Strict JSON: wrong types, missing fields, NaN, trailing text and bad UTF-8 are refused."""
 
+    @override
     def build(self, message_type: object) -> Decode:
-        """See `Decoder.build`."""
         _refuse_unsupported(message_type)
         return msgspec.json.Decoder(message_type).decode
 
@@ -58,8 +59,8 @@ class Json(Decoder):
 class MessagePack(Decoder):
     """MessagePack, as strict as `Json`."""
 
+    @override
     def build(self, message_type: object) -> Decode:
-        """See `Decoder.build`."""
         _refuse_unsupported(message_type)
         return msgspec.msgpack.Decoder(message_type).decode
 
@@ -68,8 +69,8 @@ class MessagePack(Decoder):
 class Bytes(Decoder):
     """No decoding: the message is the record's value, of type `bytes`."""
 
+    @override
     def build(self, message_type: object) -> Decode:
-        """See `Decoder.build`."""
         if message_type is not bytes:
             raise DeclarationError(
                 "Stream.transform",
@@ -92,8 +93,8 @@ class Function(Decoder):
 
     decode: Callable[[bytes], object]
 
+    @override
     def build(self, message_type: object) -> Decode:
-        """See `Decoder.build`."""
         returned = _returned(self.decode)
         if returned is not None and not _fits(returned, message_type):
             raise DeclarationError(

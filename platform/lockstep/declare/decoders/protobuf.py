@@ -13,6 +13,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from typing_extensions import override
+
 from lockstep.declare.decoders.base import (
     Decode,
     DecodeCause,
@@ -131,8 +133,8 @@ class Protobuf(FramedDecoder):
         registry: The schema registry; by default the installation's (`[registry]` of the settings).
     """
 
+    @override
     def build(self, message_type: object) -> Decode:
-        """See `Decoder.build`."""
         try:
             classes = _classes(message_type)
         except ImportError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
     Decode,
@@ -210,8 +211,8 @@ class HttpRegistry(Registry):
     ca_file: Path | None = None
     timeout_seconds: float = 10.0
 
+    @override
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """See `Registry.schema`."""
         answer = self._asked(f"/schemas/ids/{schema_id}")
         return None if answer is None else self._whole(answer)
 
