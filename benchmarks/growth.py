@@ -159,7 +159,7 @@ class _Soak:
             for _ in range(batches):
                 self._batch(committer)
                 self._clock.now += self._growth.seconds
-            committer.settle()
+            committer.wait_for_side_tables()
         self._batch_cpu = (time.process_time() - began) / batches
         self._clock.stamp(self._folders.root)
         compact_ledger(self._folders, OutputLog(self._folders.table).base().head)

@@ -74,7 +74,7 @@ def judged(gate: Gate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
     told: list[Told] = []
     for offset, sent in enumerate(messages):
         place, record = sent.at(offset)
-        time.see(place.event_time_us or 0)
+        time.advance(place.event_time_us or 0)
         due_us = gate.due_us(state)
         if due_us is not None and due_us <= time.watermark_us:
             state, verdict = gate.due(state)

@@ -101,7 +101,7 @@ class Offline:
                         topic, Position(topic=topic, topic_id=self.names + topic, partition=0, next_offset=0)
                     )
                 done.append(self._batch(committer, claimed, positions, batch))
-            committer.settle()
+            committer.wait_for_side_tables()
         return done
 
     def _batch(

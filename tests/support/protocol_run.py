@@ -97,7 +97,7 @@ class ProtocolRun:
         return landed
 
     def forward(self, head: Head) -> bool:
-        return side_tables.SideLogs(self.folders).forward(head)
+        return side_tables.SideLogs(self.folders).catch_up(head)
 
     def next_offset(self) -> int:
         row = ledger.read_positions(self.folders, self.head).get((TOPIC_ID, 0))

@@ -568,7 +568,7 @@ def doctor(
 
     report = run_diagnoses(with_brokers(load_settings_or_exit(), brokers), list_all_streams)
     print_answer(report, _report, as_json=as_json)
-    if not report.well:
+    if not report.is_healthy:
         raise typer.Exit(FAILED)
 
 

@@ -42,11 +42,11 @@ class PartitionTime:
         """The watermark; None before the first event time."""
         return None if self.watermark_us == BEGINNING else self.watermark_us
 
-    def is_absurd(self, time_us: int) -> bool:
+    def is_implausible(self, time_us: int) -> bool:
         """Whether no producer with a clock can mean it: before 1970, or further ahead than clocks differ."""
         return not 0 <= time_us <= self.latest_us
 
-    def see(self, time_us: int) -> None:
+    def advance(self, time_us: int) -> None:
         """Advance the watermark to an event time; absurd ones are ignored."""
         if self.watermark_us < time_us <= self.latest_us and time_us >= 0:
             self.watermark_us = time_us
@@ -165,7 +165,7 @@ class IntegrityClass(ABC):
     keeps_late: ClassVar[bool] = False
     """Whether late messages go to the late table instead of being dropped."""
 
-    def answer(self, fault: Fault) -> Judgement:
+    def judge(self, fault: Fault) -> Judgement:
         """The verdict on a fault, with the policy applied."""
         verdict = self.answers[fault]
         if fault is Fault.PARTITIONS_ADDED and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
@@ -177,7 +177,7 @@ class IntegrityClass(ABC):
     @property
     def suspends(self) -> bool:
         """Whether sessions of this stream may be suspended."""
-        return Judgement.SUSPEND in {self.answer(fault) for fault in Fault}
+        return Judgement.SUSPEND in {self.judge(fault) for fault in Fault}
 
     @property
     def is_timed(self) -> bool:
@@ -228,7 +228,7 @@ class IntegrityClass(ABC):
             gate, suspended_from, skipped, tolerates_violations=tolerates, accepts_loss=accepts, opens_at_first=at_first
         )
 
-    def adapter(
+    def make_state_adapter(
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
         """Adapts a stored gate state to the current declaration: class and policy may change between runs."""
@@ -250,5 +250,5 @@ class IntegrityClass(ABC):
         """The gate of this class for one partition."""
 
     @abstractmethod
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         """The promise in one sentence, with its evidence, for people."""

@@ -82,5 +82,5 @@ class NoIntegrity(IntegrityClass):
         return _Counting(self.wraps_at)
 
     @override
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         return "none: best effort, everything noticed is counted"

@@ -103,7 +103,7 @@ class Reordering(Gate):
     @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         happened_us, number = find_event_time(place, record), place.sequence
-        if self._time.is_absurd(happened_us):
+        if self._time.is_implausible(happened_us):
             return state, report_implausible_time(happened_us)
         if number is not None and (refused := check_range(number)) is not None:
             return state, refused
@@ -227,7 +227,7 @@ class _AnyOrder(Gate):
     @override
     def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         happened_us, floor_us = find_event_time(place, record), self._time.watermark_us - self._lateness_us
-        if self._time.is_absurd(happened_us):
+        if self._time.is_implausible(happened_us):
             return state, report_implausible_time(happened_us)
         if place.sequence is not None and (refused := check_range(place.sequence)) is not None:
             return state, refused
@@ -297,6 +297,6 @@ class FuzzyWindow(IntegrityClass):
         return Reordering(bound_us, time) if self.reorder else _AnyOrder(bound_us, time)
 
     @override
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         order = "put in order" if self.reorder else "in any order"
         return f"fuzzy window: messages within {self.lateness} {order}; later ones in the late table"

@@ -46,7 +46,7 @@ class _Once(Gate):
             met = SeenIds(n=met["n"], ids={})  # the numbering restarts: earlier numbers do not count
         identity = _identity(place)
         if identity is not None and (known := met["ids"].get(identity)) is not None:
-            return state, _met_again(place, same=known == make_digest(record))
+            return state, _judge_repeated_id(place, same=known == make_digest(record))
         if place.kind is Kind.END and place.count is not None and met["n"] + 1 != place.count:
             expected, found = f"{place.count} messages in the session", f"{met['n'] + 1}"
             return state, report_violation("ids missing", expected, found)
@@ -71,7 +71,7 @@ def _identity(place: Envelope) -> bytes | None:
     return None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _met_again(place: Envelope, *, same: bool) -> Verdict:
+def _judge_repeated_id(place: Envelope, *, same: bool) -> Verdict:
     """A message with a known id is dropped; a number alone does not prove that it is the same message."""
     shown = str(place.sequence if place.id is None else place.id)
     if not same:
@@ -113,5 +113,5 @@ class Once(IntegrityClass):
         return _Once(self.keep_ids)
 
     @override
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         return f"once: every message exactly once, in any order; repeats seen among the last {self.keep_ids} ids"

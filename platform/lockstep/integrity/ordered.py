@@ -89,5 +89,5 @@ class Ordered(IntegrityClass):
         return MonotonicGate(self.wraps_at)
 
     @override
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         return "ordered: in order, may skip (counted), repeats dropped"

@@ -366,7 +366,7 @@ class Strict(IntegrityClass):
         return DeduplicationGate(gate) if self.repeats is Repeats.DROP else gate
 
     @override
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         evidence = type(self.evidence).__name__
         only = " (the log only: what the producer lost is not seen)" if isinstance(self.evidence, LogOnly) else ""
         dropped = "; identical repeats dropped" if self.repeats is Repeats.DROP else ""

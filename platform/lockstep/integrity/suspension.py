@@ -182,7 +182,7 @@ class SkipGate(Gate):
 
 
 def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
-    """See `IntegrityClass.adapter`.
+    """See `IntegrityClass.make_state_adapter`.
 
     A session of a stream that used to halt is assumed to have begun at the start of its partition. A session
     that is suspended when the policy changes to halt is unknown until its next snapshot; so is one whose

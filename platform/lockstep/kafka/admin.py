@@ -141,7 +141,7 @@ class ClusterAdmin:
         starts = self._offsets(spec, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
         stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
         marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
-        self._admin.answered()
+        self._admin.clear_log()
         ends = {
             key: PartitionOffsets(start, stable[key][0], *marks[key])
             for key, (start, _) in starts.items()
@@ -260,10 +260,10 @@ class ClusterAdmin:
             try:
                 metadata = self._admin.list_topics(timeout=max(0.0, min(TURN_SECONDS, left)))
             except KafkaException as error:
-                if left <= TURN_SECONDS or self._admin.hopeless():
+                if left <= TURN_SECONDS or self._admin.is_failing_permanently():
                     raise self._unread("metadata", error) from error
                 continue
-            self._admin.answered()
+            self._admin.clear_log()
             return metadata
 
     def _check_topics_visible(self) -> None:
@@ -286,7 +286,7 @@ class ClusterAdmin:
             raise self._unread(what, error) from error
 
     def _unread(self, what: str, error: KafkaException) -> KafkaError:
-        return self._admin.unanswered(what, error.args[0])
+        return self._admin.explain_failure(what, error.args[0])
 
 
 def read_topic_settings(
@@ -310,7 +310,7 @@ def read_topic_settings(
             for name in wanted
         )
     except KafkaException as error:
-        raise admin.unanswered("how topics are kept", error.args[0]) from error
+        raise admin.explain_failure("how topics are kept", error.args[0]) from error
 
 
 def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:

@@ -45,18 +45,18 @@ class ClusterClient(AdminClient):
         except KafkaException as error:
             raise _unusable(error) from error
 
-    def answered(self) -> None:
+    def clear_log(self) -> None:
         """The cluster has answered: discard earlier log lines."""
         self.poll(0)
         self._heard.forget()
 
-    def hopeless(self) -> bool:
+    def is_failing_permanently(self) -> bool:
         """Whether the log lines since the last answer make waiting useless, such as a refused password."""
         self.poll(0)
         cause = self._heard.cause()
         return cause is not None and cause.certain
 
-    def unanswered(self, what: str, error: ClientError) -> KafkaError:
+    def explain_failure(self, what: str, error: ClientError) -> KafkaError:
         """Why a request went unanswered, from the answer or from the log lines around it.
 
         Args:
@@ -98,11 +98,11 @@ class RangeConsumer(Consumer):
         except KafkaException as error:
             raise _unusable(error) from error
 
-    def answered(self) -> None:
+    def clear_log(self) -> None:
         """The cluster has sent messages: discard earlier log lines."""
         self._heard.forget()
 
-    def silence(self) -> str:
+    def explain_silence(self) -> str:
         """Why no message arrives, in part of a sentence; empty without a log line."""
         cause = self._heard.cause()
         return cause.problem if cause is not None else ""

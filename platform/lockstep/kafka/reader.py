@@ -137,9 +137,9 @@ class _Reading:
             messages = self._consumer.consume(min(MESSAGES_A_CALL, self._left()), POLL_SECONDS)
             if messages:
                 silent_since = time.monotonic()
-                self._consumer.answered()
+                self._consumer.clear_log()
             elif time.monotonic() - silent_since > self._silence_seconds_max:
-                why = self._consumer.silence()
+                why = self._consumer.explain_silence()
                 yield from self._reject_buffered(
                     f"nothing was heard of the partition for {self._silence_seconds_max:g} seconds{why and f': {why}'}"
                 )

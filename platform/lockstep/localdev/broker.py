@@ -141,7 +141,7 @@ class Ports:
         return cls(clients, controller, dict(zip(names, further, strict=True)))
 
     @property
-    def free(self) -> bool:
+    def are_free(self) -> bool:
         """Whether all are free."""
         return all(map(is_free, (self.clients, self.controller, *self.further.values())))
 
@@ -304,7 +304,7 @@ class Broker:
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                kind = EnvironmentProblem if self.ports.free else PortTaken
+                kind = EnvironmentProblem if self.ports.are_free else PortTaken
                 raise self._problem(f"it ended with exit code {process.returncode}", kind)
             if _answers(self.ports.clients):
                 return

@@ -389,7 +389,7 @@ def main() -> None:
         if wanted.what == "kafka":
             run_kafka(repository / ".kafka")
             return
-        with _alone(repository / FOLDER):
+        with _exclude_others(repository / FOLDER):
             start_platform(repository, wanted.speed) if wanted.what == "up" else stop_platform(repository)
     except LockstepError as error:
         SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
@@ -484,7 +484,7 @@ def _show(platform: LocalPlatform) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _exclude_others(folder: Path) -> Iterator[None]:
     """Exclude a second `start_platform` or `stop_platform`, which would interfere with this one."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

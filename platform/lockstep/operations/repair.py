@@ -220,7 +220,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
         return Check(name, Condition.REPAIRABLE.value, found, step)
     for batch in range(held + 1, head.batch + 1):
-        side_tables.SideLog(folders.ledger).forward((missing[batch],), batch, after=batch - 1)
+        side_tables.SideLog(folders.ledger).catch_up((missing[batch],), batch, after=batch - 1)
     return Check(name, Condition.REPAIRED.value, f"{found}: brought forward", "start the stream")
 
 

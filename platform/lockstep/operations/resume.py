@@ -251,14 +251,14 @@ def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Seque
         places = {(row.topic, row.partition) for row in ledger.read_positions(folders, before).values()}
         raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
     claimed = output.commit(commit_claim(before.epoch, output.table_id, _refuse_running)).head  # 2
-    side_tables.SideLogs(folders).forward(claimed)
+    side_tables.SideLogs(folders).catch_up(claimed)
     decision = ResumeDecision(
         stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why
     )
     rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
     landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
-    side_tables.SideLogs(folders).forward(landed.head)
+    side_tables.SideLogs(folders).catch_up(landed.head)
     return landed.head
 
 

@@ -138,7 +138,7 @@ def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> Resta
         return RestartDecision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
     waiting = _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at)
     if waiting:
-        return RestartDecision(seen, f"{counts}, {len(added)} new ({_some(added)}); {waiting}")
+        return RestartDecision(seen, f"{counts}, {len(added)} new ({_preview(added)}); {waiting}")
     return _restart(look.head, seen, now, added)
 
 
@@ -167,7 +167,7 @@ def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> 
         asked_at=now,
     )
     restart = RestartRequest(run_key, head.epoch, head.desired is Desired.RUNNING, added)
-    return RestartDecision(after, f"{len(added)} new topics: {_some(added)}", restart)
+    return RestartDecision(after, f"{len(added)} new topics: {_preview(added)}", restart)
 
 
 def _left_alone(head: Head | None) -> str:
@@ -228,6 +228,6 @@ def _digest(topics: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(topics).encode()).hexdigest()[:12]
 
 
-def _some(topics: tuple[str, ...], most: int = 5) -> str:
+def _preview(topics: tuple[str, ...], most: int = 5) -> str:
     more = f" and {len(topics) - most} more" if len(topics) > most else ""
     return ", ".join(topics[:most]) + more

@@ -179,7 +179,7 @@ class RunStatusPoller:
         elif run.status is DagsterRunStatus.CANCELING:
             stopping.ask("terminated in Dagster")
 
-    def terminated_by_a_person(self) -> bool:
+    def was_terminated_by_user(self) -> bool:
         """Whether a person asked Dagster to terminate the run; a signal alone is no such request."""
         return was_terminated_by_user(self._instance, self._run_id)
 

@@ -74,7 +74,7 @@ def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataV
         "ledger": MetadataValue.path(folders.ledger),
         "topics": stream.topics.pattern,
         "integrity": describe_integrity(stream),
-        "promise": stream.integrity.promise(),
+        "promise": stream.integrity.guarantee(),
         "trigger": format_source(stream.trigger, with_defaults=True),
     }
 
@@ -84,7 +84,7 @@ def make_table_description(stream: AnyStream) -> str:
     return (
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
-        f"`{describe_integrity(stream)}`: {stream.integrity.promise()}.\n\n"
+        f"`{describe_integrity(stream)}`: {stream.integrity.guarantee()}.\n\n"
         "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
         "the version that the last check looked at, or the end of a bounded run.\n\n"
         "A run goes on until it is stopped or handed over. With other assets, or with `available_now` in its "
@@ -282,7 +282,7 @@ class _TableRun:
 
     def _record_termination(self) -> None:
         """Commit a stop when a person terminated the run; a signal alone changes nothing."""
-        if self._own_run.terminated_by_a_person():
+        if self._own_run.was_terminated_by_user():
             folders = StreamFolders(self._stream.name, self._settings.table_root)
             record_stop(folders, self._context.run_id, "terminated in Dagster")
 

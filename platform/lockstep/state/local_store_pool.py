@@ -48,7 +48,7 @@ class MemoryBudget:
         self._held += size + ENTRY_BYTES
         self._by[state] = self._by.get(state, 0) + size + ENTRY_BYTES
 
-    def keep(self) -> None:
+    def enforce(self) -> None:
         """Spill the largest states while the budget is exceeded. Only between messages: entries must not be in use."""
         while self._held > self._bytes_max:
             largest = max(self._by, key=lambda state: self._by[state])

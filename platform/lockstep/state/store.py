@@ -250,7 +250,7 @@ class PartitionState(Generic[S]):
     `entry = entries.get(session) or state.load(session)`; a new session is put into `entries`.
     An entry may be used until the next `load`, of this or another partition of the task: there, when
     the task's memory budget is exceeded, entries move to the local disk.
-    Afterwards, in this order: `write`, the writer's `close`, `keep`.
+    Afterwards, in this order: `write`, the writer's `close`, `publish_local`.
 
     Attributes:
         address: The version this was opened with.
@@ -297,7 +297,7 @@ class PartitionState(Generic[S]):
             StateError: The stored state is missing, damaged, of another type, or its migration failed.
             EnvironmentProblem: The local disk cannot store the local store.
         """
-        self._budget.keep()
+        self._budget.enforce()
         stored = None if session in self._removed else self._stored(session)
         self._budget.note(self, len(stored or b""))
         if stored is None:
@@ -366,7 +366,7 @@ class PartitionState(Generic[S]):
         self._written = writing.write(changes, writer, next_offset, self._head())
         return advance(self.address, next_offset, self._written.stamp.section)
 
-    def keep(self) -> None:
+    def publish_local(self) -> None:
         """Bring the local store to the written state; only once the durable file is on disk."""
         if self._written is None:
             return

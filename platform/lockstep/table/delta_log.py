@@ -293,6 +293,8 @@ def find_entry_time(table: Path, version: int) -> float:
 
 ATTEMPTS_MAX = 200
 """Losing this often in a row to harmless commits means that some process commits in a loop."""
+UNANSWERED_MAX = 20
+"""A disk that fails once is no reason to end a run; one that goes on failing is."""
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -314,7 +316,9 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = {}
 
 
-def append_entry(table: Path, handle: DeltaTable, next_entry: Callable[[], NextEntry | None]) -> int | None:
+def append_entry(
+    table: Path, handle: DeltaTable, next_entry: Callable[[], NextEntry | None], *, finds_late: bool = False
+) -> int | None:
     """Append an entry at exactly the version after the one that it was made for, or not at all.
 
     1. `next_entry` brings the handle to the newest version, checks it and gives the entry.
@@ -327,6 +331,7 @@ def append_entry(table: Path, handle: DeltaTable, next_entry: Callable[[], NextE
         table: Folder of the table.
         handle: The open table.
         next_entry: None when there is nothing left to append.
+        finds_late: It returns None, too, where an earlier attempt landed late: one without an answer is then repeated.
 
     Returns:
         The version that the entry made; None where there was nothing to append.
@@ -336,7 +341,7 @@ def append_entry(table: Path, handle: DeltaTable, next_entry: Callable[[], NextE
         TableError: The race was lost `ATTEMPTS_MAX` times.
     """
     token = uuid.uuid4().hex
-    for _ in range(ATTEMPTS_MAX):
+    for attempt in range(ATTEMPTS_MAX):
         entry = next_entry()  # 1
         if entry is None:
             return None
@@ -344,7 +349,10 @@ def append_entry(table: Path, handle: DeltaTable, next_entry: Callable[[], NextE
         try:
             _write(handle, entry, token)  # 2
         except (DeltaError, OSError) as error:
-            if not _is_ours(table, version, token, error):  # 3
+            written = read_entry(table, version)  # 3
+            if written is None and not (finds_late and attempt < UNANSWERED_MAX):
+                raise _unanswered(table, version, error) from error
+            if written is None or written.token != token:
                 continue  # 4
         find_storage(table).sync(make_entry_path(table, version))  # 5
         return version
@@ -373,15 +381,11 @@ def _write(handle: DeltaTable, entry: NextEntry, token: str) -> None:
     )
 
 
-def _is_ours(table: Path, version: int, token: str, error: Exception) -> bool:
-    """Whether the entry of a version is the one whose write raised an error."""
-    entry = read_entry(table, version)
-    if entry is None:
-        raise CommitUnknown(
-            f"{table}: no answer whether version {version} was written: {error}",
-            next_step="start the stream again: the next claim finds out",
-        ) from error
-    return entry.token == token
+def _unanswered(table: Path, version: int, error: Exception) -> CommitUnknown:
+    return CommitUnknown(
+        f"{table}: no answer whether version {version} was written: {error}",
+        next_step="start the stream again: the next claim finds out",
+    )
 
 
 def _text(value: object) -> str | None:

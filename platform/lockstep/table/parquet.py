@@ -165,10 +165,10 @@ def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: Co
         return Bounds(nulls)
     if not all(one.has_min_max for one in bounded):  # Parquet omits strings above 4 kB
         return Bounds(nulls, "", _ABOVE_ALL_TEXT) if pa.types.is_string(leaf.kind) else Bounds(nulls)
-    return Bounds(nulls, *_outwards(leaf.kind, bounded))
+    return Bounds(nulls, *_round_outwards(leaf.kind, bounded))
 
 
-def _outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[object, object]:
+def _round_outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[object, object]:
     """Least and greatest value in Delta's JSON form, rounded outwards where the form is coarser."""
     if pa.types.is_timestamp(kind):
         return _timestamps(min(one.min_raw for one in statistics), max(one.max_raw for one in statistics))

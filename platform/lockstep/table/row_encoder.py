@@ -304,9 +304,9 @@ class RowsBuilder:
         Raises:
             RowRefused: A value does not fit its column; names the first such row.
         """
-        arrays = self._quick(rows)
+        arrays = self._encode_fast(rows)
         if arrays is None:
-            arrays = self._slow(rows, proof)
+            arrays = self._encode_strict(rows, proof)
         try:
             proven = _proof_arrays(proof)
         except _WRONG:
@@ -314,7 +314,7 @@ class RowsBuilder:
             raise
         return pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema)
 
-    def _quick(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array[Any]] | None:
+    def _encode_fast(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array[Any]] | None:
         """The user's columns, or None where anything needs a closer check."""
         if not set(map(type, rows)) <= {self._row_type}:
             return None
@@ -335,7 +335,7 @@ class RowsBuilder:
             transposed[i] = tuple(map(convert, transposed[i]))
         return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
 
-    def _slow(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> list[pa.Array[Any]]:
+    def _encode_strict(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> list[pa.Array[Any]]:
         """Convert value by value; raises at the first value that does not fit."""
         values = [self._strict_row(row, position, proof) for position, row in enumerate(rows)]
         return [pa.array(column, kind) for column, kind in zip(zip(*values, strict=True), self._types, strict=True)]

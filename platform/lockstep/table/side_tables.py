@@ -34,7 +34,7 @@ class SideLog:
         """
         self._side, self._own, self._handle = side, 0, handle
 
-    def forward(self, files: Sequence[SideFile], batch: int, *, after: int) -> bool:
+    def catch_up(self, files: Sequence[SideFile], batch: int, *, after: int) -> bool:
         """Bring the table up to a batch; True when something was missing.
 
         Only the last addition can be missing, because a batch is not committed before the side tables
@@ -49,7 +49,7 @@ class SideLog:
             ForeignCommit: It has a foreign commit.
             TableReplaced: Its folder was moved, deleted or restored since the last read.
             TableError: More than the last addition is missing, a file is gone, or it is ahead.
-        CommitUnknown: It is unknown whether the additions were written.
+            CommitUnknown: It is unknown whether the additions were written, again and again.
         """
         handle = self._handle = self._handle or _opened(self._side)
 
@@ -65,7 +65,7 @@ class SideLog:
             actions = [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files]
             return NextEntry(kind="side", actions=actions, transactions={delta_log.BATCH: batch})
 
-        version = delta_log.append_entry(self._side, handle, next_entry)
+        version = delta_log.append_entry(self._side, handle, next_entry, finds_late=True)
         self._own = self._own if version is None else version
         return version is not None
 
@@ -88,12 +88,12 @@ class SideLogs:
         self._ledger, self._quarantine = SideLog(folders.ledger), SideLog(folders.quarantine)
         self._late = SideLog(folders.late)
 
-    def forward(self, head: Head) -> bool:
-        """Bring all of them up to a head; True when something was missing. Raises as `SideLog.forward` does."""
-        missing = head.ledger is not None and self._ledger.forward((head.ledger,), head.batch, after=head.batch - 1)
+    def catch_up(self, head: Head) -> bool:
+        """Bring all of them up to a head; True when something was missing. Raises as `SideLog.catch_up` does."""
+        missing = head.ledger is not None and self._ledger.catch_up((head.ledger,), head.batch, after=head.batch - 1)
         for side, added in ((self._quarantine, head.quarantine), (self._late, head.late)):
             if added is not None:
-                missing = side.forward(added.files, added.batch, after=added.after) or missing
+                missing = side.catch_up(added.files, added.batch, after=added.after) or missing
         return missing
 
     def checkpoint_if_due(self) -> None:
@@ -106,11 +106,11 @@ def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
     """Bring the side tables of a stream up to a head, or to a newer one where batches were committed meanwhile.
 
     Raises:
-        TableError: As `SideLog.forward`, even though no batch was committed since the head was read.
+        TableError: As `SideLog.catch_up`, even though no batch was committed since the head was read.
     """
     for _ in range(LOOKS_MAX):
         try:
-            SideLogs(folders).forward(head)
+            SideLogs(folders).catch_up(head)
         except TableError:
             newest = OutputLog(folders.table).base().head
             if newest.batch == head.batch:

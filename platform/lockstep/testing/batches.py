@@ -234,7 +234,7 @@ class BatchedRun(Generic[S, R]):
         topic = Topic(name=where.topic, topic_id=life.position.topic_id, partitions=1, deletes_only=True)
         view = ClusterView(cluster_id="", topics={topic.name: topic}, ends={})
         (finding,) = audit_positions({where.key: where}, view)
-        if self._made.integrity.answer(Fault.RECREATED) is Judgement.VIOLATION:
+        if self._made.integrity.judge(Fault.RECREATED) is Judgement.VIOLATION:
             self.finding = finding
             self._lives.remove(life)
         else:

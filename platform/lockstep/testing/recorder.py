@@ -85,12 +85,12 @@ class Recorder(Generic[R]):
     def _verdict(self, offset: int) -> Verdict:
         judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
         if aside is not None and aside.cause != "undecodable" and _is_overruled(judged, aside):
-            refused = self._made.integrity.answer(Fault.TRANSFORM_FAILED)
+            refused = self._made.integrity.judge(Fault.TRANSFORM_FAILED)
             return _told(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
         if judged is not None:
             return judged
         place = self.places.get(offset)
-        undecodable = Verdict(judgement=self._made.integrity.answer(Fault.UNDECODABLE), cause="undecodable")
+        undecodable = Verdict(judgement=self._made.integrity.judge(Fault.UNDECODABLE), cause="undecodable")
         return SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
 
     def _place(self, message: object, record: Record) -> Envelope:

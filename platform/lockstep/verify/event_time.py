@@ -48,16 +48,16 @@ class ReplayBuffer:
         self.held[message[2].offset] = message
         self._aside.counts["buffered"] += 1
 
-    def free(self, offsets: Iterable[int]) -> None:
+    def discard(self, offsets: Iterable[int]) -> None:
         """Quarantine messages that will not be applied."""
         for offset in offsets:
-            place, _, record = self._taken(offset)
+            place, _, record = self._take_buffered(offset)
             self._aside.keep(record, "suspended", place.session)
 
     def drop(self, offsets: Iterable[int]) -> None:
         """Drop messages that a snapshot covers."""
         for offset in offsets:
-            self._taken(offset)
+            self._take_buffered(offset)
             self._aside.drop(offset)
             self._aside.counts["repeats"] += 1
 
@@ -65,16 +65,16 @@ class ReplayBuffer:
         """Apply messages in order, while another offset is processed."""
         for number, offset in enumerate(offsets):
             if session not in self._applying.sessions:
-                self.free(offsets[number:])
+                self.discard(offsets[number:])
                 return
-            message = self._taken(offset)
+            message = self._take_buffered(offset)
             try:
                 self.apply(message, at=at)
             except NOT_OF_THE_MESSAGE:
                 raise
             except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
                 self.refused(message[2], session, error)
-                self.free(offsets[number + 1 :])
+                self.discard(offsets[number + 1 :])
                 return
 
     def apply(self, message: Held, *, at: int) -> None:
@@ -83,7 +83,7 @@ class ReplayBuffer:
         held = self._applying.sessions.get(place.session)
         self._applying.apply(message, at=at)
         if place.kind is Kind.END and held is not None:
-            self.free(find_buffered(held.known.memory))
+            self.discard(find_buffered(held.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
         """Apply a snapshot whose last part has arrived; whether the transform accepted all of it."""
@@ -96,17 +96,17 @@ class ReplayBuffer:
             except NOT_OF_THE_MESSAGE:
                 raise
             except Exception as error:  # noqa: BLE001  # see above
-                self._back(session, before)
+                self._rollback(session, before)
                 self._incomplete(message, parts, each, error)
                 return False
         for offset in parts:
-            self._taken(offset)
+            self._take_buffered(offset)
         return True
 
     def refused(self, record: Record, session: str, error: Exception) -> None:
         """A message on which the transform raised."""
         cause = str(getattr(error, "what", "transform raised"))
-        answer = self._aside.answer(self._rules.raised, record.offset, cause)
+        answer = self._aside.judge(self._rules.raised, record.offset, cause)
         self._aside.keep(record, cause, session)
         if answer is not GateAnswer.QUARANTINE:
             self.suspend(session)
@@ -118,23 +118,23 @@ class ReplayBuffer:
             waiting = () if held.known.waits else find_buffered(held.known.memory)
             held.known = mark_suspended(held.known)
             self._applying.touched.add(session)
-            self.free([offset for offset in waiting if offset in self.held])
+            self.discard([offset for offset in waiting if offset in self.held])
 
-    def _taken(self, offset: int) -> Held:
+    def _take_buffered(self, offset: int) -> Held:
         self._aside.counts["released"] += 1
         return self.held.pop(offset)
 
     def _before(self, session: str) -> _Before:
         held, applying = self._applying.sessions[session], self._applying
         copied = msgspec.structs.replace(held, since=list(held.since))
-        return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.marked())
+        return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.savepoint())
 
-    def _back(self, session: str, before: _Before) -> None:
+    def _rollback(self, session: str, before: _Before) -> None:
         """Restore the session as of before a snapshot; its parts changed only their own state."""
         applying = self._applying
         applying.sessions[session], applying.last_row = before.held, before.last_row
         applying.emitted.since(before.rows)
-        self._aside.back(before.aside)
+        self._aside.rollback(before.aside)
 
     def _incomplete(self, message: Held, parts: Sequence[int], failed: Held, error: Exception) -> None:
         """Quarantine a whole snapshot of which the transform refused a message."""
@@ -144,7 +144,7 @@ class ReplayBuffer:
             self._aside.counts["released"] += 1
             self._aside.keep(message[2], "suspended", session)
         self.refused(failed[2], session, error)
-        self.free([offset for offset in parts if offset in self.held])
+        self.discard([offset for offset in parts if offset in self.held])
         self._forget_parts(session)
 
     def _forget_parts(self, session: str) -> None:
@@ -196,24 +196,24 @@ class ReplayTimers:
         self._at: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
-    def see(self, place: Envelope, body: object, record: Record) -> None:
+    def advance(self, place: Envelope, body: object, record: Record) -> None:
         """Advance the watermark by a message."""
         if self._declared.watermark is None:
-            self.moment.see(find_event_time(place, record))
+            self.moment.advance(find_event_time(place, record))
         elif (said := self._declared.watermark(body, record)) is not None:
-            self.moment.see(said)
+            self.moment.advance(said)
 
     @property
     def is_due(self) -> bool:
         """Whether the watermark has passed a due time."""
         return bool(self._heap) and self._heap[0][0] <= self.moment.at_us
 
-    def touch(self, place: Envelope, record: Record) -> None:
+    def note_message(self, place: Envelope, record: Record) -> None:
         """Note that a message of a session was applied or buffered."""
         held = self._applying.sessions.get(place.session)
         if held is None or not self.arms:
             return
-        if not self.moment.is_absurd(at_us := find_event_time(place, record)):
+        if not self.moment.is_implausible(at_us := find_event_time(place, record)):
             held.seen_us = max(held.seen_us, at_us)
         held.at = record.offset
         self.note(place.session, held)
@@ -229,9 +229,9 @@ class ReplayTimers:
 
     def due_us(self, held: Session) -> int:
         """The watermark at which a session has something due; `NEVER` without anything."""
-        return min(self._release_us(held), self._timer_us(held), self._silent_us(held))
+        return min(self._release_us(held), self._timer_us(held), self._idle_deadline_us(held))
 
-    def fire(self, at: int, waits_before: Callable[[str], int]) -> None:
+    def fire_timers(self, at: int, waits_before: Callable[[str], int]) -> None:
         """Fire everything due, in the order of (due time, session), while an offset is processed.
 
         Args:
@@ -248,17 +248,17 @@ class ReplayTimers:
                 continue
             del self._at[session]
             if held is not None and not is_waiting(held.known, waits_before(session)):
-                self._wake(session, held, due_us, at)
+                self._fire_session(session, held, due_us, at)
 
     def copied(self) -> Agenda:
         """A copy of all due times."""
         return dict(self._at), list(self._heap), self.moment.at_us
 
-    def back(self, copied: Agenda) -> None:
+    def rollback(self, copied: Agenda) -> None:
         """Restore the copied due times."""
         self._at, self._heap, self.moment.at_us = copied
 
-    def _wake(self, session: str, held: Session, due_us: int, at: int) -> None:
+    def _fire_session(self, session: str, held: Session, due_us: int, at: int) -> None:
         if self._release_us(held) <= due_us and self._rules.release is not None:
             ruling = self._rules.release(held.known.memory)
             held.known = held.known._replace(memory=ruling.memory)
@@ -270,7 +270,7 @@ class ReplayTimers:
         try:
             if self._timer_us(held) <= due_us:
                 self._run_timer(session, held, at)
-            if self._silent_us(held) <= due_us:
+            if self._idle_deadline_us(held) <= due_us:
                 self._end(session, held, at)
                 return
         except NOT_OF_THE_MESSAGE:
@@ -289,9 +289,9 @@ class ReplayTimers:
         self._emit(session, held, due_us, at, rows)
 
     def _end(self, session: str, held: Session, at: int) -> None:
-        due_us, waiting = self._silent_us(held), find_buffered(held.known.memory)
+        due_us, waiting = self._idle_deadline_us(held), find_buffered(held.known.memory)
         rows = self._applying.end(session)
-        self._waiting.free(waiting)
+        self._waiting.discard(waiting)
         self._emit(session, held, due_us, at, rows)
 
     def _emit(self, session: str, held: Session, due_us: int, at: int, rows: list[msgspec.Struct]) -> None:
@@ -309,5 +309,5 @@ class ReplayTimers:
         due_us = self._declared.deadline(held.state)
         return NEVER if due_us is None else due_us
 
-    def _silent_us(self, held: Session) -> int:
+    def _idle_deadline_us(self, held: Session) -> int:
         return NEVER if self._declared.idle_us is None else held.seen_us + self._declared.idle_us

@@ -135,7 +135,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
         return self.accepted_loss is not None and not self.is_empty
 
     @property
-    def is_word(self) -> bool:
+    def is_operator_decision(self) -> bool:
         """Whether it records an operator's decision on a halted stream, without reading anything."""
         return bool(self.accepted) and not self.messages
 

@@ -120,7 +120,7 @@ class PartitionProof:
             found, expected = f"{batch.num_rows} rows", f"no rows from {chain.until} on"
             self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, found)
         for offset in parts.folding.waiting.held:
-            parts.aside.nowhere(offset)
+            parts.aside.expect_in_no_side_table(offset)
         for kept in (parts.aside.kept, parts.aside.late):
             for offset in kept.outside(range(chain.start, chain.until)):
                 kept.unread(offset)
@@ -164,7 +164,7 @@ class PartitionProof:
         self._at = max(self._at, at)
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
-        if row.is_word:  # an operator's decision: the suspended sessions, and their offset
+        if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
             folding.suspend_before(row.suspended_from)
         elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is GateAnswer.SUSPEND:
             folding.suspend_before(BEGUN_ELSEWHERE)
@@ -219,7 +219,7 @@ class PartitionProof:
             found = {session for session, before in row.skips.items() if before > row.until}
         else:
             left = {session for session, before in skipped.items() if not folding.begun(session, before)}
-        if left != found and not row.is_word:
+        if left != found and not row.is_operator_decision:
             expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))
 

@@ -86,8 +86,8 @@ class Replay:
 
     def advance(self, watermark_us: int, at: int) -> None:
         """Advance the watermark of an idle partition."""
-        self.due.moment.see(watermark_us)
-        self.due.fire(at, self.waits_before)
+        self.due.moment.advance(watermark_us)
+        self.due.fire_timers(at, self.waits_before)
 
     def take(self, message: Message, offset: int) -> None:
         """Fold the next message.
@@ -119,7 +119,7 @@ class Replay:
             return
         if place.kind is Kind.SKIP:
             self.aside.counts["skipped"] += 1
-            self.aside.nowhere(record.offset)
+            self.aside.expect_in_no_side_table(record.offset)
         elif self.due.is_timed:
             self._judge_in_time((place, body, record))
         else:
@@ -135,16 +135,16 @@ class Replay:
         place, body, record = message
         watermark_us = self.due.moment.at_us
         try:
-            self.due.see(place, body, record)
+            self.due.advance(place, body, record)
         except Exception as error:  # noqa: BLE001  # see above
             self.waiting.refused(record, place.session, error)
             return
         may_undo = self.aside.kept.holds(record.offset) and (self.due.is_due or self.waiting.held)
         copied = self._copied() if may_undo else None
-        self.due.fire(record.offset, self.waits_before)
+        self.due.fire_timers(record.offset, self.waits_before)
         raised = self._judge(message, refuses=copied is None)
         if raised is not None and copied is not None:
-            self._back(copied)
+            self._rollback(copied)
             self.waiting.refused(record, place.session, raised)
         if raised is not None:
             self.due.moment.at_us = watermark_us
@@ -159,7 +159,7 @@ class Replay:
         place, _, record = message
         held = self.sessions.get(place.session)
         fated = decide_outcome(self._rules, held.known if held is not None else None, place, record, self.suspension)
-        self.waiting.free(fated.freed)
+        self.waiting.discard(fated.freed)
         self.waiting.drop(fated.stale)
         try:
             done = self._done(fated, message, held)
@@ -172,7 +172,7 @@ class Replay:
         if done:  # a message that the transform refuses is not counted as noticed
             self._notice(fated)
             if fated.what in _GOES_ON:
-                self.due.touch(place, record)
+                self.due.note_message(place, record)
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
@@ -250,7 +250,7 @@ class Replay:
             self.aside.counts["repeats"] += 1
 
     def _undecodable(self, record: Record) -> None:
-        answer = self.aside.answer(self._rules.undecodable, record.offset, "undecodable")
+        answer = self.aside.judge(self._rules.undecodable, record.offset, "undecodable")
         if answer is GateAnswer.COUNT:
             self.aside.drop(record.offset)
             return
@@ -261,7 +261,7 @@ class Replay:
     def _misplaced(self, record: Record, error: Exception) -> None:
         """A message whose envelope the transform cannot extract."""
         cause = str(getattr(error, "what", "transform raised"))
-        answer = self.aside.answer(self._rules.raised, record.offset, cause)
+        answer = self.aside.judge(self._rules.raised, record.offset, cause)
         self.aside.keep(record, cause, None)
         if answer is not GateAnswer.QUARANTINE:
             self.suspend_before(record.offset + 1)
@@ -272,18 +272,18 @@ class Replay:
         return _Copied(
             sessions={session: held.copied() for session, held in self.sessions.items()},
             held=dict(self.waiting.held),
-            aside=self.aside.marked(),
+            aside=self.aside.savepoint(),
             rows=len(applying.emitted.rows),
             last_row=applying.last_row,
             due=self.due.copied(),
         )
 
-    def _back(self, copied: _Copied) -> None:
+    def _rollback(self, copied: _Copied) -> None:
         self.applying.sessions, self.waiting.held = copied.sessions, copied.held
-        self.aside.back(copied.aside)
+        self.aside.rollback(copied.aside)
         self.applying.emitted.since(copied.rows)
         self.applying.last_row = copied.last_row
-        self.due.back(copied.due)
+        self.due.rollback(copied.due)
 
 
 class _Copied(NamedTuple):

@@ -142,11 +142,11 @@ class Violations:
             place = {"topic": topic, "partition": partition, "offset": offset}
             self.kept.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
-    def marked(self) -> tuple[int, Counter[ViolationKind]]:
+    def savepoint(self) -> tuple[int, Counter[ViolationKind]]:
         """A marker to restore to."""
         return len(self.kept), self.counts.copy()
 
-    def back(self, marked: tuple[int, Counter[ViolationKind]]) -> None:
+    def rollback(self, marked: tuple[int, Counter[ViolationKind]]) -> None:
         """Discard the violations recorded since a marker."""
         del self.kept[marked[0] :]
         self.counts = marked[1]

@@ -89,7 +89,7 @@ class ReplaySessions:
             rows = self._updated(held, place, body, record)
             held.known = known or held.known
         self.touched.add(place.session)
-        self._aside.nowhere(record.offset, with_rows=bool(rows))
+        self._aside.expect_in_no_side_table(record.offset, with_rows=bool(rows))
         self._aside.counts["with_rows" if rows else "accepted_without_row"] += 1
         self.emit(Source(record.offset, place.session, place.sequence, place.event_time_us), at, rows)
 

@@ -171,7 +171,7 @@ class SideTableCheck:
         self.late.expect(record, "late", session)
         self.kept.refuse(record.offset, with_rows=False)
 
-    def nowhere(self, offset: int, *, with_rows: bool = False) -> None:
+    def expect_in_no_side_table(self, offset: int, *, with_rows: bool = False) -> None:
         """Expect a message in neither."""
         self.kept.refuse(offset, with_rows=with_rows)
         self.late.refuse(offset, with_rows=with_rows)
@@ -179,21 +179,21 @@ class SideTableCheck:
     def drop(self, offset: int) -> None:
         """Count a dropped message."""
         self.counts["dropped"] += 1
-        self.nowhere(offset)
+        self.expect_in_no_side_table(offset)
 
-    def marked(self) -> Marked:
+    def savepoint(self) -> Marked:
         """A marker of all counts and violations."""
         compared = self.kept.compared, self.late.compared
-        return Marked(self.counts.copy(), compared, self._violations.marked())
+        return Marked(self.counts.copy(), compared, self._violations.savepoint())
 
-    def back(self, marked: Marked) -> None:
+    def rollback(self, marked: Marked) -> None:
         """Restore counts and violations to a marker."""
         self.counts.clear()
         self.counts.update(marked.counts)
         self.kept.compared, self.late.compared = marked.compared
-        self._violations.back(marked.violations)
+        self._violations.rollback(marked.violations)
 
-    def answer(self, answer: GateAnswer, offset: int, cause: str) -> GateAnswer:
+    def judge(self, answer: GateAnswer, offset: int, cause: str) -> GateAnswer:
         """The class's answer to a message that cannot be applied.
 
         Raises:

@@ -85,7 +85,7 @@ def test_no_cell_of_the_table_is_missing() -> None:
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_the_answer_of_a_class_to_a_session_in_two_partitions_is_that_of_the_table(name: str) -> None:
     """Of all classes without a broker; three of them below through one."""
-    halts = LOG_CLASSES[name].answer(Fault.SESSION_SPLIT) is Judgement.VIOLATION
+    halts = LOG_CLASSES[name].judge(Fault.SESSION_SPLIT) is Judgement.VIOLATION
     assert (Effect.HALTS if halts else Effect.GOES_ON) is LOG_TABLE[LogFault.MOVED][name]
 
 

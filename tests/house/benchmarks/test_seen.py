@@ -47,7 +47,7 @@ def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) ->
     open_tables(folders, make_table_schema(Change), "cluster")
     for batch, start, until in ((1, 0, 2), (2, 2, 4)):
         written = write_ledger(folders.ledger, [read(batch, start, until)])
-        SideLog(folders.ledger).forward([written], batch, after=batch - 1)
+        SideLog(folders.ledger).catch_up([written], batch, after=batch - 1)
     seen = Seen(folders, [Commit(1, 1, 10 * SECOND_NS), Commit(2, 1, 12 * SECOND_NS)])
     created = {"t": np.array([8_000, 9_000, 9_500, 11_500])}
     delays = seen.delays_seconds(created, 8 * SECOND_NS + 1_000_000, 11 * SECOND_NS)

@@ -109,13 +109,13 @@ def test_no_file_is_planned_larger_than_its_target_and_the_room_for_error(
 
 
 def test_what_a_batch_leaves_has_waited_less_than_what_it_took() -> None:
-    waits = BacklogClock().looked(100, now=10.0)
+    waits = BacklogClock().note_poll(100, now=10.0)
     assert waits.left_seconds(60, now=10.0) == -FOR_EVER  # before the run's first batch nobody knows
-    waits = waits.planned(1.0, now=10.0).looked(0, now=20.0)
+    waits = waits.note_batch(1.0, now=10.0).note_poll(0, now=20.0)
     assert waits.left_seconds(60, now=20.0) == FOR_EVER
-    waits = waits.looked(5, now=30.0).looked(9, now=40.0)
+    waits = waits.note_poll(5, now=30.0).note_poll(9, now=40.0)
     assert waits.left_seconds(60, now=40.0) == 50
-    assert waits.planned(0.75, now=70.0).left_seconds(60, now=70.0) == 50
+    assert waits.note_batch(0.75, now=70.0).left_seconds(60, now=70.0) == 50
 
 
 def test_rows_that_moved_to_the_disk_read_the_same(tmp_path: Path) -> None:

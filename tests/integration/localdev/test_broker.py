@@ -113,7 +113,7 @@ def test_a_broker_in_the_folder_of_an_earlier_one_has_its_topics_and_leaves_its_
         create_topic(broker, "kept")
         produce(broker, "kept", b"before")
         before = topic_id(broker, "kept")
-    assert broker.ports.free
+    assert broker.ports.are_free
     with Broker.start(tmp_path) as again:
         assert topic_id(again, "kept") == before
         assert read(again, "kept", 1) == [b"before"]

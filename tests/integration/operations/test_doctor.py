@@ -33,7 +33,7 @@ def bad(report: Report) -> dict[str, Diagnosis]:
 def test_a_single_broker_is_no_error_and_its_one_copy_is_said(feed: Feed, runs: LocalRuns) -> None:
     feed.create("values")
     report = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
-    assert report.well, bad(report)
+    assert report.is_healthy, bad(report)
     assert bad(report)["topics of adding: replication.factor"].level is Level.WARNING
     assert {finding.check for finding in report.findings} >= {"Java", "jars (delta)", "exclusive creation", "fsync"}
 
@@ -41,10 +41,10 @@ def test_a_single_broker_is_no_error_and_its_one_copy_is_said(feed: Feed, runs: 
 def test_a_compacted_topic_is_an_error_for_a_class_that_needs_every_message(feed: Feed, runs: LocalRuns) -> None:
     feed.create("values", config={"cleanup.policy": "compact"})
     strict = run_diagnoses(runs.settings, lambda: {"adding": runs.stream})
-    assert not strict.well
+    assert not strict.is_healthy
     assert "cleanup.policy=delete" in bad(strict)["topics of adding: cleanup.policy"].next_step
     loose = run_diagnoses(runs.settings, lambda: {"adding": adding(feed.pattern, NoIntegrity())})
-    assert loose.well, bad(loose)
+    assert loose.is_healthy, bad(loose)
 
 
 def test_messages_from_the_future_say_that_a_clock_is_wrong(feed: Feed, runs: LocalRuns) -> None:

@@ -63,7 +63,7 @@ class Installed:
         file = ledger.write_ledger(folders.ledger, rows)
         batch = BatchCommit(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
         output.commit(commit_batch(writer, batch))
-        side_tables.SideLog(folders.ledger).forward((file,), 1, after=0)
+        side_tables.SideLog(folders.ledger).catch_up((file,), 1, after=0)
 
     @property
     def handle(self) -> StreamHandle:

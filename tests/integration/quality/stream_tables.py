@@ -186,7 +186,7 @@ def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> 
         planned = BatchCommit(number=number, commit_hour=HOUR, files=named, ledger=held)
         output.commit(commit_batch(Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
-            side_tables.SideLog(folders.ledger).forward((held,), number, after=number - 1)
+            side_tables.SideLog(folders.ledger).catch_up((held,), number, after=number - 1)
     return folders
 
 

@@ -44,7 +44,7 @@ def test_what_the_producer_loses_or_swaps_is_not_seen_though_it_matters(
     assert fold(fault(values, at))[0].book() != told
     ran = run(betting_markets, *fault(values, at), key=MARKET)
     assert (ran.finding, {*ran.verdicts}) == (None, {ACCEPT})
-    assert "what the producer lost is not seen" in betting_markets.integrity.promise()
+    assert "what the producer lost is not seen" in betting_markets.integrity.guarantee()
 
 
 def test_a_repeated_message_emits_nothing(values: list[bytes]) -> None:

@@ -196,7 +196,7 @@ def test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first(run: Protoc
     landed = run.commit(run.prepared())
     compact_ledger(run.folders, landed.head)
     assert rows_of(run)[-1].batch == landed.head.batch
-    assert not side_tables.SideLogs(run.folders).forward(landed.head)
+    assert not side_tables.SideLogs(run.folders).catch_up(landed.head)
 
 
 def test_its_entry_says_what_was_proven(run: ProtocolRun) -> None:

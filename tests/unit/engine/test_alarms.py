@@ -29,7 +29,7 @@ def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[StuckTran
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(looks))
     ends = LastStableOffsets()
     for clock, each in looks:
-        ends = ends.looked(seen(each), clock)
+        ends = ends.update(seen(each), clock)
     clock, each = looks[-1]
     return ends.stalls(seen(each), clock, 60.0)
 

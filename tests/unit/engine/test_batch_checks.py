@@ -38,7 +38,7 @@ def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic
 
 def moved(homes: SessionPartitions, *batch: TaskResult, integrity: IntegrityClass = STRICT) -> list[tuple[int, int]]:
     """Partition and offset of what is found."""
-    found: tuple[Finding, ...] = homes.moved(batch, integrity)
+    found: tuple[Finding, ...] = homes.find_split_sessions(batch, integrity)
     return [(each.partition, each.offset) for each in found]
 
 
@@ -86,8 +86,8 @@ def test_a_class_without_order_does_not_mind() -> None:
 
 def test_the_finding_says_where_the_session_is_at_home() -> None:
     homes = SessionPartitions()
-    homes.moved([worked(0, A)], STRICT)
-    (found,) = homes.moved([worked(1, A)], STRICT)
+    homes.find_split_sessions([worked(0, A)], STRICT)
+    (found,) = homes.find_split_sessions([worked(1, A)], STRICT)
     assert found.cause == "session in two partitions"
     assert found.expected == "each session in one partition; one began in partition 0"
     assert msgspec.structs.asdict(found)["until"] == 9

@@ -98,16 +98,16 @@ def test_a_session_whose_snapshot_never_comes_ends_the_patience() -> None:
 def test_a_session_that_waits_is_unknown_once_the_option_is_gone() -> None:
     waiting: GateState = {"e": [[0, 5, None, None]]}
     fresh: GateState = {"q": 5, "g": 5}
-    adapted = Strict(evidence=Sequence()).adapter(0)
+    adapted = Strict(evidence=Sequence()).make_state_adapter(0)
     assert (adapted(waiting), adapted(fresh)) == (None, 5)
-    suspends = Strict(evidence=Sequence(), repeats=Repeats.DROP, on_violation=Suspend()).adapter(0)
+    suspends = Strict(evidence=Sequence(), repeats=Repeats.DROP, on_violation=Suspend()).make_state_adapter(0)
     opened: GateState = {"o": 3, "g": {"r": {}, "g": fresh}}
     assert suspends(opened) == {"o": 3, "g": {"r": {}, "g": 5}}
     assert suspends({"o": 3, "g": {"r": {}, "g": waiting}}) is None
 
 
 def test_a_session_of_before_the_option_goes_on() -> None:
-    adapted = Strict(evidence=Sequence(), buffer_until_snapshot=True).adapter(0)
+    adapted = Strict(evidence=Sequence(), buffer_until_snapshot=True).make_state_adapter(0)
     assert (adapted(7), adapted({"q": 5, "g": 5}), adapted({"e": []})) == (7, {"q": 5, "g": 5}, {"e": []})
 
 

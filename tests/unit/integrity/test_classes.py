@@ -23,18 +23,18 @@ PROMISES = [
 
 @pytest.mark.parametrize(("integrity", "promise"), PROMISES)
 def test_a_class_says_what_it_promises(integrity: Strict | NoIntegrity, promise: str) -> None:
-    assert integrity.promise() == promise
+    assert integrity.guarantee() == promise
 
 
 def test_strict_stops_at_what_it_cannot_prove() -> None:
     strict = Strict(evidence=Sequence())
-    assert {strict.answer(fault) for fault in Fault} == {Judgement.VIOLATION}
+    assert {strict.judge(fault) for fault in Fault} == {Judgement.VIOLATION}
     assert not strict.passes_unknown_sessions
     assert strict.on_violation == Halt()
 
 
 def test_no_integrity_counts_it_and_goes_on() -> None:
-    answers = {fault: NoIntegrity().answer(fault) for fault in Fault}
+    answers = {fault: NoIntegrity().judge(fault) for fault in Fault}
     assert answers.pop(Fault.TRANSFORM_FAILED) is Judgement.QUARANTINE
     assert set(answers.values()) == {Judgement.GAP}
     assert NoIntegrity.passes_unknown_sessions

@@ -56,10 +56,10 @@ def test_evidence_without_numbers_cannot_drop_repeats(evidence: Evidence) -> Non
 @pytest.mark.parametrize(("evidence", "stored"), [(Sequence(), 41), (Linked(), [41, 0]), (Checksum(), 7)])
 def test_the_option_may_change_between_two_runs(evidence: Evidence, stored: GateState) -> None:
     plain = Strict(evidence=evidence)
-    assert stored == plain.adapter(0)(stored)
+    assert stored == plain.make_state_adapter(0)(stored)
     if isinstance(evidence, Checksum):
         return
     dropping = Strict(evidence=evidence, repeats=Repeats.DROP)
-    remembered = dropping.adapter(0)(stored)
+    remembered = dropping.make_state_adapter(0)(stored)
     assert {"r": {}, "g": stored} == remembered
-    assert stored == plain.adapter(0)(remembered)
+    assert stored == plain.make_state_adapter(0)(remembered)

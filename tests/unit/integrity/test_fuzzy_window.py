@@ -121,9 +121,9 @@ def test_a_bound_that_bounds_nothing_is_refused(bound: object) -> None:
 
 
 def test_it_says_what_it_promises() -> None:
-    assert FuzzyWindow(lateness=BOUND).promise() == (
+    assert FuzzyWindow(lateness=BOUND).guarantee() == (
         "fuzzy window: messages within 0:00:10 in any order; later ones in the late table"
     )
-    assert FuzzyWindow(lateness=BOUND, reorder=True).promise() == (
+    assert FuzzyWindow(lateness=BOUND, reorder=True).guarantee() == (
         "fuzzy window: messages within 0:00:10 put in order; later ones in the late table"
     )

@@ -248,7 +248,7 @@ def test_a_ledger_that_lags_behind_the_head_is_brought_forward_first(
     stream: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = OutputLog(stream.folders.table).base().head.batch
-    forward = side_tables.SideLogs.forward
+    forward = side_tables.SideLogs.catch_up
 
     def killed_at_the_new_batch(logs: side_tables.SideLogs, head: Head) -> bool:
         if head.batch > before:
@@ -256,7 +256,7 @@ def test_a_ledger_that_lags_behind_the_head_is_brought_forward_first(
         return forward(logs, head)
 
     with monkeypatch.context() as patch:
-        patch.setattr(side_tables.SideLogs, "forward", killed_at_the_new_batch)
+        patch.setattr(side_tables.SideLogs, "catch_up", killed_at_the_new_batch)
         with pytest.raises(Killed):
             stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 3, x=1))]})
     assert OutputLog(stream.folders.table).base().head.batch == before + 1

@@ -157,4 +157,4 @@ def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance
     assert not instance.run_coordinator.cancel_run(run.run_id)  # as the web server does
     own.tick(stopping)
     assert stopping.reason == "terminated in Dagster"
-    assert own.terminated_by_a_person()
+    assert own.was_terminated_by_user()

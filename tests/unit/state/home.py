@@ -56,7 +56,7 @@ class Home:
             fold(state)
             with StateFileWriter.open(self.durable) as writer:
                 after = state.write(writer, address.next_offset + 1)
-            state.keep()
+            state.publish_local()
         return after
 
     def values(self, address: StateVersion, sessions: list[str]) -> dict[str, int]:

@@ -63,7 +63,7 @@ class Run:
             writer.close()
             if batch.dies == "before the hot copy":
                 return None
-            state.keep()
+            state.publish_local()
         return None if batch.dies == "before the commit" else after
 
     def find(self, found: str) -> None:

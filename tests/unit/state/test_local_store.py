@@ -252,7 +252,7 @@ def test_what_cannot_be_kept_hot_is_still_durable(home: Home) -> None:
         state.close()
         shutil.rmtree(home.hot_root)
         home.hot_root.write_text("a file in the way")
-        state.keep()
+        state.publish_local()
     home.hot_root.unlink()
     assert home.values(later, list(VALUES)) == expected() | {"session-1": 100}
 

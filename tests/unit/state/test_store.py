@@ -117,7 +117,7 @@ def test_the_hot_copy_waits_for_the_durable_file(home: Home) -> None:
         put({"a": 1})(state)
         state.write(writer, 1)
         with pytest.raises(RuntimeError, match="before the writer's close"):
-            state.keep()
+            state.publish_local()
 
 
 def test_a_base_leaves_out_what_was_removed(home: Home) -> None:
@@ -154,7 +154,7 @@ def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[S
     with StateFileWriter.open(home.durable) as writer:
         addresses = [state.write(writer, state.address.next_offset + 1) for state in states]
     for state in states:
-        state.keep()
+        state.publish_local()
         state.close()
     assert len({address.section.file for address in addresses if address.section}) == 1
     return addresses

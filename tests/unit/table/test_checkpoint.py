@@ -60,6 +60,6 @@ def test_one_that_is_larger_than_the_log_waits_until_the_entries_are_too_many(ru
 def test_side_tables_get_theirs_too(run: ProtocolRun) -> None:
     logs = SideLogs(run.folders)
     for _ in range(ENTRIES_MIN + 2):
-        logs.forward(run.commit(run.prepared()).head)
+        logs.catch_up(run.commit(run.prepared()).head)
         logs.checkpoint_if_due()
     assert len(delta_log.list_checkpoints(run.folders.ledger)) == 1

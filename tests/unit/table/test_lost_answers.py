@@ -78,8 +78,8 @@ def test_an_addition_to_a_side_table_whose_answer_is_lost_is_there_once(
     head = run.commit(run.prepared()).head
     assert head.ledger is not None
     side = SideLog(folders.ledger, handle(folders.ledger))
-    assert side.forward([head.ledger], 1, after=0)
-    assert not side.forward([head.ledger], 1, after=0)
+    assert side.catch_up([head.ledger], 1, after=0)
+    assert not side.catch_up([head.ledger], 1, after=0)
     assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
 
 
@@ -92,9 +92,9 @@ def test_an_addition_to_a_side_table_that_nobody_answers_for_is_found_by_the_nex
     assert head.ledger is not None
     lossy = LosesRequests(folders.ledger)
     with pytest.raises(CommitUnknown, match=r"no answer whether version 1 was written: timed out"):
-        SideLog(folders.ledger, lossy).forward([head.ledger], 1, after=0)
+        SideLog(folders.ledger, lossy).catch_up([head.ledger], 1, after=0)
     lossy.arrives()
-    assert not SideLog(folders.ledger).forward([head.ledger], 1, after=0)
+    assert not SideLog(folders.ledger).catch_up([head.ledger], 1, after=0)
     assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
 
 

@@ -59,8 +59,8 @@ def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(
         head = run.commit(run.prepared()).head
         assert head.ledger is not None
         if number == 3:
-            assert side_tables.SideLog(folders.ledger).forward([head.ledger], number, after=number - 1)
-        assert kept.forward([head.ledger], number, after=number - 1) is (number != 3)
+            assert side_tables.SideLog(folders.ledger).catch_up([head.ledger], number, after=number - 1)
+        assert kept.catch_up([head.ledger], number, after=number - 1) is (number != 3)
     assert batches_in_ledger(folders) == [1, 2, 3, 4]
 
 
@@ -122,7 +122,7 @@ def test_several_processes_may_bring_it_forward_at_once(folders: StreamFolders, 
     for _ in range(5):
         head = run.commit(run.prepared()).head
         with ThreadPoolExecutor(3) as pool:
-            done = list(pool.map(lambda _, head=head: side_tables.SideLogs(folders).forward(head), range(3)))
+            done = list(pool.map(lambda _, head=head: side_tables.SideLogs(folders).catch_up(head), range(3)))
         assert done.count(True) == 1
     assert batches_in_ledger(folders) == [1, 2, 3, 4, 5, 6]
 

@@ -60,7 +60,7 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
 
     since: dict[Key, tuple[int, float]] = {}
 
-    def looked(self, view: ClusterView, clock: float) -> LastStableOffsets:
+    def update(self, view: ClusterView, clock: float) -> LastStableOffsets:
         """Update from a new cluster view. A partition that does not answer keeps its entry."""
         seen = {key: self._since(key, ends, clock) for _, key, ends in _partitions(view)}
         unseen = {key: known for key, known in self.since.items() if key not in view.ends}

@@ -49,9 +49,9 @@ class SessionPartitions:
     def __init__(self) -> None:
         self._partition_of: dict[tuple[str, bytes], int] = {}
 
-    def moved(self, bins: Sequence[TaskResult], integrity: IntegrityClass) -> tuple[Finding, ...]:
+    def find_split_sessions(self, bins: Sequence[TaskResult], integrity: IntegrityClass) -> tuple[Finding, ...]:
         """Sessions that a batch begins in another partition than before; without any, remember those of the batch."""
-        if integrity.answer(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
+        if integrity.judge(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
         ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
         found = [_finding(item, home) for item in ranges if (home := self._home_elsewhere(item)) is not None]

@@ -33,7 +33,7 @@ class ClusterMonitor:
         """Whether the view is recent enough for a plan."""
         return time.monotonic() - self._looked_at < self._tuning.fresh_seconds
 
-    def look(self) -> ClusterView:
+    def refresh(self) -> ClusterView:
         """Read the cluster again.
 
         Raises:
@@ -55,7 +55,7 @@ class ClusterMonitor:
             self._names |= new
             self.view = merge_views(self._patiently(), self._patiently())
 
-    def compare(self, known: Mapping[Key, Position]) -> frozenset[Key]:
+    def check_leader_epochs(self, known: Mapping[Key, Position]) -> frozenset[Key]:
         """Compare logs whose leader changed since they were read; gives those not known to hold the same records.
 
         A partition without an answer counts as not readable now: the next read asks about it again.
@@ -90,7 +90,7 @@ class ClusterMonitor:
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
             self.view = with_lowest_starts(self.view, self._patiently())
-            self.compare(known)
+            self.check_leader_epochs(known)
             before = {_place(finding) for finding in findings}
             findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
         return findings

@@ -105,7 +105,7 @@ class Committer:
             Fenced: A newer writer has claimed the table.
             HourClosed: The hour of the batch has been closed.
         """
-        self.settle()  # 1
+        self.wait_for_side_tables()  # 1
         began, now, full = time.monotonic(), ledger.read_clock(), full or self._full_ledger_due()
         stamp = LedgerStamp(
             generation=self._claimed.writer.generation,
@@ -121,18 +121,18 @@ class Committer:
         full_at, needs = now.timestamp() if full else None, _needed(self._folders, batch, file, rows)
         batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs)
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
-        self._side = self._helper.submit(self._side_logs.forward, landed.head)
+        self._side = self._helper.submit(self._side_logs.catch_up, landed.head)
         self._helper.submit(self._checkpoint, landed.version)
         self._count(len(rows), full=full)
         self.restart = RunStart(self._cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False
         return landed, time.monotonic() - began
 
-    def renew_head(self) -> None:
+    def refresh_head(self) -> None:
         """Read the head again after a harmless commit of another process."""
         self.head = self._claimed.output.base().head
 
-    def settle(self) -> None:
+    def wait_for_side_tables(self) -> None:
         """Wait for the side tables: a batch is committed only after they hold the previous one.
 
         Raises:
@@ -210,11 +210,11 @@ class Publisher:
         self._published = time.monotonic()
         self._courier.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
 
-    def compare(self, positions: Iterable[Position]) -> None:
+    def check_group_offsets(self, positions: Iterable[Position]) -> None:
         """Warn when the group offsets in Kafka are ahead of the table."""
-        self._courier.submit(self._compare, {(p.topic, p.partition): p.next_offset for p in positions})
+        self._courier.submit(self._check_group_offsets, {(p.topic, p.partition): p.next_offset for p in positions})
 
-    def _compare(self, offsets: dict[Place, int]) -> None:
+    def _check_group_offsets(self, offsets: dict[Place, int]) -> None:
         try:
             published = self._group.published(offsets)
         except KafkaError as error:

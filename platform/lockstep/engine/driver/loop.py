@@ -70,7 +70,7 @@ class MicroBatchLoop:
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
         self._committer = Committer(context.folders, claimed, context.launch.cause, helper)
         self._publisher = Publisher(context.group, courier)
-        self._publisher.compare(self._partitions.positions.values())
+        self._publisher.check_group_offsets(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
         self._silence, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
@@ -92,15 +92,15 @@ class MicroBatchLoop:
         silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
         return plan if plan.bins or silent else None
 
-    def behind(self, plan: BatchPlan) -> bool:
+    def has_backlog(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due at once: there is a backlog, or a search for a poison message goes on."""
         return plan.backlog > 0 or bool(self._isolation.suspects)
 
-    def done(self) -> bool:
+    def has_reached_stop_offsets(self) -> bool:
         """Whether all offsets that were available at the start of the run are committed."""
-        return self._partitions.stands_at(self._stop_at)
+        return self._partitions.has_reached(self._stop_at)
 
-    def work(self, plan: BatchPlan) -> bool:
+    def run_batch(self, plan: BatchPlan) -> bool:
         """Run the bins of a plan and commit their results; gives whether anything was committed.
 
         1. Run the bins; a failed job is planned again from the last commit.
@@ -115,7 +115,7 @@ class MicroBatchLoop:
         burst, accepted = find_quarantine_burst(bins, self._context.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
             self._halt((burst,))
-        if moved := self._homes.moved(bins, self._context.stream.integrity):
+        if moved := self._homes.find_split_sessions(bins, self._context.stream.integrity):
             self._halt(moved)
         accepts_burst = accepted and (burst is not None or not has_messages(bins))
         batch = make_batch_commit(plan.batch, bins, accepts_burst=accepts_burst)
@@ -130,7 +130,7 @@ class MicroBatchLoop:
         except HourClosed as lost:
             self._refresh_head(lost)
             return False
-        self._waits = self._waits.planned(plan.messages / max(1, plan.messages + plan.backlog), began)
+        self._waits = self._waits.note_batch(plan.messages / max(1, plan.messages + plan.backlog), began)
         self._report(bins, time.monotonic() - began, commit_seconds)
         if batch.findings:
             self._end_halted(batch.findings)
@@ -176,10 +176,10 @@ class MicroBatchLoop:
     def _replaced(self, plan: BatchPlan) -> bool:
         """Whether a topic was re-created since the plan, or a log that was read was truncated."""
         before = self._watch.view
-        after = self._watch.look()
+        after = self._watch.refresh()
         known = self._partitions.known
         read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
-        cut = (known[key].topic for key in self._watch.compare(read))
+        cut = (known[key].topic for key in self._watch.check_leader_epochs(read))
         if names := sorted({*find_recreated_topics(before, after.topics), *cut}):
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
         return bool(names)
@@ -222,9 +222,9 @@ class MicroBatchLoop:
 
     def _audit(self) -> None:
         if not self._watch.is_fresh:
-            self._watch.look()
-        known, answer = self._partitions.known, self._context.stream.integrity.answer
-        self._watch.compare(known)
+            self._watch.refresh()
+        known, answer = self._partitions.known, self._context.stream.integrity.judge
+        self._watch.check_leader_epochs(known)
         self._note_stalls()
         news = [finding for finding in audit_positions(known, self._watch.view) if self._is_news(finding)]
         if not news:
@@ -241,7 +241,7 @@ class MicroBatchLoop:
 
     def _is_news(self, finding: Finding) -> bool:
         """Whether findings of an audit need action: some persist, and were accepted before."""
-        verdict = self._context.stream.integrity.answer(Fault(finding.cause))
+        verdict = self._context.stream.integrity.judge(Fault(finding.cause))
         suspend = verdict is Judgement.SUSPEND
         return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
 
@@ -256,7 +256,7 @@ class MicroBatchLoop:
     def _note_stalls(self) -> None:
         """Warn once of each stuck last stable offset; batches report them while they last."""
         view, clock, warned = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
-        self._stable_ends = self._stable_ends.looked(view, clock)
+        self._stable_ends = self._stable_ends.update(view, clock)
         self._stalls = self._stable_ends.stalls(
             view, clock, compute_stuck_patience_seconds(self._context.trigger, self._context.launch.tuning)
         )
@@ -275,13 +275,13 @@ class MicroBatchLoop:
         self._end_halted(findings)
 
     def _end_halted(self, findings: tuple[Finding, ...]) -> NoReturn:
-        self._committer.settle()
+        self._committer.wait_for_side_tables()
         raise IntegrityLost(self._context.stream.name, findings)
 
     def _refresh_head(self, lost: HourClosed) -> None:
         """Reload the head: the hour of the plan was closed, and the next plan needs the closed hours."""
         LOG.info("%s: it is planned again", lost.problem)
-        self._committer.renew_head()
+        self._committer.refresh_head()
 
     def _plan_input(self) -> PlanInput:
         now_us = time.time_ns() // 1_000  # the time by which this plan is judged, here and by `lockstep verify`
@@ -302,7 +302,7 @@ class MicroBatchLoop:
         trigger, now = self._context.trigger, time.monotonic()
         if not isinstance(trigger, FileSize):
             return None
-        self._waits = self._waits.looked(self._partitions.lag_messages(self._watch.view.ends), now)
+        self._waits = self._waits.note_poll(self._partitions.lag_messages(self._watch.view.ends), now)
         left = self._waits.left_seconds(trigger.at_most.total_seconds(), now)
         return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - self._context.launch.tuning.idle_seconds)
 
@@ -373,17 +373,17 @@ def _run_until_done(
     while True:
         began, bounded = time.monotonic(), isinstance(context.trigger, AvailableNow)
         plan = batches.plan()
-        if plan is None and bounded and batches.done():
+        if plan is None and bounded and batches.has_reached_stop_offsets():
             return RunOutcome.ENDED
-        committed = plan is not None and batches.work(plan)
+        committed = plan is not None and batches.run_batch(plan)
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
-        at_once = plan is not None and ((bounded and committed) or batches.behind(plan))
-        outcome = _look(context, claimed, heartbeat, began, at_once=at_once)
+        at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
+        outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)
         if outcome is not None:
             return outcome
 
 
-def _look(
+def _wait_for_next_batch(
     context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, began: float, *, at_once: bool
 ) -> RunOutcome | None:
     """Wait until the next batch is due; gives the outcome if the run must end."""

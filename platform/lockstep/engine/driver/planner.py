@@ -137,7 +137,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     """
     waiting = {position.key: _waiting(position, given) for position in given.positions}
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
-    bins = _plan_full_files(lagging, given) if given.goal is not None else _shared(lagging, given)
+    bins = _plan_full_files(lagging, given) if given.goal is not None else _plan_by_messages(lagging, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
     bins = _with_silent(bins, lagging, given)
     return BatchPlan(
@@ -170,15 +170,15 @@ def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
     return {key: min(lag, max(floor, lag * most // total)) for key, lag in waiting.items()}
 
 
-def _shared(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+def _plan_by_messages(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """A batch of limited size, spread over the cores."""
-    ranges = _ranges(share_batch(_in_turn(lagging, given), given.messages_max), given)
+    ranges = _ranges(share_batch(_rotate_lagging(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
     count = 1 if messages < given.tuning.small_batch_messages else min(given.cores, len(ranges))
     return pack_bins(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
 
 
-def _in_turn(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
+def _rotate_lagging(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
     """The partitions of a batch: all, unless so many are far behind that each would get only a few messages.
 
     Then those take turns, by batch number; a partition that needs no more than its floor always takes part.
@@ -289,13 +289,13 @@ class BacklogClock(msgspec.Struct, frozen=True):
 
     since: float = -math.inf
 
-    def looked(self, lag_messages: int, now: float) -> BacklogClock:
+    def note_poll(self, lag_messages: int, now: float) -> BacklogClock:
         """Update after a look at Kafka."""
         if lag_messages == 0:
             return BacklogClock(math.inf)
         return BacklogClock(min(self.since, now))
 
-    def planned(self, share: float, now: float) -> BacklogClock:
+    def note_batch(self, share: float, now: float) -> BacklogClock:
         """Update after a batch that took a share, 0 to 1, of the backlog: the oldest of each partition goes first."""
         if math.isinf(self.since) or share >= 1:
             return BacklogClock(now)

@@ -255,7 +255,7 @@ class Subscription:
         """Measurements of each partition by the batches of this run."""
         return LearnedRates(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
 
-    def stands_at(self, ends: Mapping[Key, int]) -> bool:
+    def has_reached(self, ends: Mapping[Key, int]) -> bool:
         """Whether all partitions have reached these offsets."""
         return all(p.next_offset >= ends.get(key, p.next_offset) for key, p in self.positions.items())
 
@@ -309,7 +309,7 @@ class Subscription:
             self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
             self._move(key, finding.until, suspend=suspend)
         elif finding.cause == TRUNCATED and key in self.positions:
-            self._cut(key, finding.offset, suspend=suspend)
+            self._continue_after_truncation(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
             self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key])
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
@@ -333,7 +333,7 @@ class Subscription:
             return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
         return finding.cause != GONE or key not in self._told
 
-    def _cut(self, key: Key, offset: int, *, suspend: bool) -> None:
+    def _continue_after_truncation(self, key: Key, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""
         before = self.positions[key]
         self.positions[key] = msgspec.structs.replace(before, leader_epoch=None)

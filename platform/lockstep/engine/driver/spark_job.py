@@ -217,7 +217,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         if known:
             (item,) = known
             without_message = item.killing or not item.messages
-            blamed = _blamed(item, self.suspects[item.position.key].controls)
+            blamed = _narrow_suspect(item, self.suspects[item.position.key].controls)
             return None if without_message else PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
@@ -235,7 +235,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(item, until=until, killing=killing, single_batches=True)
 
 
-def _blamed(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
+def _narrow_suspect(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
     """A suspect after its own job failed: try without its one message next, or try half of it."""
     if item.messages == 1:
         return {item.position.key: Suspect(item.until, 1, item.position.next_offset, controls)}

@@ -178,7 +178,7 @@ class WriterStartup:
         takeover = self._approach(cancelled)
         landed = self._claim()
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
-        self._forward(landed.head, writer)
+        self._catch_up(landed.head, writer)
         self._grow(writer)
         return WriterClaim(
             writer=writer,
@@ -198,9 +198,9 @@ class WriterStartup:
         last = read_heartbeat(self._folders.control, self.head.epoch)
         return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
 
-    def _forward(self, head: Head, writer: Writer) -> None:
+    def _catch_up(self, head: Head, writer: Writer) -> None:
         try:
-            side_tables.SideLogs(self._folders).forward(head)
+            side_tables.SideLogs(self._folders).catch_up(head)
         except TableError:
             check_not_overtaken(self.output, writer)
             raise
@@ -288,4 +288,4 @@ def check_topics_fit(stream: AnyStream, view: ClusterView) -> None:
 
 
 def _needs_every_message(integrity: IntegrityClass) -> bool:
-    return integrity.answer(Fault.HOLE) is Judgement.VIOLATION
+    return integrity.judge(Fault.HOLE) is Judgement.VIOLATION

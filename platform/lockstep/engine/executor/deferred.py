@@ -55,12 +55,12 @@ class EventTimers:
         self._agenda = TimerQueue(state.reserved) if self._arms else None
         self._clocks: dict[str, SessionClock] = {}
 
-    def see(self, message: object, place: Envelope, record: Record) -> bool:
+    def advance(self, message: object, place: Envelope, record: Record) -> bool:
         """Advance the watermark to a message's; gives whether a timer has expired."""
         if self._watermark is None:
-            self.time.see(find_event_time(place, record))
+            self.time.advance(find_event_time(place, record))
         elif (said := self._watermark(message, record)) is not None:
-            self.time.see(said)
+            self.time.advance(said)
         return self.is_due
 
     @property
@@ -72,21 +72,23 @@ class EventTimers:
         """The first expired timers: (deadline, session), all of one deadline; empty without any."""
         return [] if self._agenda is None else self._agenda.take(self.time.watermark_us)
 
-    def touch(self, session: str, entry: SessionEntry[object], gate: Gate, place: Envelope, record: Record) -> None:
+    def note_message(
+        self, session: str, entry: SessionEntry[object], gate: Gate, place: Envelope, record: Record
+    ) -> None:
         """Record a message of a session and the session's next deadline."""
         if self._arms:
             clock, happened_us = self.clock(session), find_event_time(place, record)
-            if not self.time.is_absurd(happened_us):
+            if not self.time.is_implausible(happened_us):
                 clock.seen_us = max(clock.seen_us, happened_us)
             clock.offset = record.offset
             self._arm(session, clock, self.due_us(session, entry, gate))
 
-    def rearm(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
+    def reschedule(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
         """Record the session's next deadline after a timer ran."""
-        self.disarm(session)
+        self.cancel(session)
         self._arm(session, self.clock(session), self.due_us(session, entry, gate))
 
-    def disarm(self, session: str) -> None:
+    def cancel(self, session: str) -> None:
         """Disarm a session until its next message."""
         self.clock(session).armed_us = NEVER
 
@@ -176,7 +178,7 @@ class DeferredEvents:
             self._emission.rows.extend(opened.rows)
             opened = opened.state
         entry.state = opened
-        self._sessions.keep(place.session, entry)
+        self._sessions.add(place.session, entry)
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply buffered messages, in order, while the message at an offset is processed.
@@ -189,9 +191,9 @@ class DeferredEvents:
             if entry is None or offset in self.without.failed_buffered:
                 self._reject_buffered(session, entry, offsets[number:])
                 return
-            self._apply(entry, self._taken(session, offset), at)
+            self._apply(entry, self._take_buffered(session, offset), at)
 
-    def completed(
+    def apply_multipart(
         self, entry: SessionEntry[object], place: Envelope, body: object, record: Record, parts: Sequence[int]
     ) -> bool:
         """Apply a complete multi-part snapshot: its parts, in order, and the message that completes it.
@@ -205,19 +207,19 @@ class DeferredEvents:
         session = place.session
         if any(offset in self.without.failed_buffered for offset in parts):
             self._reject_buffered(session, entry, parts)
-            self._judge.judged(
+            self._judge.reject(
                 Judgement.QUARANTINE, record, self._judge.finding("suspended", record.offset, session=session)
             )
             return False
         for number, offset in enumerate(parts):
-            self._apply(entry, self._taken(session, offset), record.offset, opens=number == 0)
+            self._apply(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
         self._prove(record, place, record.offset, self._emit(self.program.on_update(entry.state, body, record)))
         return True
 
-    def free(self, session: str, offsets: Sequence[int]) -> None:
+    def discard(self, session: str, offsets: Sequence[int]) -> None:
         """Send buffered messages to quarantine."""
         for offset in offsets:
-            self._judge.freed(self._taken(session, offset), session)
+            self._judge.discard_buffered(self._take_buffered(session, offset), session)
 
     def drop(self, session: str, offsets: Sequence[int]) -> None:
         """Drop buffered messages that a snapshot covers."""
@@ -225,7 +227,7 @@ class DeferredEvents:
             self._held.take(session, offset)
             self._judge.dropped_late()
 
-    def fire(self, at: int) -> None:
+    def fire_timers(self, at: int) -> None:
         """Run all timers that have expired by the watermark, in the order of (deadline, session).
 
         Raises:
@@ -238,15 +240,15 @@ class DeferredEvents:
                 if entry is None:
                     timing.forget(session)
                     continue
-                self._wake(session, entry, deadline_us, at)
+                self._fire_session(session, entry, deadline_us, at)
                 if self._emission.is_full:
                     self._emission.flush()
 
-    def _wake(self, session: str, entry: SessionEntry[object], deadline_us: int, at: int) -> None:
+    def _fire_session(self, session: str, entry: SessionEntry[object], deadline_us: int, at: int) -> None:
         """Run the timers of a session at one deadline; possibly none: deadlines move on."""
         timing, gate = cast("EventTimers", self.timing), self._sessions.gate
         if self._sessions.is_suspended(session, entry):
-            timing.disarm(session)
+            timing.cancel(session)
             return
         released = gate.due_us(cast("GateState", entry.gate))
         if released is not None and released <= deadline_us:
@@ -254,14 +256,14 @@ class DeferredEvents:
         if self._sessions.find(session) is None:
             return
         if self._sessions.is_suspended(session, entry):  # a released message could not be applied
-            timing.disarm(session)
+            timing.cancel(session)
             return
         if timing.timer_us(entry) <= deadline_us:
             self._run_timer(session, entry, timing.timer_us(entry), at)
         if timing.idle_deadline_us(session) <= deadline_us:
             self._expire_session(session, entry, timing.idle_deadline_us(session), at)
         else:
-            timing.rearm(session, entry, gate)
+            timing.reschedule(session, entry, gate)
 
     def _release(self, session: str, entry: SessionEntry[object], at: int) -> None:
         entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate))
@@ -272,7 +274,7 @@ class DeferredEvents:
         self.timer_of = session
         timing, on_timer = cast("EventTimers", self.timing), self.program.hooks.on_timer
         if on_timer is not None:
-            self._beside(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
+            self._emit_timer_rows(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
         if timing.timer_us(entry) <= due_us:
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
@@ -286,7 +288,7 @@ class DeferredEvents:
             self._emission.append_extra((clock.offset, rows, session, None, due_us, at))
         self.timer_of = None
 
-    def _beside(self, session: str, rows: int, due_us: int, at: int) -> None:
+    def _emit_timer_rows(self, session: str, rows: int, due_us: int, at: int) -> None:
         if rows:
             offset = cast("EventTimers", self.timing).clock(session).offset
             self._emission.append_extra((offset, rows, session, None, due_us, at))
@@ -297,7 +299,7 @@ class DeferredEvents:
             self._emit(on_end(entry.state))
         held = self._sessions.gate.held(cast("GateState", entry.gate))
         self._sessions.remove(session)
-        self.free(session, held)
+        self.discard(session, held)
         if self.timing is not None:
             self.timing.forget(session)
 
@@ -319,15 +321,15 @@ class DeferredEvents:
         waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.failed_buffered.get(offset)) is None:
-                self.free(session, (offset,))
+                self.discard(session, (offset,))
                 continue
             self._judge.counts.released += 1
             self._judge.counts.refused += 1
-            record = self._taken(session, offset)
-            self._judge.judged(self._judge.answer(Fault.TRANSFORM_FAILED, offset), record, refused)
-        self.free(session, [offset for offset in waiting if offset not in offsets])
+            record = self._take_buffered(session, offset)
+            self._judge.reject(self._judge.judge(Fault.TRANSFORM_FAILED, offset), record, refused)
+        self.discard(session, [offset for offset in waiting if offset not in offsets])
 
-    def _taken(self, session: str, offset: int) -> Record:
+    def _take_buffered(self, session: str, offset: int) -> Record:
         where, message = self._position, self._held.take(session, offset)
         return Record(where.topic, where.topic_id, where.partition, offset, message)
 

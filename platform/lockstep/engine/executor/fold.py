@@ -58,9 +58,9 @@ def attribute_error(
 ) -> FoldStopped | MessageFailed:
     """What an error of the user's code is: a violation, or a message to leave out when the range is folded again."""
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
-    found = _told(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
+    found = _as_finding(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
-    if blame.of_timer or judge.answer(Fault.TRANSFORM_FAILED, blame.offset) is Judgement.VIOLATION:
+    if blame.of_timer or judge.judge(Fault.TRANSFORM_FAILED, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
         return FoldStopped(replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source))
     return MessageFailed(found, blame.held)
@@ -88,7 +88,7 @@ def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessag
     return FailedMessage(subject.offset, at, session, held=applying.subject is not None)
 
 
-def _told(error: Exception, found: Finding) -> Finding:
+def _as_finding(error: Exception, found: Finding) -> Finding:
     if isinstance(error, Violation):
         return replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
     return replace(found, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
@@ -155,15 +155,15 @@ class RangeFold:
 
     def fold(self, messages: Sequence[Message]) -> None:
         """Fold messages in offset order, until the fold stops."""
-        for piece in self._without.pieces(messages):
+        for piece in self._without.split(messages):
             if isinstance(self.outcome, FoldCompleted):
                 self._fold_piece(piece)
 
     def advance(self, watermark_us: int) -> None:
         """Advance the watermark of an idle partition and run the expired timers."""
-        self.time.see(watermark_us)
+        self.time.advance(watermark_us)
         if self._timing is not None and self._timing.is_due and isinstance(self.outcome, FoldCompleted):
-            self._guarded(lambda: self._applying.fire(self._position.next_offset))
+            self._guarded(lambda: self._applying.fire_timers(self._position.next_offset))
 
     def finish(self, reached: int) -> None:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
@@ -225,8 +225,8 @@ class RangeFold:
             kind, session = place.kind, place.session
             if kind is not UPDATE and self._is_skipped(kind):
                 continue
-            if timing is not None and timing.see(body, place, record):
-                self._applying.fire(record.offset)
+            if timing is not None and timing.advance(body, place, record):
+                self._applying.fire_timers(record.offset)
             entry = entries.get(session) or load(session) or SessionEntry(None, None)
             gate, verdict = sessions.check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much
             if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, place, record):
@@ -266,11 +266,11 @@ class RangeFold:
         """
         session = place.session
         if verdict.freed:
-            self._applying.free(session, verdict.freed)
+            self._applying.discard(session, verdict.freed)
             entry.gate = gate
         if verdict.stale:
             self._applying.drop(session, verdict.stale)
-        applied = self.judge.remarked(verdict, record, session)
+        applied = self.judge.handle_remark(verdict, record, session)
         match verdict.judgement:
             case Judgement.BUFFER:
                 self._hold_back(gate, entry, place, record)
@@ -305,16 +305,16 @@ class RangeFold:
             entry.gate = gate  # released messages wait no longer, even where one ends the session
             self._applying.apply_buffered(place.session, before, record.offset)
             return True
-        if self._applying.completed(entry, place, body, record, before):
+        if self._applying.apply_multipart(entry, place, body, record, before):
             entry.gate = gate
-            self._touch(entry, place, record)
+            self._note_message(entry, place, record)
         return False
 
     def _hold_back(self, gate: GateState, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         self.sessions.held.put(place.session, record)
         entry.gate = gate
-        self.sessions.keep(place.session, entry)
-        self._touch(entry, place, record)
+        self.sessions.add(place.session, entry)
+        self._note_message(entry, place, record)
 
     def _late(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
         on_late = self._program.hooks.on_late
@@ -330,13 +330,13 @@ class RangeFold:
         if verdict.after:
             self._applying.apply_buffered(place.session, verdict.after, record.offset)
         if place.kind is not END:
-            self._touch(entry, place, record)
+            self._note_message(entry, place, record)
         if verdict is not ACCEPT:
             self.judge.check_room(record)
 
-    def _touch(self, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
+    def _note_message(self, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
         if self._timing is not None and self.sessions.find(place.session) is not None:
-            self._timing.touch(place.session, entry, self.sessions.gate, place, record)
+            self._timing.note_message(place.session, entry, self.sessions.gate, place, record)
 
     def _record_of(self, message: Message) -> Record:
         where = self._position
@@ -355,9 +355,9 @@ class RangeFold:
         self.judge.check_room(record)
 
     def _reject(self, record: Record, found: Finding) -> None:
-        answer = self.judge.answer(Fault.TRANSFORM_FAILED, record.offset)
+        answer = self.judge.judge(Fault.TRANSFORM_FAILED, record.offset)
         self.counts.refused += 1
-        self.judge.judged(answer, record, found)
+        self.judge.reject(answer, record, found)
         try:
             session = self._program.envelope(self._program.decode(record.value or b""), record).session
         except Exception:  # noqa: BLE001  # the user's `envelope` raised: the session is unknown
@@ -366,7 +366,7 @@ class RangeFold:
             return
         entry = self.sessions.find(session)
         if entry is not None and (answer is Judgement.SUSPEND or is_multipart_open(cast("GateState", entry.gate))):
-            self._applying.free(session, self.sessions.suspend(session, entry, record.offset))
+            self._applying.discard(session, self.sessions.suspend(session, entry, record.offset))
 
 
 def decode_message(value: bytes | None, program: CompiledStream) -> object:

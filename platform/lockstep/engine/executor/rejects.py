@@ -65,7 +65,7 @@ class Exclusions(msgspec.Struct, frozen=True):
         more = {**known, failed.offset: failed.finding}
         return replace(self, failed_buffered=more) if failed.is_buffered else replace(self, refused=more)
 
-    def pieces(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
+    def split(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
         """Messages in order, cut so that each refused one stands alone and nothing spans a suspension."""
         if not messages:
             return
@@ -151,12 +151,12 @@ class VerdictHandler:
         if self.kept.full or self.late.full:
             raise StopFold(BufferFull(record.offset + 1))
 
-    def answer(self, fault: Fault, offset: int) -> Judgement:
+    def judge(self, fault: Fault, offset: int) -> Judgement:
         """The class's verdict; a message that an operator has given up is quarantined in any case."""
         given_up = offset < self._position.suspended_from
-        return Judgement.QUARANTINE if given_up else self._integrity.answer(fault)
+        return Judgement.QUARANTINE if given_up else self._integrity.judge(fault)
 
-    def remarked(self, verdict: Verdict, record: Record, session: str) -> bool:
+    def handle_remark(self, verdict: Verdict, record: Record, session: str) -> bool:
         """Count a message with a remark and deal with it; gives whether it is applied now.
 
         Raises:
@@ -173,10 +173,10 @@ class VerdictHandler:
         elif verdict.cause and judgement in _REPEATED and not self._keeps(judgement):
             self.counts.repeats += 1
         if judgement is not Judgement.ACCEPT:
-            self.judged(judgement, record, self._found(verdict, record, session))
+            self.reject(judgement, record, self._found(verdict, record, session))
         return judgement is Judgement.ACCEPT
 
-    def judged(self, judgement: Judgement, record: Record, found: Finding) -> None:
+    def reject(self, judgement: Judgement, record: Record, found: Finding) -> None:
         """What becomes of a message that is neither applied nor buffered.
 
         Raises:
@@ -204,22 +204,22 @@ class VerdictHandler:
         """
         problem = "no value (null)" if record.value is None else str(error)
         cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
-        answer = self.answer(Fault.UNDECODABLE, record.offset)
+        answer = self.judge(Fault.UNDECODABLE, record.offset)
         given_up = record.offset < self._position.suspended_from
         # A class that only counts undecodable messages fills no quarantine; what an operator has given up is no burst.
         self.counts.refused += answer is not Judgement.GAP and not given_up
         found = self.finding("undecodable", record.offset, session=format_key(record))
-        self.judged(
+        self.reject(
             answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))
         )
         return answer
 
-    def freed(self, record: Record, session: str) -> None:
+    def discard_buffered(self, record: Record, session: str) -> None:
         """Quarantine a buffered message of a session that is suspended now."""
         found = self.finding("suspended", record.offset, session=session)
         self.counts.released += 1
         finding = replace(found, expected="a snapshot of the session", found="a buffered message")
-        self.judged(Judgement.QUARANTINE, record, finding)
+        self.reject(Judgement.QUARANTINE, record, finding)
 
     def dropped_late(self) -> None:
         """Drop a buffered message that is no longer needed."""

@@ -163,9 +163,9 @@ class RowBuffer:
         self.event_time_us = min(low, *times), max(high, newest)
         if self._time is None:
             return
-        if self._time.is_absurd(newest):
-            newest = max((time for time in times if not self._time.is_absurd(time)), default=-1)
-        self._time.see(newest)
+        if self._time.is_implausible(newest):
+            newest = max((time for time in times if not self._time.is_implausible(time)), default=-1)
+        self._time.advance(newest)
 
 
 class Spill:

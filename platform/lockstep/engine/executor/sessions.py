@@ -57,7 +57,7 @@ class Sessions:
         self.suspended_from = offset
         self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread)
         self.check = self.gate.check
-        self._adapted = self._program.integrity.adapter(offset, self._skipped)
+        self._adapted = self._program.integrity.make_state_adapter(offset, self._skipped)
 
     def enable_multipart(self) -> None:
         """Accept multi-part snapshots from now on; streams without them do not pay for it."""
@@ -79,7 +79,7 @@ class Sessions:
         """The session's state, if it has one."""
         return self._state.entries.get(session) or self.load(session)
 
-    def keep(self, session: str, entry: SessionEntry[object]) -> None:
+    def add(self, session: str, entry: SessionEntry[object]) -> None:
         """Add a session, possibly new, to those that are saved."""
         if session not in self._state.entries:
             self._state.entries[session] = entry

@@ -343,7 +343,7 @@ def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
         problem = f"why offset {first} holds no message could not be read from Kafka: {explained.reason}"
         return msgspec.structs.replace(work.bounds, until=first, trouble=problem)
     suspend_at: tuple[int, ...] = ()
-    if opener.program.integrity.answer(Fault.HOLE) is Judgement.SUSPEND:
+    if opener.program.integrity.judge(Fault.HOLE) is Judgement.SUSPEND:
         suspend_at = tuple(hole.until for hole in explained if hole.cause == "unproven")
     without = msgspec.structs.replace(work.bounds.without, suspend_at=suspend_at)
     return msgspec.structs.replace(work.bounds, without=without, holes=tuple(explained))
@@ -352,7 +352,7 @@ def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
 def _find_outcome(work: RangeInProgress, program: CompiledStream) -> FoldOutcome:
     """The outcome of a fold, or a gap before it that nothing explains, where that is a violation."""
     outcome, bounds = work.fold.outcome, work.bounds
-    if program.integrity.answer(Fault.HOLE) is Judgement.VIOLATION:
+    if program.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
         for hole in bounds.holes:
             if hole.cause == "unproven" and hole.start < min(bounds.until, outcome.offset):
                 return FoldStopped(_hole_finding(work.planned.position, hole))
@@ -402,7 +402,7 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
     end = opener.log.readable_again(Range(position.topic, position.partition, start, work.planned.until))
     if end is None or end <= start:
         return work
-    problem, answer = bounds.trouble or "", work.fold.judge.answer(Fault.UNDECODABLE, start)
+    problem, answer = bounds.trouble or "", work.fold.judge.judge(Fault.UNDECODABLE, start)
     if start < position.suspended_from:
         end = min(end, position.suspended_from)  # no more than was given up
     if answer is Judgement.VIOLATION:
@@ -442,10 +442,10 @@ def _hole_finding(position: Position, hole: Hole) -> Finding:
 def run_tasks(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """Runs in Spark on each partition of its small job: encoded tasks in, encoded results out."""
     for encoded in tasks:
-        yield msgspec.msgpack.encode(_facts_or_reason(job, msgspec.msgpack.decode(encoded, type=TaskSpec)))
+        yield msgspec.msgpack.encode(_run_task_or_reason(job, msgspec.msgpack.decode(encoded, type=TaskSpec)))
 
 
-def _facts_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
+def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
     """Return lockstep's errors as values: a raised error would reach the driver as Spark's, like a dead worker's."""
     try:
         return run_task(job, task)
@@ -522,7 +522,7 @@ def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> 
             work.cpu_seconds += time.process_time() - started
             facts.append(_facts(work, saved.section))
     for work in works:
-        work.state.keep()
+        work.state.publish_local()
     return tuple(facts)
 
 

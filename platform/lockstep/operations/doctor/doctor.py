@@ -27,7 +27,7 @@ class Report(msgspec.Struct, frozen=True):
     findings: tuple[Diagnosis, ...]
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether no finding is an error."""
         return all(finding.level is not Level.ERROR for finding in self.findings)
 

@@ -80,7 +80,7 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
         topics=stream.topics.pattern,
         exclude=stream.topics.exclude,
         integrity=format_source(stream.integrity),
-        promise=stream.integrity.promise(),
+        promise=stream.integrity.guarantee(),
         trigger=format_source(stream.trigger, with_defaults=True),
         table=str(folders.table),
         desired=desired,

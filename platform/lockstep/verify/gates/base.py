@@ -421,13 +421,13 @@ class ReplayWatermark:
     def __init__(self) -> None:
         self.at_us, self.latest_us = UNKNOWN_US, NO_LIMIT_US
 
-    def is_absurd(self, time_us: int) -> bool:
+    def is_implausible(self, time_us: int) -> bool:
         """Whether no clock can have shown it."""
         return time_us < 0 or time_us > self.latest_us
 
-    def see(self, time_us: int) -> None:
+    def advance(self, time_us: int) -> None:
         """Advance to a time: never back, and not to an absurd one."""
-        if time_us > self.at_us and not self.is_absurd(time_us):
+        if time_us > self.at_us and not self.is_implausible(time_us):
             self.at_us = time_us
 
 

@@ -58,7 +58,7 @@ ReplayBuffer = list[list[int]]
 def accept_in_order(memory: Memory, place: Envelope, record: Record, moment: ReplayWatermark, bound_us: int) -> Ruling:
     """Messages of a session with numbers are ordered by number, others by time."""
     at_us, number = find_event_time(place, record), place.sequence
-    if moment.is_absurd(at_us):
+    if moment.is_implausible(at_us):
         return Ruling(Action.ASIDE, memory, "absurd event time")
     if number is not None and not is_64_bit(number):
         return refuse_proof("number out of range")
@@ -157,7 +157,7 @@ def accept_in_any_order(
 ) -> Ruling:
     """Every message within the bound, once."""
     at_us, floor_us = find_event_time(place, record), moment.at_us - bound_us
-    if moment.is_absurd(at_us):
+    if moment.is_implausible(at_us):
         return Ruling(Action.ASIDE, memory, "absurd event time")
     if place.sequence is not None and not is_64_bit(place.sequence):
         return refuse_proof("number out of range")
