@@ -93,7 +93,7 @@ class Offline:
         claimed, done = self.claim(), []
         positions = {row.topic: driver_positions.read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as helper:
-            committer = Committer(self.folders, claimed, "test", helper)
+            committer = Committer(self.folders, claimed, helper)
             for batch in batches:
                 for topic, sent in batch.items():
                     self.log.append(topic, sent)

@@ -1,4 +1,4 @@
-"""Streams, status, topics, plan, query, state, positions, quarantine, settings, doctor."""
+"""Streams, status, topics, history, plan, query, state, positions, quarantine, settings, doctor."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ from lockstep.operations.durations import format_duration
 
 if TYPE_CHECKING:
     from lockstep.operations.doctor.doctor import Report
+    from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.message import StoredMessage
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
     from lockstep.operations.inspect.state import SessionStates
@@ -106,6 +107,21 @@ def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     from lockstep.operations.inspect.topics import read_topics
 
     print_answer(read_topics(open_handle(stream)), _topics, as_json=as_json)
+
+
+@register_command("history order_books --last 20", Panel.LOOK)
+def history(
+    stream: StreamName,
+    last: Annotated[int, typer.Option("--last", min=1, help="Number of events.")] = 50,
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Show the timeline of a stream: runs and their causes, halts, resumptions, desired states, compactions.
+
+    Reaches back as far as the log of the table: housekeeping deletes older entries.
+    """
+    from lockstep.operations.inspect.history import read_history
+
+    print_answer(read_history(find_folders(stream), last), _history, as_json=as_json)
 
 
 @register_command("plan order_books --restart", Panel.LOOK)
@@ -252,6 +268,25 @@ def _topics(found: TopicsOfStream) -> RenderableType:
     )
     heading = ("topic", "state", "partitions", "messages", "lag", "retention", "oldest (UTC)", "newest (UTC)")
     return make_lines(style_text(head), make_grid(heading, rows))
+
+
+def _history(found: History) -> RenderableType:
+    rows = (
+        (
+            None if event.at is None else f"{event.at:%Y-%m-%d %H:%M:%S}",
+            event.event if event.count == 1 else f"{event.count} {event.event}",
+            event.epoch,
+            event.batch,
+            event.version,
+            event.detail,
+        )
+        for event in found.events
+    )
+    begins = f"the log begins at version {found.first_version}" if found.is_complete else "older events were left out"
+    return make_lines(
+        style_text(f"{found.stream}: {begins}"),
+        make_grid(("time (UTC)", "event", "epoch", "batch", "version", "detail"), rows),
+    )
 
 
 def _batch(found: BatchPreview) -> RenderableType:

@@ -250,7 +250,7 @@ def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Seque
     if left := find_unanswered(before.findings, accepted):
         places = {(row.topic, row.partition) for row in ledger.read_positions(folders, before).values()}
         raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
-    claimed = output.commit(commit_claim(before.epoch, output.table_id, _refuse_running)).head  # 2
+    claimed = output.commit(commit_claim(before.epoch, output.table_id, _refuse_running, cause="resume")).head  # 2
     side_tables.SideLogs(folders).catch_up(claimed)
     decision = ResumeDecision(
         stream=claimed.stream, findings=claimed.findings, accepted=tuple(accepted), who=who, why=why

@@ -247,6 +247,7 @@ def commit_claim(
     *,
     desired: Desired | None = None,
     reason: str = "claimed",
+    cause: str = "",
 ) -> Proposal:
     """A claim: replaces the epoch it names, and no other.
 
@@ -257,6 +258,7 @@ def commit_claim(
         desired: The new desired state; None leaves it unchanged. A halted stream stays halted, and takes the
             new state when it is resumed. The first claim makes a new stream `bounded` by default.
         reason: The reason, and the operator.
+        cause: Why the run began, for the history of the stream.
     """
 
     def next_head(base: Base) -> Head:
@@ -268,7 +270,8 @@ def commit_claim(
             return _with_wanted_state(base, claimed, desired, reason)
         return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
 
-    return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1)
+    metadata = {delta_log.CAUSE: cause} if cause else {}
+    return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1, metadata=metadata)
 
 
 def commit_batch(

@@ -185,7 +185,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return msgspec.structs.replace(head, desired=desired, version=HEAD_VERSION)
 
 
-HEAD, KIND, TOKEN = "lockstep.head", "lockstep.kind", "lockstep.token"
+HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
 BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
 
 _ENTRY = re.compile(r"\d{20}\.json")
@@ -203,6 +203,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         operation: Delta's name of the operation.
         author: The engine that wrote it.
         written_at: Time by the writer's clock (UTC).
+        cause: Of a claim: why the run began.
     """
 
     version: int
@@ -212,6 +213,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     operation: str
     author: str
     written_at: datetime | None = None
+    cause: str = ""
 
 
 class _Line(msgspec.Struct):
@@ -258,7 +260,17 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
         operation=str(info.get("operation", "unknown")),
         author=str(info.get("engineInfo", "unknown")),
         written_at=_time(info.get("timestamp")),
+        cause=_text(info.get(CAUSE)) or "",
     )
+
+
+def is_of_kind(table: Path, version: int, kind: str) -> bool:
+    """Whether lockstep made the entry of a version as a commit of this kind; without decoding it."""
+    try:
+        text = find_storage(table).read(make_entry_path(table, version))
+    except FileNotFoundError:
+        return False
+    return f'"{KIND}":"{kind}"'.encode() in text
 
 
 def list_versions(table: Path) -> list[int]:

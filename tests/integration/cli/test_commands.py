@@ -26,7 +26,7 @@ from lockstep.cli.app import EXIT_CODES
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations import lifecycle, quarantine, query, repair, show_settings
 from lockstep.operations.doctor import doctor
-from lockstep.operations.inspect import message, plan, state, status, streams, topics
+from lockstep.operations.inspect import history, message, plan, state, status, streams, topics
 from lockstep.testing import read_messages
 from lockstep.testing import run as run_messages
 from lockstep.verify.report import VerifyReport
@@ -55,6 +55,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("status", "adding"): status.Status,
     ("status",): tuple[status.StreamOverview, ...],
     ("topics", "adding"): topics.TopicsOfStream,
+    ("history", "adding"): history.History,
     ("plan", "adding"): plan.BatchPreview,
     ("plan", "adding", "--restart"): plan.RestartPreview,
     ("query", "adding"): query.QueryResult,

@@ -15,6 +15,7 @@ from lockstep import Topics
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect import plan
+from lockstep.operations.inspect.history import read_history
 from lockstep.operations.inspect.state import NoSuchSession, StateFilter, read_states, to_plain
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import Positions, format_spark_offsets, read_positions
@@ -80,6 +81,23 @@ def test_a_halt_is_shown_with_its_evidence_and_later_with_who_resumed_it(feed: F
     resumed = read_status(runs.handle)
     assert resumed.last_resume is not None
     assert resumed.last_resume.endswith("a producer was restarted (operator)")
+
+
+def test_the_history_names_why_runs_began_what_halted_them_and_who_resumed(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(1))
+    runs.run()
+    feed.send(topic, [update(9, a=1)])
+    with pytest.raises(IntegrityLost) as lost:
+        runs.run()
+    resume_stream(runs.folders, why="a producer was restarted", who="ann", accepted=[SkipSession(topic, 0, "s")])
+    events = [(each.event, each.detail) for each in read_history(runs.folders, last=50).events]
+    assert events[1] == ("new writer", "first start; test")
+    assert events[3:5] == [
+        ("new writer", "the run before had ended; test"),
+        ("halted", str(lost.value.findings[0])),
+    ]
+    assert events[5:] == [("new writer", "resume"), ("resumed", "a producer was restarted (ann)")]
 
 
 def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> None:

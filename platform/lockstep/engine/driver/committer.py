@@ -69,9 +69,8 @@ class Committer:
         restart: Cause and cost of the run's start, set once its first batch is committed; afterwards None.
     """
 
-    def __init__(self, folders: StreamFolders, claimed: WriterClaim, cause: str, helper: ThreadPoolExecutor) -> None:
+    def __init__(self, folders: StreamFolders, claimed: WriterClaim, helper: ThreadPoolExecutor) -> None:
         self._folders, self._claimed, self._helper = folders, claimed, helper
-        self._cause = f"{claimed.takeover.value}; {cause}"
         self._side: Future[bool] | None = None
         self._side_logs = side_tables.SideLogs(folders)
         self._full_rows = self._rows_since_full = 0
@@ -113,7 +112,7 @@ class Committer:
             epoch=self._claimed.writer.epoch,
             committed_at=now,
             batch_seconds=batch_seconds,
-            restart_cause=self._cause if self.first else None,
+            restart_cause=self._claimed.cause if self.first else None,
             planned_at_us=planned_at_us,
         )
         rows = rows_of(stamp, full)
@@ -124,7 +123,7 @@ class Committer:
         self._side = self._helper.submit(self._side_logs.catch_up, landed.head)
         self._helper.submit(self._checkpoint, landed.version)
         self._count(len(rows), full=full)
-        self.restart = RunStart(self._cause, self._gap_seconds(now)) if self.first else None
+        self.restart = RunStart(self._claimed.cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False
         return landed, time.monotonic() - began
 

@@ -68,7 +68,7 @@ class MicroBatchLoop:
         self._watch = ClusterMonitor(context, selected)
         check_topics_fit(context.stream, self._watch.view)
         self._partitions = Subscription(claimed.known, self._watch.view, selected)
-        self._committer = Committer(context.folders, claimed, context.launch.cause, helper)
+        self._committer = Committer(context.folders, claimed, helper)
         self._publisher = Publisher(context.group, courier)
         self._publisher.check_group_offsets(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}

@@ -119,14 +119,14 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
         head: The head after the claim.
         output: Handle on the output table.
         known: Newest ledger row of every partition ever read.
-        takeover: How the previous writer was found.
+        cause: Why the run began: how the previous writer was found, and what launched this one.
     """
 
     writer: Writer
     head: Head
     output: OutputLog
     known: dict[Key, LedgerRow]
-    takeover: Takeover
+    cause: str
 
 
 class WriterStartup:
@@ -175,8 +175,8 @@ class WriterStartup:
             TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
-        takeover = self._approach(cancelled)
-        landed = self._claim()
+        cause = f"{self._approach(cancelled).value}; {self._launch.cause}"
+        landed = self._claim(cause)
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
         self._catch_up(landed.head, writer)
         self._grow(writer)
@@ -185,7 +185,7 @@ class WriterStartup:
             head=landed.head,
             output=self.output,
             known=read_positions(self._folders, landed.head),
-            takeover=takeover,
+            cause=cause,
         )
 
     def _approach(self, cancelled: Callable[[], bool]) -> Takeover:
@@ -209,10 +209,12 @@ class WriterStartup:
         if changed := evolve_tables(self.output, self._folders, writer, self._schema, self._defaulted):
             LOG.info("table of %s: %s", self._folders.stream, changed)
 
-    def _claim(self) -> Committed:
+    def _claim(self, cause: str) -> Committed:
         desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
-        claim = commit_claim(epoch, self.output.table_id, self._refuse, desired=desired, reason=self._launch.cause)
-        return self.output.commit(claim)
+        reason, table_id = self._launch.cause, self.output.table_id
+        return self.output.commit(
+            commit_claim(epoch, table_id, self._refuse, desired=desired, reason=reason, cause=cause)
+        )
 
     def _refuse(self, head: Head) -> None:
         check_not_halted(head)

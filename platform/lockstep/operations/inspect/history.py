@@ -1,0 +1,160 @@
+"""Timeline of a stream: runs, halts, resumptions, desired states, closed hours, compactions. Reads only.
+
+The output table's log is the record: each commit of lockstep has a kind, and each claim its cause. Housekeeping deletes
+entries that are older than the retention of the log; the timeline begins where the log does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from lockstep.operations.tables import NoTable
+from lockstep.table import delta_log
+from lockstep.table.commit import CommitKind
+from lockstep.table.delta_log import Head, LogEntry
+from lockstep.table.layout import StreamFolders
+
+EVENTS = {
+    CommitKind.CREATE: "created",
+    CommitKind.CLAIM: "new writer",
+    CommitKind.BATCH: "batches",
+    CommitKind.HALT: "halted",
+    CommitKind.RESUME: "resumed",
+    CommitKind.CLOSE: "hour closed",
+    CommitKind.DESIRE: "desired state",
+    CommitKind.COMPACTION: "compacted",
+    CommitKind.SCHEMA: "columns changed",
+    CommitKind.FLOOR: "rewind floor",
+}
+FOREIGN = "foreign commit"
+
+
+def _no_detail(head: Head) -> str:
+    del head
+    return ""
+
+
+def _describe_desired(head: Head) -> str:
+    return f"{head.desired.value}: {head.reason}"
+
+
+DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
+    CommitKind.CLAIM: _describe_desired,
+    CommitKind.HALT: lambda head: "; ".join(map(str, head.findings)),
+    CommitKind.RESUME: lambda head: head.last_resumption.cause if head.last_resumption is not None else head.reason,
+    CommitKind.DESIRE: _describe_desired,
+    CommitKind.CLOSE: lambda head: head.closed_hour,
+    CommitKind.FLOOR: lambda head: f"batch {head.rewind_floor}",
+}
+"""Why, and who, from the head after a commit; the entry of a run's claim tells its cause itself."""
+
+
+class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, or batches without an event between them.
+
+    Attributes:
+        at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
+        event: "new writer" (a run, or a command, has claimed the table), "batches", "halted", "resumed",
+            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "created",
+            or "foreign commit".
+        version: Version of the output table; of the last batch.
+        epoch: Epoch of the writer then; None for a foreign commit.
+        batch: Number of the last batch then; None for a foreign commit.
+        count: Number of commits: more than 1 for batches only.
+        detail: Why, and who.
+    """
+
+    at: datetime | None
+    event: str
+    version: int
+    epoch: int | None
+    batch: int | None
+    count: int = 1
+    detail: str = ""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """The timeline of a stream.
+
+    Attributes:
+        stream: Its name.
+        first_version: Oldest version with an entry in the log.
+        is_complete: The events begin with that entry; else older ones were left out.
+        events: Oldest first.
+    """
+
+    stream: str
+    first_version: int
+    is_complete: bool
+    events: tuple[StreamEvent, ...]
+
+
+def read_history(folders: StreamFolders, last: int) -> History:
+    """The newest events of a stream.
+
+    Costs one small read for each commit back to the oldest event that is listed.
+
+    Args:
+        folders: Folders of the stream's tables.
+        last: Number of events.
+
+    Raises:
+        NoTable: The stream has no table yet.
+    """
+    versions = delta_log.list_versions(folders.table)
+    if not versions:
+        raise NoTable(folders.stream, folders.root)
+    found = list(islice(_list_newest_first(folders.table, versions), last + 1))
+    return History(
+        stream=folders.stream,
+        first_version=versions[0],
+        is_complete=len(found) <= last,
+        events=tuple(reversed(found[:last])),
+    )
+
+
+def _list_newest_first(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
+    """The events; an entry that housekeeping deletes meanwhile is passed over."""
+    batches: list[int] = []
+    for version in reversed(versions):
+        if delta_log.is_of_kind(table, version, CommitKind.BATCH.value):
+            batches.append(version)
+            continue
+        yield from _group_batches(table, batches)
+        batches = []
+        entry = delta_log.read_entry(table, version)
+        if entry is not None:
+            yield _make_event(entry)
+    yield from _group_batches(table, batches)
+
+
+def _group_batches(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
+    entry = delta_log.read_entry(table, versions[0]) if versions else None
+    if entry is not None:
+        yield msgspec.structs.replace(_make_event(entry), count=len(versions))
+
+
+def _make_event(entry: LogEntry) -> StreamEvent:
+    if entry.kind is None or entry.head is None:
+        return StreamEvent(
+            at=entry.written_at,
+            event=FOREIGN,
+            version=entry.version,
+            epoch=None,
+            batch=None,
+            detail=f"{entry.operation} by {entry.author}",
+        )
+    kind = CommitKind(entry.kind)
+    return StreamEvent(
+        at=entry.written_at,
+        event=EVENTS[kind],
+        version=entry.version,
+        epoch=entry.head.epoch,
+        batch=entry.head.batch,
+        detail=entry.cause or DETAILS.get(kind, _no_detail)(entry.head),
+    )
