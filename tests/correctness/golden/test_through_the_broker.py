@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
     from lockstep.engine.protocol import TaskResult
-    from lockstep.localdev.broker import Broker
 
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """The broker refuses times of tomorrow itself, where it is not told otherwise."""
@@ -39,11 +38,6 @@ SLOW = {
     *("first_counted", "first_linked", "first_none", "first_once", "first_window"),
 }
 """What others of the same class decide through the broker, too."""
-
-
-@pytest.fixture
-def feed(broker: Broker, topic_family: str) -> Feed:
-    return Feed(broker.bootstrap_servers, topic_family)
 
 
 @dataclasses.dataclass

@@ -37,7 +37,6 @@ from tests.support.plain_reader import read_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
 
 PROOFS_BESIDE = 5
 ADVANCED_SECONDS_MAX = 30.0
@@ -46,16 +45,6 @@ ADVANCED_SECONDS_MAX = 30.0
 @dataclass(frozen=True)
 class OfMyOwn(Checksum):
     """Evidence that no second gate knows."""
-
-
-@pytest.fixture
-def feed(broker: Broker, topic_family: str) -> Feed:
-    return Feed(broker.bootstrap_servers, topic_family)
-
-
-@pytest.fixture
-def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
-    return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
 
 
 def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport:

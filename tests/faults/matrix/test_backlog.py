@@ -29,16 +29,6 @@ MEMORY_BYTES_MAX = 64 << 20
 """How much more the reading of a backlog may take than that of one batch."""
 
 
-@pytest.fixture
-def feed(broker: Broker, topic_family: str) -> Feed:
-    return Feed(broker.bootstrap_servers, topic_family)
-
-
-@pytest.fixture
-def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
-    return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
-
-
 def numbered(first: int, count: int) -> list[bytes]:
     return [update(number, a=1) for number in range(first, first + count)]
 

@@ -32,11 +32,6 @@ STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
 
 
 @pytest.fixture
-def feed(broker: Broker, topic_family: str) -> Feed:
-    return Feed(broker.bootstrap_servers, topic_family)
-
-
-@pytest.fixture
 def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
     return LocalRuns(adding(feed.pattern, STRICT), feed.bootstrap_servers, tmp_path)
 

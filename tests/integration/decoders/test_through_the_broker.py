@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.localdev.broker import Broker
 
 COLUMNS = ("_offset", "_session", "_sequence", "id", "value", "previous")
 ROWS = [(1, "s", 2, "a", 1.5, 1.0), (2, "s", 3, "b", 2.5, None), (3, "s", 4, "a", 3.5, 1.5)]
@@ -44,11 +43,6 @@ def schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSchemas]:
         monkeypatch.setenv("LOCKSTEP_REGISTRY__URL", running.url)
         monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "0.3")
         yield running
-
-
-@pytest.fixture
-def feed(broker: Broker, topic_family: str) -> Feed:
-    return Feed(broker.bootstrap_servers, topic_family)
 
 
 def runs_of(stream: AnyStream, feed: Feed, tmp_path: Path) -> LocalRuns:
