@@ -30,6 +30,8 @@ from lockstep.table.ledger import read_positions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from dagster import DagsterRun
+
     from lockstep.table.delta_log import Head
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +221,11 @@ class Installation:
     def dagster(self, home: str = "home") -> DagsterInstance:
         """Dagster's instance of a home."""
         return DagsterInstance.from_config(str(self.folder / home / "dagster"))
+
+    def stream_runs(self, home: str = "home") -> list[DagsterRun]:
+        """The runs that meant to write the stream, the newest first; its schedules add others at their times."""
+        with self.dagster(home) as instance:
+            return [run for run in instance.get_runs() if run.job_name in {"order_books_stream", "__ASSET_JOB"}]
 
     def epoch(self) -> int:
         """The epoch that holds the table; 0 without one."""

@@ -55,9 +55,8 @@ class Site:
         return self.installation.daemon(self.home)
 
     def runs(self) -> list[DagsterRun]:
-        """All runs of the home, the newest first."""
-        with self.installation.dagster(self.home) as instance:
-            return list(instance.get_runs())
+        """The stream's runs of the home, the newest first."""
+        return self.installation.stream_runs(self.home)
 
     def run(self, run_id: str) -> DagsterRun:
         return next(run for run in self.runs() if run.run_id == run_id)
