@@ -6,7 +6,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- EnvironmentProblem         Java, jars, disk or network of this machine
 |  |- LocalStateUnusable      the local disk cannot hold the local store (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
-|  `- PortTaken               another process took a port of a rehearsal's broker (localdev/broker.py)
+|  `- PortTaken               another process took a port of the local Kafka (localdev/broker.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table does not match the head
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides

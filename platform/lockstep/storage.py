@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import msgspec
+from typing_extensions import override
 
 
 class FileStatus(msgspec.Struct, frozen=True):
@@ -126,62 +127,62 @@ class Storage(Protocol):
         """The address of a file or folder for libraries that open it themselves."""
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """A folder of a file system with atomic rename, exclusive creation and fsync: see `lockstep doctor`."""
 
+    @override
     def create(self, path: Path, content: bytes = b"") -> None:
-        """See `Storage.create`."""
         with path.open("xb") as file:
             file.write(content)
 
+    @override
     def replace(self, path: Path, content: bytes) -> None:
-        """See `Storage.replace`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
         draft.write_bytes(content)
         draft.replace(path)
 
+    @override
     def open_pending(self, path: Path) -> LocalPendingFile:
-        """See `Storage.open_pending`."""
         if not path.parent.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _sync(path.parent.parent)
         return LocalPendingFile(path)
 
+    @override
     def read(self, path: Path) -> bytes:
-        """See `Storage.read`."""
         return path.read_bytes()
 
+    @override
     def read_range(self, path: Path, start: int, length: int) -> bytes:
-        """See `Storage.read_range`."""
         with path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), length, start)
 
+    @override
     def list_names(self, folder: Path) -> list[str]:
-        """See `Storage.list_names`."""
         try:
             return os.listdir(folder)  # noqa: PTH208  # tens of thousands of names: no Path for each
         except FileNotFoundError:
             return []
 
+    @override
     def find_files(self, folder: Path, pattern: str) -> list[Path]:
-        """See `Storage.find_files`."""
         return sorted(folder.glob(pattern))
 
+    @override
     def get_status(self, path: Path) -> FileStatus | None:
-        """See `Storage.get_status`."""
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return FileStatus(found.st_size, found.st_mtime)
 
+    @override
     def exists(self, path: Path) -> bool:
-        """See `Storage.exists`."""
         return path.exists()
 
+    @override
     def delete(self, path: Path) -> int | None:
-        """See `Storage.delete`."""
         try:
             size = path.stat().st_size
             path.unlink()
@@ -189,27 +190,27 @@ class LocalStorage:
             return None
         return size
 
+    @override
     def move(self, path: Path, target: Path) -> None:
-        """See `Storage.move`."""
         path.rename(target)
         for folder in {path.parent, target.parent}:
             _sync(folder)
 
+    @override
     def sync(self, path: Path) -> None:
-        """See `Storage.sync`."""
         _sync(path)
         _sync(path.parent)
 
+    @override
     def make_folder(self, folder: Path) -> None:
-        """See `Storage.make_folder`."""
         folder.mkdir(parents=True, exist_ok=True)
 
+    @override
     def uri(self, path: Path) -> str:
-        """See `Storage.uri`."""
         return str(path)
 
 
-class LocalPendingFile:
+class LocalPendingFile(PendingFile):
     """A file under its final name, which is unique: nothing refers to it, and what a crash leaves is cleaned up."""
 
     def __init__(self, path: Path) -> None:
@@ -217,17 +218,17 @@ class LocalPendingFile:
         self._path, self._sink = path, path.open("xb")
 
     @property
+    @override
     def sink(self) -> BinaryIO:
-        """See `PendingFile.sink`."""
         return self._sink
 
     @property
+    @override
     def is_open(self) -> bool:
-        """See `PendingFile.is_open`."""
         return not self._sink.closed
 
+    @override
     def finish(self) -> int:
-        """See `PendingFile.finish`."""
         self._sink.flush()
         os.fsync(self._sink.fileno())
         size = self._sink.tell()
@@ -235,8 +236,8 @@ class LocalPendingFile:
         self._sink.close()
         return size
 
+    @override
     def abandon(self) -> None:
-        """See `PendingFile.abandon`."""
         if self.is_open:
             with suppress(OSError):  # what is still buffered may not fit on the disk, and is not wanted
                 self._sink.close()

@@ -143,7 +143,7 @@ class Jar:
     """One line of the lock.
 
     Attributes:
-        group: What loads it: `delta` (Spark) or `kafka` (the rehearsal's broker).
+        group: What loads it: `delta` (Spark) or `kafka` (the local Kafka).
         organisation: The publisher, for example `io.delta`.
         artifact: The name, for example `delta-storage`.
         version: The exact version.

@@ -22,7 +22,6 @@ from lockstep.engine.driver.handover import (
     RUN_FILE,
     Heartbeat,
     RunPulse,
-    publish_heartbeat,
     read_run_heartbeats,
     read_this_process,
     run_heartbeat,
@@ -33,6 +32,7 @@ from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import LOOK_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
+from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired, Head
@@ -96,7 +96,9 @@ class Supervised:
 
     def dead_file(self, run: DagsterRun) -> None:
         """The liveness file of a run that was killed."""
-        publish_heartbeat(self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunPulse(counter=9)))
+        find_storage(self.folders.control).replace(
+            self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunPulse(counter=9))
+        )
 
     def dead_writer(self, run: DagsterRun, epoch: int = 1) -> None:
         """The liveness file of a writer that was killed."""
@@ -201,7 +203,7 @@ def test_a_run_whose_process_is_there_is_not_closed_though_it_does_not_count(sup
     supervised.claim()
     run = supervised.run(DagsterRunStatus.STARTED)
     suspended = msgspec.json.encode(RunPulse(9, read_this_process()))
-    publish_heartbeat(supervised.folders.control / f"{run.run_id}{RUN_FILE}", suspended)
+    find_storage(supervised.folders.control).replace(supervised.folders.control / f"{run.run_id}{RUN_FILE}", suspended)
     assert requests(supervised.looks()) == [0, 0, 1]
     assert supervised.status(run) is DagsterRunStatus.STARTED
 
@@ -220,7 +222,9 @@ def test_a_run_outside_of_dagster_that_counts_is_waited_for(supervised: Supervis
     with run_heartbeat(supervised.folders.control, "lockstep"):
         counted = read_run_heartbeats(supervised.folders.control)["lockstep"]
         for _ in range(2 * LOOKS):
-            publish_heartbeat(supervised.folders.control / f"lockstep{RUN_FILE}", msgspec.json.encode(counted))
+            find_storage(supervised.folders.control).replace(
+                supervised.folders.control / f"lockstep{RUN_FILE}", msgspec.json.encode(counted)
+            )
             counted = msgspec.structs.replace(counted, counter=counted.counter + 1_000)
             assert requests([supervised.look()]) == [0]
 

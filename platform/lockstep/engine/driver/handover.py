@@ -158,9 +158,8 @@ class Heartbeat:
         return True
 
     def _write(self, counter: int) -> None:
-        publish_heartbeat(
-            self._path, msgspec.json.encode(HeartbeatRecord(counter, self._phase, self._never_ending, self._run_id))
-        )
+        record = HeartbeatRecord(counter, self._phase, self._never_ending, self._run_id)
+        find_storage(self._path).replace(self._path, msgspec.json.encode(record))
 
 
 @contextmanager
@@ -168,7 +167,8 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     """Heartbeat of a run while the block lasts; a killed run leaves its file behind."""
     path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
-        f"run-{run_id[:8]}", lambda counter: publish_heartbeat(path, msgspec.json.encode(RunPulse(counter, process)))
+        f"run-{run_id[:8]}",
+        lambda counter: find_storage(path).replace(path, msgspec.json.encode(RunPulse(counter, process))),
     )
     with suppress(OSError):  # the run itself reports the disk error
         counting.once()
@@ -266,7 +266,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
 
     The timeout runs only while there is no acknowledgement: a long last batch is waited for.
     """
-    publish_heartbeat(_request(control, epoch), b"{}")
+    find_storage(control).replace(_request(control, epoch), b"{}")
     asked = time.monotonic()
     while not cancelled():
         now = read_heartbeat(control, epoch)
@@ -332,11 +332,6 @@ def forget_stop_request(control: Path, epoch: int) -> None:
     find_storage(control).delete(stop_request_path(control, epoch))
 
 
-def publish_heartbeat(path: Path, content: bytes) -> None:
-    """Replace a small file atomically."""
-    find_storage(path).replace(path, content)
-
-
 class StopRequest(msgspec.Struct, frozen=True):
     """An operator's request to the active writer.
 
@@ -356,7 +351,7 @@ class StopRequest(msgspec.Struct, frozen=True):
 
 def request_stop(control: Path, epoch: int, request: StopRequest) -> None:
     """Ask the writer of an epoch to commit the desired state and end."""
-    publish_heartbeat(stop_request_path(control, epoch), msgspec.json.encode(request))
+    find_storage(control).replace(stop_request_path(control, epoch), msgspec.json.encode(request))
 
 
 def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
