@@ -7,7 +7,21 @@ from lockstep.declare.decoders.avro import Avro
 from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
-from lockstep.declare.options import AvailableNow, EventTime, Every, FileSize, Limits, Topics, Trigger
+from lockstep.declare.options import (
+    AvailableNow,
+    Earliest,
+    EventTime,
+    Every,
+    FileSize,
+    FirstSnapshot,
+    FromTime,
+    GroupOffsets,
+    Latest,
+    Limits,
+    Start,
+    Topics,
+    Trigger,
+)
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
@@ -31,17 +45,22 @@ __all__ = [
     "Checksum",
     "DecimalType",
     "Decoder",
+    "Earliest",
     "Envelope",
     "EventTime",
     "Every",
     "FileSize",
+    "FirstSnapshot",
+    "FromTime",
     "Function",
     "FuzzyWindow",
+    "GroupOffsets",
     "Halt",
     "InitialState",
     "IntegerType",
     "Json",
     "Kind",
+    "Latest",
     "Limits",
     "Link",
     "Linked",
@@ -62,6 +81,7 @@ __all__ = [
     "SchemaReference",
     "Sequence",
     "SessionStart",
+    "Start",
     "Stream",
     "Strict",
     "Suspend",

@@ -1,14 +1,82 @@
-"""Topics, triggers, Limits, EventTime."""
+"""Topics, start offsets, triggers, Limits, EventTime."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 
 from lockstep.errors import DeclarationError
+
+
+class Start:
+    """The offset from which a partition that the stream has never read is read.
+
+    A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
+    a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have begun before
+    the first offset read: their messages up to their first snapshot are skipped and counted, and the message count of
+    an END (`Envelope.count`) is not compared.
+    """
+
+
+@dataclass(frozen=True)
+class Earliest(Start):
+    """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault."""
+
+
+@dataclass(frozen=True)
+class FirstSnapshot(Start):
+    """From the first offset in Kafka; where retention has deleted earlier ones, each session from its first snapshot.
+
+    For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first one by
+    `Envelope.restarts_sequence`: the rest of a deleted one cannot be distinguished from a whole one otherwise.
+    """
+
+
+@dataclass(frozen=True)
+class Latest(Start):
+    """From the end of the topics that exist when the stream first runs, each session from its first snapshot.
+
+    Topics that appear later are read as `FirstSnapshot` reads them: their first messages are newer than the start.
+    """
+
+
+@dataclass(frozen=True)
+class FromTime(Start):
+    """From the first message with this Kafka timestamp or a later one, each session from its first snapshot.
+
+    Attributes:
+        time: The time, with its time zone.
+    """
+
+    time: datetime
+
+    def __post_init__(self) -> None:
+        """Refuse a time that means another moment on another machine."""
+        if not isinstance(self.time, datetime) or self.time.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+            problem = "is not a datetime with a time zone"
+            raise DeclarationError("FromTime.time", self.time, problem, "datetime(2026, 1, 31, tzinfo=UTC)")
+
+
+@dataclass(frozen=True)
+class GroupOffsets(Start):
+    """From the committed offsets of a consumer group, each session from its first snapshot.
+
+    A partition without a committed offset is read as `FirstSnapshot` reads it. Committed offsets that Kafka no longer
+    has are a fault like any other loss: the integrity class decides.
+
+    Attributes:
+        group: The consumer group, for example of the job that the stream replaces.
+    """
+
+    group: str
+
+    def __post_init__(self) -> None:
+        """Refuse an empty name."""
+        if not isinstance(self.group, str) or not self.group:  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+            raise DeclarationError("GroupOffsets.group", self.group, "is no consumer group", 'GroupOffsets("old-job")')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,21 +87,35 @@ class Topics:
         pattern: Regular expression that a whole topic name must match: `sensors\..+`.
         exclude: Topics that also match this one are excluded.
         inactive_after: A topic without messages for this long is shown as drained.
+        start: Where partitions that were never read are read from; without effect on the others.
+        start_by_topic: The same for the topics whose whole name matches a regular expression; the first match counts.
     """
 
     pattern: str
     exclude: str | None = None
     inactive_after: timedelta = timedelta(days=7)
+    start: Start = Earliest()
+    start_by_topic: Mapping[str, Start] = field(default_factory=dict[str, Start])
 
     def __post_init__(self) -> None:
-        """Check both expressions, and that they match some topics and not all."""
+        """Check the expressions, that they match some topics and not all, and the starts."""
         _check_expression("Topics.pattern", self.pattern)
         if self.exclude is not None:
             _check_expression("Topics.exclude", self.exclude)
+        for expression in self.start_by_topic:
+            _check_expression("Topics.start_by_topic", expression)
+        for start in (self.start, *self.start_by_topic.values()):
+            if not isinstance(start, Start):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+                raise DeclarationError("Topics.start", start, "is not a start", "for example FirstSnapshot()")
         if not _is_positive(self.inactive_after):
             raise DeclarationError(
                 "Topics.inactive_after", self.inactive_after, "is not a positive timedelta", "timedelta(days=7)"
             )
+
+    def find_start(self, topic: str) -> Start:
+        """Where a partition of this topic is read from, if the stream has never read it."""
+        matches = (start for expression, start in self.start_by_topic.items() if re.fullmatch(expression, topic))
+        return next(matches, self.start)
 
     def select(self, names: Iterable[str]) -> frozenset[str]:
         """The topics of the stream among all topics of a cluster; internal ones never match."""
@@ -171,13 +253,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse an empty bound."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            whole = isinstance(field.default, int)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            whole = isinstance(each.default, int)
             kinds = int if whole else (int, float)
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
                 problem = f"is not a positive {'whole number' if whole else 'number'}"
-                raise DeclarationError(f"Limits.{field.name}", value, problem, "leave it out for the default")
+                raise DeclarationError(f"Limits.{each.name}", value, problem, "leave it out for the default")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +284,10 @@ class EventTime:
 
     def __post_init__(self) -> None:
         """Refuse durations that are not positive."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.default is None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.default is None:
                 continue
             if not isinstance(value, timedelta) or value <= timedelta(0):
                 problem = "is not a duration above zero"
-                raise DeclarationError(f"EventTime.{field.name}", value, problem, "for example timedelta(minutes=5)")
+                raise DeclarationError(f"EventTime.{each.name}", value, problem, "for example timedelta(minutes=5)")

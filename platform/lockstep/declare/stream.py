@@ -16,7 +16,7 @@ import msgspec
 
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
-from lockstep.declare.options import EventTime, Every, Limits, Topics, Trigger
+from lockstep.declare.options import EventTime, Every, GroupOffsets, Limits, Topics, Trigger
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, Policy, SessionStart
@@ -141,6 +141,7 @@ class Stream(Generic[M, S, R]):
         _check_parts(self)
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
+        _check_start(self)
         _check_timers(self.transform, self.integrity)
         _check_importable(self)
         _check_shippable(self)
@@ -185,6 +186,14 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
     if not isinstance(start, SessionStart):
         right = "SessionStart.SNAPSHOT or SessionStart.FIRST_MESSAGE"
         raise DeclarationError("Stream.integrity.session_start", start, "is not a start of sessions", right)
+
+
+def _check_start(stream: AnyStream) -> None:
+    """Refuse the group in which the stream itself publishes its positions: it has none before the first run."""
+    for start in (stream.topics.start, *stream.topics.start_by_topic.values()):
+        if isinstance(start, GroupOffsets) and start.group == stream.name:
+            problem = "is the consumer group in which this stream publishes its own positions"
+            raise DeclarationError("Topics.start", start, problem, "rename the stream, or FirstSnapshot()")
 
 
 def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> None:

@@ -113,7 +113,8 @@ class Counts(msgspec.Struct):
         messages: Read.
         with_rows: Accepted, gave rows.
         without_rows: Accepted, gave none.
-        skipped: Of kind SKIP.
+        skipped: Of kind SKIP, or of a session before its first snapshot in a log that was joined in the middle.
+        before_snapshot: Those of them that precede the first snapshot of their session.
         dropped: Neither applied nor stored: duplicate, late, or undecodable under NoIntegrity.
         quarantined: Written to quarantine, not applied.
         repeats: Found to be duplicates or out of order, accepted or dropped.
@@ -138,6 +139,7 @@ class Counts(msgspec.Struct):
     buffered: int = 0
     released: int = 0
     timer_rows: int = 0
+    before_snapshot: int = 0
 
     @property
     def accounted(self) -> int:

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from lockstep.integrity.buffering import drop_buffer
 from lockstep.integrity.multipart import MultipartGate
-from lockstep.integrity.opening import OpeningAtFirst
+from lockstep.integrity.opening import JoinedLog, OpeningAtFirst
 from lockstep.integrity.suspension import SkipGate, SuspensionGate, migrate_gate_state
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.model.position import SuspendedSession
@@ -206,6 +206,7 @@ class IntegrityClass(ABC):
         skipped: Collection[SuspendedSession] = (),
         *,
         spread: bool = False,
+        joined: bool = False,
     ) -> Gate:
         """The gate of one partition.
 
@@ -216,9 +217,12 @@ class IntegrityClass(ABC):
             time: The partition's watermark.
             skipped: Sessions that an operator skips.
             spread: Snapshots may consist of several messages.
+            joined: The log was joined in the middle: sessions may have begun before the first message read.
         """
         at_first = self.session_start is SessionStart.FIRST_MESSAGE
-        gate = OpeningAtFirst(self.gate(time)) if at_first and not self.passes_unknown_sessions else self.gate(time)
+        takes_unknown = at_first or self.passes_unknown_sessions or self.waits_for_snapshot
+        gate = JoinedLog(self.gate(time), skips=not takes_unknown) if joined else self.gate(time)
+        gate = OpeningAtFirst(gate) if at_first and not self.passes_unknown_sessions else gate
         gate = MultipartGate(gate, tolerates_all=self.tolerates_all) if spread else gate
         if not self.may_suspend(suspended_from, skipped):
             return SkipGate(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate

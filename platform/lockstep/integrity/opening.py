@@ -1,7 +1,11 @@
-"""Sessions that need no snapshot: a gate around the gate of a class. Pure.
+"""Unknown sessions: gates around the gate of a class. Pure.
 
-In an unknown session, an update is judged as the snapshot that begins it. An END of an unknown session ends nothing: it
-is accepted and leaves no state, unless it carries a message count and messages are missing.
+`OpeningAtFirst`, for sessions that need no snapshot: an update of an unknown session is judged as the snapshot that
+begins it. An END of an unknown session ends nothing: it is accepted and leaves no state, unless it carries a message
+count and messages are missing.
+
+`JoinedLog`, for a log that was joined in the middle, where sessions may have begun before: what precedes the first
+snapshot of a session is skipped, and the message count of an END is not compared.
 """
 
 from __future__ import annotations
@@ -29,3 +33,28 @@ class OpeningAtFirst(Gate):
         if place.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
             return None, ACCEPT
         return opened, begins
+
+
+class JoinedLog(Gate):
+    """See the module."""
+
+    def __init__(self, inner: Gate, *, skips: bool) -> None:
+        """Wrap a gate.
+
+        Args:
+            inner: The gate of the class.
+            skips: Skip what precedes the first snapshot of a session; otherwise the class takes it.
+        """
+        self._inner, self._skips = inner, skips
+        self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+
+    @override
+    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        if state is None and self._skips and place.kind in _FOLLOWS:
+            return None, _SKIPPED
+        counted = place if place.count is None else msgspec.structs.replace(place, count=None)
+        return self._inner.check(state, counted, record)
+
+
+_FOLLOWS = (Kind.UPDATE, Kind.END)
+_SKIPPED = Verdict(Judgement.SKIP, "before the first snapshot", "a snapshot of the session")

@@ -31,7 +31,7 @@ offset."""
 
 _BEGINS = (Kind.SNAPSHOT, Kind.SNAPSHOT_PART)
 _KEPT = (Judgement.ACCEPT, Judgement.BUFFER)
-_DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE)
+_DROPPED = (Judgement.DUPLICATE, Judgement.LATE, Judgement.QUARANTINE, Judgement.SKIP)
 
 
 class Opened(TypedDict):

@@ -17,6 +17,8 @@ class Judgement(Enum):
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
     LATE = "late"
+    SKIP = "skip"
+    """Skipped: it precedes the first snapshot of its session, in a log that was joined in the middle."""
     GAP = "gap"
     BUFFER = "buffer"
     QUARANTINE = "quarantine"

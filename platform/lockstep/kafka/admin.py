@@ -41,6 +41,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str]
 
 
+Place = tuple[str, int]
+"""(topic, partition)."""
+
 T = TypeVar("T")
 TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
@@ -148,6 +151,28 @@ class ClusterAdmin:
             if key in stable and key in marks
         }
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
+
+    def find_offsets_at(self, places: Iterable[Place], timestamp_ms: int) -> dict[Place, int]:
+        """Offset of the first message with this Kafka timestamp or a later one; partitions without one are left out.
+
+        Args:
+            places: The partitions, by (topic, partition).
+            timestamp_ms: Milliseconds since 1970 (UTC).
+
+        Raises:
+            KafkaError: The cluster did not answer.
+        """
+        request = {TopicPartition(*place): OffsetSpec.for_timestamp(timestamp_ms) for place in places}
+        if not request:
+            return {}
+        answers = self._ask("offsets by time", lambda: self._admin.list_offsets(request, request_timeout=self._timeout))
+        found: dict[Place, int] = {}
+        for place, future in answers.items():
+            try:
+                found[place.topic, place.partition] = int(future.result().offset)
+            except KafkaException as error:
+                raise self._unread(f"the offsets by time of topic {place.topic}", error) from error
+        return {place: offset for place, offset in found.items() if offset >= 0}
 
     def compared(self, read: Mapping[Key, Position]) -> TruncationCheck:
         """Whether the logs of these partitions, by (topic id, partition), still contain the records that were read."""
@@ -325,9 +350,6 @@ def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:
 POLL_SECONDS = 0.2
 LITTLE = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 4_096}
 """One message per partition is wanted; further fetched messages are discarded."""
-
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 
 def find_oldest_unread(

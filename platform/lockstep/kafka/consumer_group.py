@@ -1,7 +1,8 @@
 """The consumer group of a stream: positions published as its offsets, so that ordinary lag tools work.
 
 No consumer joins the group, and nothing is read through it. Its offsets are read back in one place only: a
-start without a table checks whether there was one (`engine/driver/committer.py`).
+start without a table checks whether there was one (`engine/driver/committer.py`). The offsets of another group are
+read once for each partition, where a stream continues that group's work (`GroupOffsets`).
 
 A consumer sends the requests, not the admin client: librdkafka 2.16 crashes the process when an admin
 client requests a group's offsets while the group's coordinator starts (seen: a null pointer in
@@ -69,6 +70,14 @@ class ConsumerGroup:
         timeout = self._settings.timeout_seconds
         found = self._as_member("show offsets of", lambda client: client.committed(wanted, timeout=timeout))
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    def committed_by(self, group: str, places: Iterable[Place]) -> dict[Place, int]:
+        """The committed offsets of another group of the same cluster; partitions without one are left out.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+        """
+        return ConsumerGroup(self._settings, group).published(places)
 
     def forget(self) -> None:
         """Delete the group; a missing group is no error.

@@ -54,6 +54,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         suspended_sessions: Sessions that an operator skips until their next snapshot.
         catching_up: The log was truncated below this position and an operator accepted it: records appended below the
             position are skipped.
+        joined_at: First offset that was read, where the stream does not read the log from its beginning
+            (`Topics.start`): sessions may have begun before. 0 where it does.
     """
 
     topic: str
@@ -68,6 +70,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     is_only: bool = True
     suspended_sessions: tuple[SuspendedSession, ...] = ()
     catching_up: bool = False
+    joined_at: int = 0
 
     @property
     def key(self) -> Key:

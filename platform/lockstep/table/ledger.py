@@ -68,7 +68,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
         messages: Messages read.
         rows: Rows emitted, those of timers included.
         accepted_without_row: Accepted messages that emitted no row.
-        skipped: Messages of kind SKIP.
+        skipped: Messages of kind SKIP, and those that precede the first snapshot of their session (`before_snapshot`).
         repeats: Messages found to be duplicates or out of order, accepted or dropped.
         gaps: Messages found to follow a gap, accepted or quarantined.
         dropped: Messages neither applied nor stored, by the rule of the class.
@@ -99,6 +99,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
         suspended_sessions: Sessions that an operator skips until their next snapshot.
         catching_up: The log was truncated below the position, which an operator accepted; records up to it are skipped.
         retired: The topic was deleted or re-created, which an operator accepted.
+        joined_at: First offset that was read of a log that is not read from its beginning; 0 where it is.
+        before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
     """
 
     generation: int
@@ -146,6 +148,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     suspended_sessions: list[SuspendedSession] = []
     catching_up: bool = False
     retired: bool = False
+    joined_at: int = 0
+    before_snapshot: int = 0
 
 
 SCHEMA = make_row_schema(LedgerRow)

@@ -98,9 +98,17 @@ class Recorder(Generic[R]):
         return place
 
     def _gate_for(
-        self, before: int, time: PartitionTime, skipped: Collection[SuspendedSession] = (), *, spread: bool = False
+        self,
+        before: int,
+        time: PartitionTime,
+        skipped: Collection[SuspendedSession] = (),
+        *,
+        spread: bool = False,
+        joined: bool = False,
     ) -> Gate:
-        return RecordingGate(self._made.gate_for(before, time, skipped, spread=spread), lambda: self._now.verdicts)
+        return RecordingGate(
+            self._made.gate_for(before, time, skipped, spread=spread, joined=joined), lambda: self._now.verdicts
+        )
 
     def _hooks(self) -> Hooks:
         """The hooks that emit rows, recorded."""

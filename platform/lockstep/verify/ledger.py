@@ -96,6 +96,8 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     watermark: datetime | None = None
     rows_emitted: int = 0
     planned_at: datetime | None = None
+    joined_at: int = 0
+    before_snapshot: int = 0
 
     @property
     def place(self) -> ViolationPlace:
@@ -174,6 +176,11 @@ class LedgerChain(msgspec.Struct):
     def start(self) -> int:
         """First offset that the stream wanted."""
         return self.ranges[0].start
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether its log was not read from its beginning, as the declaration wanted at its first batch."""
+        return self.ranges[0].joined_at > 0
 
     @property
     def until(self) -> int:

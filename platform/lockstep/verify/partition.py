@@ -18,7 +18,7 @@ from lockstep.verify.side_tables import ReadPastViolation, SideTableCheck
 from lockstep.verify.state import StoredState
 
 COUNTS = (
-    *("messages", "rows", "with_rows", "accepted_without_row", "skipped"),
+    *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "before_snapshot"),
     *("repeats", "gaps", "dropped", "quarantined", "late", "buffered", "released", "timer_rows"),
 )
 """Columns of the ledger that the replay counts too."""

@@ -184,6 +184,10 @@ class Replay:
             self._hold(fated, message)
         elif fated.what is Action.DROP:
             self.aside.drop(record.offset)
+        elif fated.what is Action.SKIP:
+            self.aside.counts["skipped"] += 1
+            self.aside.counts["before_snapshot"] += 1
+            self.aside.expect_in_no_side_table(record.offset)
         elif fated.what is Action.LATE:
             self._late(message)
         elif fated.what is Action.ASIDE:

@@ -358,7 +358,7 @@ class _Proving:
 
     def _parts(self, chain: LedgerChain) -> PartitionInputs:
         key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
-        rules = make_rules(self._integrity, moment)
+        rules = make_rules(self._integrity, moment, joined=chain.is_joined)
         aside = self._aside(chain)
         return PartitionInputs(
             declared=self._declared,
@@ -387,7 +387,7 @@ class _Proving:
 
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""
-        if kept.first < chain.start and chain.ranges[0].accepted_loss is None:
+        if kept.first < chain.start and not chain.is_joined and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
         for row in chain.ranges:
@@ -427,6 +427,8 @@ def _scope(chain: LedgerChain, first: int, kept: BufferedRange) -> Scope:
     if first > 0:
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
         notes.append(f"Kafka keeps nothing before {kept.first}; {state}, rows before it checked for order and counts")
+    if chain.is_joined:
+        notes.append(f"reading began at offset {chain.ranges[0].joined_at}, as declared (Topics.start)")
     if kept.end < chain.until:
         notes.append(f"Kafka's log ends at {kept.end}: offsets from there on are not proven")
     if losses := [each for each in chain.ranges if each.is_loss]:

@@ -18,6 +18,7 @@ from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import Heartbeat, read_stop_request, write_stop
+from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import (
     BacklogClock,
@@ -36,8 +37,10 @@ from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepErro
 from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.admin import Topic
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
+from lockstep.model.position import Key
 from lockstep.table.commit import BatchCommit, HourClosed
 
 LOG = logging.getLogger("lockstep")
@@ -67,7 +70,10 @@ class MicroBatchLoop:
         self._context, self._writer = context, claimed.writer
         self._watch = ClusterMonitor(context, selected)
         check_topics_fit(context.stream, self._watch.view)
-        self._partitions = Subscription(claimed.known, self._watch.view, selected)
+        begun, view = {topic_id for topic_id, _ in claimed.known}, self._watch.view
+        new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
+        joined = self._join_offsets(new, is_first_run=not claimed.known)
+        self._partitions = Subscription(claimed.known, view, selected, joined)
         self._committer = Committer(context.folders, claimed, helper)
         self._publisher = Publisher(context.group, courier)
         self._publisher.check_group_offsets(self._partitions.positions.values())
@@ -251,7 +257,13 @@ class MicroBatchLoop:
         self._watch.look_for_new()
         if self._watch.view.topics.keys() != before:
             check_topics_fit(self._context.stream, self._watch.view)
-        self._partitions.take_up(self._watch.view)
+        if new := self._partitions.find_new_topics(self._watch.view):
+            self._partitions.take_up(self._watch.view, self._join_offsets(new, is_first_run=False))
+
+    def _join_offsets(self, new: Sequence[Topic], *, is_first_run: bool) -> dict[Key, int]:
+        declared, group = self._context.stream.topics, self._context.group
+        cluster, view = self._context.discovery, self._watch.view
+        return read_join_offsets(declared, new, view, cluster, group.committed_by, is_first_run=is_first_run)
 
     def _note_stalls(self) -> None:
         """Warn once of each stuck last stable offset; batches report them while they last."""

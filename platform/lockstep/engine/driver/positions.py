@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +52,7 @@ def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffse
         rows=facts.rows,
         accepted_without_row=counts.without_rows,
         skipped=counts.skipped,
+        before_snapshot=counts.before_snapshot,
         repeats=counts.repeats,
         gaps=counts.gaps,
         dropped=counts.dropped,
@@ -114,6 +116,7 @@ def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOf
         planned_at=to_event_time(stamp.planned_at_us),
         suspended_sessions=list(position.suspended_sessions),
         catching_up=position.catching_up,
+        joined_at=position.joined_at,
         holes=[],
         leader_epoch=position.leader_epoch,
         first_event_time=None,
@@ -145,11 +148,16 @@ def read_position(row: LedgerRow) -> Position:
         rows_emitted=row.rows_emitted,
         suspended_sessions=tuple(row.suspended_sessions),
         catching_up=row.catching_up,
+        joined_at=row.joined_at,
     )
 
 
-def find_initial_positions(known: Mapping[Key, LedgerRow], view: ClusterView) -> dict[Key, Position]:
+def find_initial_positions(
+    known: Mapping[Key, LedgerRow], view: ClusterView, joined: Mapping[Key, int] = MappingProxyType({})
+) -> dict[Key, Position]:
     """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
+
+    Partitions in `joined` begin at that offset instead, in the middle of their log.
 
     A new topic is taken whole or, while one of its partitions has no leader and so no first
     offset, by a later run: taken in part, it would look grown as soon as the leader is back. A
@@ -165,19 +173,20 @@ def find_initial_positions(known: Mapping[Key, LedgerRow], view: ClusterView) ->
                 position = read_position(known[key])
                 found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
             elif whole:
-                found[key] = find_first_position(topic, key, view.ends[key])
+                found[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
     return found
 
 
-def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets) -> Position:
-    """Start of a partition that was never read: its first offset."""
+def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets, joined_at: int | None = None) -> Position:
+    """Start of a partition that was never read: its first offset, or the one where the stream joins its log."""
     topic_id, partition = key
     return Position(
         topic=topic.name,
         topic_id=topic_id,
         partition=partition,
-        next_offset=ends.start,
+        next_offset=ends.start if joined_at is None else joined_at,
         is_only=topic.partitions == 1,
+        joined_at=joined_at or 0,
     )
 
 
@@ -219,15 +228,22 @@ class Subscription:
         is_unsaved: An accepted change concerns partitions that the next batch may not read: commit all rows.
     """
 
-    def __init__(self, known: Mapping[Key, LedgerRow], view: ClusterView, selected: frozenset[str]) -> None:
+    def __init__(
+        self,
+        known: Mapping[Key, LedgerRow],
+        view: ClusterView,
+        selected: frozenset[str],
+        joined: Mapping[Key, int] = MappingProxyType({}),
+    ) -> None:
         """Start from the ledger.
 
         Args:
             known: Newest ledger row of every partition ever read.
             view: Kafka's topics of the stream now.
             selected: Names of topics in the ledger that the stream's pattern still selects.
+            joined: Offset of each new partition whose log is not read from its beginning: see `read_join_offsets`.
         """
-        self.positions = find_initial_positions(known, view)
+        self.positions = find_initial_positions(known, view, joined)
         self.is_unsaved = False
         self.is_new = not self.positions.keys() <= known.keys()
         self._others = {key: row for key, row in known.items() if key not in self.positions}
@@ -286,15 +302,19 @@ class Subscription:
         """Record the bins of a plan, so that the next one keeps partitions near their local stores."""
         self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
 
-    def take_up(self, view: ClusterView) -> None:
-        """Read new topics from their first offsets; each once all its partitions have a leader."""
+    def find_new_topics(self, view: ClusterView) -> list[Topic]:
+        """Topics that are neither read nor in the ledger, once all their partitions have a leader."""
         known = {position.topic for position in self.positions.values()} | {row.topic for row in self._others.values()}
-        for topic in (topic for name, topic in sorted(view.topics.items()) if name not in known):
-            keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
-            if all(key in view.ends for key in keys):
-                LOG.info("new topic %s: read from its first offset", topic.name)
-                self.positions |= {key: find_first_position(topic, key, view.ends[key]) for key in keys}
-                self.is_unsaved = True
+        new = (topic for name, topic in sorted(view.topics.items()) if name not in known)
+        return [each for each in new if all((each.topic_id, number) in view.ends for number in range(each.partitions))]
+
+    def take_up(self, view: ClusterView, joined: Mapping[Key, int]) -> None:
+        """Read the new topics, from their first offsets or from where the stream joins their logs."""
+        for topic in self.find_new_topics(view):
+            LOG.info("new topic %s: read from its first offset", topic.name)
+            for key in [(topic.topic_id, partition) for partition in range(topic.partitions)]:
+                self.positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
+            self.is_unsaved = True
 
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
         """Continue after a tolerated fault: skip expired offsets, add re-created topics and new partitions.

@@ -190,6 +190,9 @@ class VerdictHandler:
                 self.late.add(record, found)
             case Judgement.GAP | Judgement.DUPLICATE | Judgement.LATE:
                 self.counts.dropped += 1
+            case Judgement.SKIP:
+                self.counts.skipped += 1
+                self.counts.before_snapshot += 1
             case Judgement.QUARANTINE | Judgement.SUSPEND:
                 self.counts.quarantined += 1
                 self.kept.add(record, found)

@@ -41,7 +41,7 @@ class Sessions:
         self._program, self._state, self._time = program, state, time
         self._skipped = position.suspended_sessions
         self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
-        self._spread = False
+        self._spread, self._joined = False, position.joined_at > 0
         self.opened: set[str] = set()
         self.closed: set[str] = set()
         self.held = MessageBuffer(state.reserved)
@@ -55,7 +55,7 @@ class Sessions:
     def suspend_before(self, offset: int) -> None:
         """Suspend all sessions that began before an offset."""
         self.suspended_from = offset
-        self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread)
+        self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread, joined=self._joined)
         self.check = self.gate.check
         self._adapted = self._program.integrity.make_state_adapter(offset, self._skipped)
 

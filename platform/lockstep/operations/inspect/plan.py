@@ -9,6 +9,7 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
@@ -124,6 +125,7 @@ class _Seen(msgspec.Struct, frozen=True):
     known: Mapping[Key, LedgerRow]
     view: ClusterView
     selected: frozenset[str]
+    joined: Mapping[Key, int]
 
 
 def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
@@ -136,7 +138,7 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
         TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
-    partitions = Subscription(seen.known, seen.view, seen.selected)
+    partitions = Subscription(seen.known, seen.view, seen.selected, seen.joined)
     head = seen.head
     plan = plan_batch(
         PlanInput(
@@ -160,7 +162,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
-    partitions = Subscription(seen.known, seen.view, seen.selected)
+    partitions = Subscription(seen.known, seen.view, seen.selected, seen.joined)
     begun = {row.topic for row in seen.known.values()}
     read = [_read(position, seen) for position in partitions.positions.values()]
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
@@ -220,7 +222,16 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
     handle = StreamHandle(stream, settings)
     head = handle.head or Head(stream=stream.name, cluster_id=handle.cluster.cluster_id())
     selected = stream.topics.select(row.topic for row in handle.positions.values())
-    return _Seen(head, handle.positions, handle.cluster.view(handle.selected | selected), selected)
+    view, begun = handle.cluster.view(handle.selected | selected), {topic_id for topic_id, _ in handle.positions}
+    joined = read_join_offsets(
+        stream.topics,
+        [topic for topic in view.topics.values() if topic.topic_id not in begun],
+        view,
+        handle.cluster,
+        ConsumerGroup(settings.kafka, stream.name).committed_by,
+        is_first_run=not handle.positions,
+    )
+    return _Seen(head, handle.positions, view, selected, joined)
 
 
 def _preview(
@@ -247,7 +258,11 @@ def _read(position: Position, seen: _Seen) -> RestartedPartition:
     if position.key in seen.known:
         why = f"the position in the ledger (batch {seen.known[position.key].batch})"
         return RestartedPartition(position.topic, position.partition, "go on", position.next_offset, why)
-    why = "new: read from its first offset"
+    first, joined = (
+        "new: read from its first offset",
+        "new: joined as Topics.start declares, each session from a snapshot",
+    )
+    why = joined if position.joined_at else first
     return RestartedPartition(position.topic, position.partition, "add", position.next_offset, why)
 
 

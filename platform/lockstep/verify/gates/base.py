@@ -42,6 +42,8 @@ class Action(Enum):
     """Into the late table; no other effect."""
     ASIDE = "aside"
     """Quarantined; no other effect."""
+    SKIP = "skip"
+    """Counted; no other effect."""
 
 
 class Ruling(NamedTuple):
@@ -212,7 +214,7 @@ class SessionOutcome(NamedTuple):
     """The outcome of one message.
 
     Attributes:
-        what: Applied, buffered, late, dropped, quarantined (WAIT, ASIDE), or the end of the stream (REFUSE).
+        what: Applied, buffered, late, dropped, skipped, quarantined (WAIT, ASIDE), or the end of the stream (REFUSE).
         known: The session after it.
         cause: The reason; empty without a remark.
         before: Offsets of buffered messages that are applied before it, in order.
@@ -301,7 +303,7 @@ def _fate(
 
 
 _GOES_ON = (Action.ACCEPT, Action.HOLD)
-_NOTHING_ELSE = (Action.DROP, Action.LATE, Action.ASIDE)
+_NOTHING_ELSE = (Action.DROP, Action.LATE, Action.ASIDE, Action.SKIP)
 
 
 def is_waiting(known: SessionMemory, from_offset: int) -> bool:

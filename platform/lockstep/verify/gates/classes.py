@@ -355,19 +355,38 @@ def _number(memory: Memory) -> int:
     return memory
 
 
-def make_rules(integrity: Any, moment: ReplayWatermark) -> GateRules:
+def make_rules(integrity: Any, moment: ReplayWatermark, *, joined: bool = False) -> GateRules:
     """The rules of a stream's integrity class, for the partition of a watermark.
+
+    Args:
+        integrity: The declared class.
+        moment: The watermark of the partition.
+        joined: Its log was not read from its beginning.
 
     Raises:
         NotProvable: There is no independent gate for it.
     """
     rules = _rules_of(integrity, moment)
+    rules = _in_joined_log(rules, integrity) if joined else rules
     start = getattr(getattr(integrity, "session_start", None), "name", "SNAPSHOT")
     if start not in {"SNAPSHOT", "FIRST_MESSAGE"}:
         raise_not_provable(f"session_start={start}")
     if start == "SNAPSHOT":
         return rules
     return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules.rule))
+
+
+def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
+    needs_no_snapshot = getattr(getattr(integrity, "session_start", None), "name", "") == "FIRST_MESSAGE"
+    takes_all = needs_no_snapshot or rules.passes_unknown or getattr(integrity, "buffer_until_snapshot", False)
+    return msgspec.structs.replace(rules, rule=partial(rule_in_joined_log, rules.rule, skips=not takes_all))
+
+
+def rule_in_joined_log(rule: GateRule, memory: Memory, place: Envelope, record: Record, *, skips: bool) -> Ruling:
+    """Sessions may have begun before the log was joined: no first messages without a snapshot, and no counts."""
+    if skips and memory is None and place.kind not in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
+        return Ruling(Action.SKIP, None, "before the first snapshot")
+    return rule(memory, msgspec.structs.replace(place, count=None), record)
 
 
 def begin_with_any(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:

@@ -1,0 +1,84 @@
+"""Offsets at which a stream joins logs that it does not read from their beginning, as `Topics.start` declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+
+from lockstep.declare.options import Earliest, FromTime, GroupOffsets, Latest, Start, Topics
+from lockstep.errors import DeclarationError
+from lockstep.integrity.base import EPOCH
+from lockstep.kafka.admin import ClusterAdmin, ClusterView, Place, Topic
+from lockstep.model.position import Key
+
+CommittedOffsets = Callable[[str, Iterable[Place]], Mapping[Place, int]]
+"""Committed offsets of a consumer group, by (topic, partition); partitions without one are left out."""
+
+
+def read_join_offsets(
+    declared: Topics,
+    new: Iterable[Topic],
+    view: ClusterView,
+    cluster: ClusterAdmin,
+    committed: CommittedOffsets,
+    *,
+    is_first_run: bool,
+) -> dict[Key, int]:
+    """The offset at which the stream joins each new partition; those read from the beginning of their log are left out.
+
+    Args:
+        declared: The topics of the stream.
+        new: Topics that the stream has never read.
+        view: Their offsets.
+        cluster: The cluster.
+        committed: Reads the offsets of a consumer group.
+        is_first_run: The stream has read nothing yet.
+
+    Raises:
+        KafkaError: Kafka did not answer.
+        DeclarationError: A declared consumer group has no offset of the topics that start with it.
+    """
+    by_start: dict[Start, list[Topic]] = {}
+    for topic in new:
+        by_start.setdefault(declared.find_start(topic.name), []).append(topic)
+    found: dict[Key, int] = {}
+    for start, topics in by_start.items():
+        if isinstance(start, Earliest):
+            continue
+        keys = {
+            (topic.name, number): (topic.topic_id, number) for topic in topics for number in range(topic.partitions)
+        }
+        readable = {place: key for place, key in keys.items() if key in view.ends}
+        found |= {key: view.ends[key].start for key in readable.values() if view.ends[key].start > 0}
+        match start:
+            case Latest() if is_first_run:
+                found |= {key: view.ends[key].high_watermark for key in readable.values()}
+            case FromTime():
+                found |= _at_time(start, readable, view, cluster)
+            case GroupOffsets():
+                found |= _of_group(start, readable, committed)
+            case _:
+                pass
+    return found
+
+
+def _at_time(
+    start: FromTime, readable: Mapping[Place, Key], view: ClusterView, cluster: ClusterAdmin
+) -> dict[Key, int]:
+    at_ms = (start.time - EPOCH) // timedelta(milliseconds=1)
+    offsets = cluster.find_offsets_at(readable, at_ms)
+    found = {key: offsets.get(place, view.ends[key].high_watermark) for place, key in readable.items()}
+    return {key: offset for key, offset in found.items() if offset > 0}
+
+
+def _of_group(start: GroupOffsets, readable: Mapping[Place, Key], committed: CommittedOffsets) -> dict[Key, int]:
+    offsets = committed(start.group, readable)
+    if readable and not offsets:
+        topics = ", ".join(sorted({topic for topic, _ in readable})[:3])
+        raise DeclarationError(
+            "Topics.start",
+            start,
+            f"has no committed offset of any topic that starts with it ({topics}, ...)",
+            "the name of a group that `kafka-consumer-groups.sh --list` shows, or FirstSnapshot()",
+        )
+    return {readable[place]: offset for place, offset in offsets.items()}

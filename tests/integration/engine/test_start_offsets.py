@@ -1,0 +1,159 @@
+"""Where a stream begins in topics that were there before it: each start, its rows, its counts, and the proof."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from lockstep import Earliest, FirstSnapshot, FromTime, GroupOffsets, Latest, Ordered, Start, Topics
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import DeclarationError
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.inspect.plan import plan_restart
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import ProducerRecord, folded, session, snapshot, update
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from lockstep.integrity.base import IntegrityClass
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+SENT = [
+    *[("old", snapshot(1, a=1)), ("old", update(2, a=1)), ("new", snapshot(1, b=5)), ("old", update(3, a=1))],
+    *[("new", update(2, b=1)), ("old", snapshot(4, a=9)), ("old", update(5, a=1)), ("new", update(3, b=2))],
+]
+TIMES_MS = [1_700_000_000_000 + 1_000 * at for at in range(len(SENT))]
+
+
+def starting(
+    runs: LocalRuns, feed: Feed, start: Start, integrity: IntegrityClass | None = None, name: str = "adding"
+) -> LocalRuns:
+    """The stream with this start; Strict by Sequence unless said otherwise."""
+    topics = Topics(pattern=feed.pattern, start=start)
+    return runs.of(dataclasses.replace(adding(feed.pattern, integrity), name=name, topics=topics))
+
+
+def sent_before(feed: Feed, name: str = "before") -> str:
+    """A topic with all of SENT."""
+    topic = feed.create(name)
+    feed.append(topic, [ProducerRecord(key, value, at) for (key, value), at in zip(SENT, TIMES_MS, strict=True)])
+    return topic
+
+
+def rows_from(start: int, sent: list[tuple[str, bytes]] = SENT) -> list[tuple[object, ...]]:
+    """The rows of the messages from an offset on, each session from its first snapshot."""
+    known, kept = set[str](), list[tuple[int, str, bytes]]()
+    for offset, (key, value) in enumerate(sent):
+        if offset >= start and (key in known or b"snapshot" in value):
+            known.add(key)
+            kept.append((offset, key, value))
+    return folded(kept)
+
+
+def skipped(runs: LocalRuns) -> int:
+    rows = read_table(runs.folders.ledger).to_pylist()
+    assert sum(row["skipped"] for row in rows) == sum(row["before_snapshot"] for row in rows)
+    return sum(row["before_snapshot"] for row in rows)
+
+
+def assert_proven(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert report.status is InvariantStatus.PROVEN, report
+
+
+def commit_offset(feed: Feed, group: str, topic: str, offset: int) -> None:
+    """What the job that the stream replaces committed last."""
+    old_job = Consumer({"bootstrap.servers": feed.bootstrap_servers, "group.id": group, "log_level": 2})
+    old_job.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    old_job.close()
+
+
+def test_earliest_refuses_a_log_that_retention_has_cut_and_the_first_snapshot_adopts_it(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = sent_before(feed)
+    feed.expire(topic, 1)
+    strict = starting(runs, feed, Earliest())
+    with pytest.raises(IntegrityLost, match="unknown session"):
+        strict.run()
+    adopting = starting(runs, feed, FirstSnapshot(), name="adopting")
+    assert adopting.run() is RunOutcome.ENDED
+    assert adopting.rows(topic) == rows_from(1)
+    assert skipped(adopting) == 2
+    assert_proven(adopting)
+
+
+def test_from_a_time_and_what_a_later_run_and_a_later_topic_add(feed: Feed, runs: LocalRuns) -> None:
+    topic = sent_before(feed)
+    runs = starting(runs, feed, FromTime(datetime.fromtimestamp(TIMES_MS[3] / 1000, UTC)))
+    added = plan_restart(runs.stream, runs.settings).partitions
+    assert [(each.action, each.start) for each in added] == [("add", 3)]
+    assert "joined" in added[0].why
+    runs.run()
+    assert runs.rows(topic) == rows_from(3)
+    later = [*SENT, ("third", update(7, a=1)), ("third", snapshot(8, a=1)), ("old", update(6, a=4))]
+    feed.append(topic, [ProducerRecord(key, value) for key, value in later[len(SENT) :]])
+    whole = feed.create("whole")
+    feed.send(whole, session(3))
+    runs.run()  # the declaration no longer matters for the first topic; the second is younger than the time
+    assert runs.rows(topic) == rows_from(3, later)
+    assert runs.rows(whole) == folded([(at, "s", value) for at, value in enumerate(session(3))])
+    assert skipped(runs) == 4
+    assert_proven(runs)
+
+
+def test_the_latest_reads_what_comes_and_topics_that_appear_later_whole(feed: Feed, runs: LocalRuns) -> None:
+    topic = sent_before(feed)
+    runs = starting(runs, feed, Latest())
+    runs.run()
+    assert sum(report.messages for report in runs.reports) == 0
+    feed.append(topic, [ProducerRecord("old", update(6, a=1)), ProducerRecord("old", snapshot(7, a=1))])
+    later = feed.create("later")
+    feed.send(later, session(2))
+    runs.run()
+    assert skipped(runs) == 1
+    assert runs.rows(later) == folded([(at, "s", value) for at, value in enumerate(session(2))])
+    assert_proven(runs)
+
+
+def test_the_offsets_of_a_group_and_a_topic_with_a_start_of_its_own(feed: Feed, runs: LocalRuns) -> None:
+    taken, untaken = sent_before(feed, "taken"), sent_before(feed, "untaken")
+    group = f"{feed.family}-old-job"
+    commit_offset(feed, group, taken, 5)
+    runs = runs.of(
+        dataclasses.replace(
+            runs.stream,
+            topics=Topics(
+                pattern=feed.pattern, start=GroupOffsets(group), start_by_topic={r".+\.untaken": FirstSnapshot()}
+            ),
+        )
+    )
+    runs.run()
+    assert runs.rows(taken) == rows_from(5)
+    assert runs.rows(untaken) == rows_from(0)
+    assert_proven(runs)
+
+
+def test_a_group_whose_offsets_expired_lost_messages_and_one_without_offsets_is_refused(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = sent_before(feed)
+    feed.expire(topic, 4)
+    with pytest.raises(DeclarationError, match=r"Topics\.start.*has no committed offset"):
+        starting(runs, feed, GroupOffsets(f"{feed.family}-mistyped")).run()
+    group = f"{feed.family}-old-job"
+    commit_offset(feed, group, topic, 2)
+    ordered = starting(runs, feed, GroupOffsets(group), Ordered(), name="ordered")
+    ordered.run()
+    holes = [hole for row in read_table(ordered.folders.ledger).to_pylist() for hole in row["holes"]]
+    assert [(hole["start"], hole["until"], hole["cause"]) for hole in holes] == [(2, 4, "expired")]
+    assert_proven(ordered)
+    with pytest.raises(IntegrityLost, match="expired unread"):
+        starting(runs, feed, GroupOffsets(group), name="strict").run()
