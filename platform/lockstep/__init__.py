@@ -18,7 +18,7 @@ from lockstep.declare.options import (
     GroupOffsets,
     Latest,
     Limits,
-    Start,
+    StartingOffsets,
     Topics,
     Trigger,
 )
@@ -81,7 +81,7 @@ __all__ = [
     "SchemaReference",
     "Sequence",
     "SessionStart",
-    "Start",
+    "StartingOffsets",
     "Stream",
     "Strict",
     "Suspend",

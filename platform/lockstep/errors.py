@@ -34,6 +34,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- NotInQuarantine            no message at that offset is in quarantine (operations/quarantine.py)
 |- ExportRefused              a file exists already, or cannot be written (operations/quarantine.py)
 |- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)
+|- NothingToTry               no message is where the stream would begin (operations/inspect/trial.py)
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
 |- WriterLives                nothing is repaired while a writer lives (operations/repair.py)
 |- NotHalted                  resume of a stream that is not halted (operations/resume.py)

@@ -15,8 +15,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from msgspec.structs import asdict
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from lockstep.cli.app import (
     FAILED,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.status import Status, StreamOverview
     from lockstep.operations.inspect.streams import DeclaredStream, Positions
     from lockstep.operations.inspect.topics import TopicsOfStream
+    from lockstep.operations.inspect.trial import Trial
     from lockstep.operations.quarantine import Exported, QuarantineFilter, QuarantineList
     from lockstep.operations.query import QueryResult
     from lockstep.operations.show_settings import AllOptions
@@ -107,6 +110,25 @@ def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     from lockstep.operations.inspect.topics import read_topics
 
     print_answer(read_topics(open_handle(stream)), _topics, as_json=as_json)
+
+
+@register_command("try order_books --messages 10000", Panel.LOOK, name="try")
+def try_(
+    stream: StreamName,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    messages: Annotated[int, typer.Option("--messages", min=1, max=1_000_000, help="Most messages.")] = 10_000,
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Fold the first messages of a stream without writing anything: verdicts, rows, cost, and each integrity class.
+
+    Exit code 1 where the declared class would halt the stream.
+    """
+    from lockstep.operations.inspect.trial import try_stream
+
+    found = try_stream(find_stream_or_exit(stream), load_settings_or_exit(), messages_max=messages, topic=topic)
+    print_answer(found, _trial, as_json=as_json)
+    if any(each.finding is not None for each in found.partitions):
+        raise typer.Exit(FAILED)
 
 
 @register_command("history order_books --last 20", Panel.LOOK)
@@ -248,6 +270,35 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
             for name, why, step in wrong
             for part in (style_text(f"{name}: {why}", "red"), style_text(f"next: {step}"))
         ),
+    )
+
+
+def _trial(found: Trial) -> RenderableType:
+    facts = {
+        "messages": f"{found.messages} of {found.sessions} sessions, {found.undecodable} undecodable",
+        "rows": found.rows,
+        "outcomes": ", ".join(f"{count} {name}" for name, count in asdict(found.counts).items() if count),
+        "cost": f"{found.microseconds_per_message:.1f} us of CPU time a message",
+    }
+    places = [
+        (f"{each.topic}/{each.partition}", each.start, each.until, each.messages, each.rows, each.finding)
+        for each in found.partitions
+    ]
+    classes = [
+        (each.declaration, each.broken, ", ".join(f"{count} {name}" for name, count in each.remarks.items()) or None)
+        for each in (found.declared, *found.others)
+    ]
+    rows = make_records(list(found.sample[0]), [list(row.values()) for row in found.sample]) if found.sample else None
+    return make_lines(
+        make_facts(facts.items()),
+        Text(),
+        make_grid(("partition", "from", "until", "messages", "rows", "violation"), places),
+        Text(),
+        rows,
+        Text(),
+        make_grid(("integrity class (declared first)", "broken by", "remarks"), classes),
+        Text(),
+        *(style_text(line) for line in found.advice),
     )
 
 

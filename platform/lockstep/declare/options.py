@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from typing import cast
 
 from lockstep.errors import DeclarationError
 
 
-class Start:
+class StartingOffsets:
     """The offset from which a partition that the stream has never read is read.
 
     A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
@@ -22,12 +23,12 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Earliest(Start):
+class Earliest(StartingOffsets):
     """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault."""
 
 
 @dataclass(frozen=True)
-class FirstSnapshot(Start):
+class FirstSnapshot(StartingOffsets):
     """From the first offset in Kafka; where retention has deleted earlier ones, each session from its first snapshot.
 
     For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first one by
@@ -36,7 +37,7 @@ class FirstSnapshot(Start):
 
 
 @dataclass(frozen=True)
-class Latest(Start):
+class Latest(StartingOffsets):
     """From the end of the topics that exist when the stream first runs, each session from its first snapshot.
 
     Topics that appear later are read as `FirstSnapshot` reads them: their first messages are newer than the start.
@@ -44,7 +45,7 @@ class Latest(Start):
 
 
 @dataclass(frozen=True)
-class FromTime(Start):
+class FromTime(StartingOffsets):
     """From the first message with this Kafka timestamp or a later one, each session from its first snapshot.
 
     Attributes:
@@ -55,13 +56,14 @@ class FromTime(Start):
 
     def __post_init__(self) -> None:
         """Refuse a time that means another moment on another machine."""
-        if not isinstance(self.time, datetime) or self.time.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+        given = cast("object", self.time)  # users need no checker
+        if not isinstance(given, datetime) or given.tzinfo is None:
             problem = "is not a datetime with a time zone"
             raise DeclarationError("FromTime.time", self.time, problem, "datetime(2026, 1, 31, tzinfo=UTC)")
 
 
 @dataclass(frozen=True)
-class GroupOffsets(Start):
+class GroupOffsets(StartingOffsets):
     """From the committed offsets of a consumer group, each session from its first snapshot.
 
     A partition without a committed offset is read as `FirstSnapshot` reads it. Committed offsets that Kafka no longer
@@ -75,7 +77,8 @@ class GroupOffsets(Start):
 
     def __post_init__(self) -> None:
         """Refuse an empty name."""
-        if not isinstance(self.group, str) or not self.group:  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+        given = cast("object", self.group)  # users need no checker
+        if not isinstance(given, str) or not given:
             raise DeclarationError("GroupOffsets.group", self.group, "is no consumer group", 'GroupOffsets("old-job")')
 
 
@@ -94,8 +97,8 @@ class Topics:
     pattern: str
     exclude: str | None = None
     inactive_after: timedelta = timedelta(days=7)
-    start: Start = Earliest()
-    start_by_topic: Mapping[str, Start] = field(default_factory=dict[str, Start])
+    start: StartingOffsets = Earliest()
+    start_by_topic: Mapping[str, StartingOffsets] = field(default_factory=dict[str, StartingOffsets])
 
     def __post_init__(self) -> None:
         """Check the expressions, that they match some topics and not all, and the starts."""
@@ -105,14 +108,14 @@ class Topics:
         for expression in self.start_by_topic:
             _check_expression("Topics.start_by_topic", expression)
         for start in (self.start, *self.start_by_topic.values()):
-            if not isinstance(start, Start):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+            if not isinstance(start, StartingOffsets):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
                 raise DeclarationError("Topics.start", start, "is not a start", "for example FirstSnapshot()")
         if not _is_positive(self.inactive_after):
             raise DeclarationError(
                 "Topics.inactive_after", self.inactive_after, "is not a positive timedelta", "timedelta(days=7)"
             )
 
-    def find_start(self, topic: str) -> Start:
+    def find_start(self, topic: str) -> StartingOffsets:
         """Where a partition of this topic is read from, if the stream has never read it."""
         matches = (start for expression, start in self.start_by_topic.items() if re.fullmatch(expression, topic))
         return next(matches, self.start)

@@ -8,9 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.errors import LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_admin_client
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
@@ -144,6 +146,21 @@ class StreamHandle:
             TableError: A ledger file is missing or damaged.
         """
         return self.cluster.view(self.selected | {row.topic for row in self.subscribed})
+
+    @cached_property
+    def joined(self) -> Mapping[Key, int]:
+        """Offset at which a run would join the log of each new partition that it does not read from its beginning.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+            DeclarationError: A declared consumer group has no offset of the topics.
+            TableError: A ledger file is missing or damaged.
+        """
+        begun = {topic_id for topic_id, _ in self.positions}
+        new = [each for each in self.view.topics.values() if each.name in self.selected and each.topic_id not in begun]
+        group = ConsumerGroup(self.settings.kafka, self.stream.name)
+        first, declared = not self.positions, self.stream.topics
+        return read_join_offsets(declared, new, self.view, self.cluster, group.committed_by, is_first_run=first)
 
 
 def make_cluster_admin(kafka: KafkaSettings) -> ClusterAdmin:

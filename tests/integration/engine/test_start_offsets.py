@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lockstep import Earliest, FirstSnapshot, FromTime, GroupOffsets, Latest, Ordered, Start, Topics
+from lockstep import Earliest, FirstSnapshot, FromTime, GroupOffsets, Latest, Ordered, StartingOffsets, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import DeclarationError
 from lockstep.integrity.resume_options import IntegrityLost
@@ -33,7 +33,7 @@ TIMES_MS = [1_700_000_000_000 + 1_000 * at for at in range(len(SENT))]
 
 
 def starting(
-    runs: LocalRuns, feed: Feed, start: Start, integrity: IntegrityClass | None = None, name: str = "adding"
+    runs: LocalRuns, feed: Feed, start: StartingOffsets, integrity: IntegrityClass | None = None, name: str = "adding"
 ) -> LocalRuns:
     """The stream with this start; Strict by Sequence unless said otherwise."""
     topics = Topics(pattern=feed.pattern, start=start)

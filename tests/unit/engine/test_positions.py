@@ -244,5 +244,5 @@ def test_the_partition_with_the_least_headroom_counts() -> None:
         topics=cluster.topics | {"b": short},
         ends=cluster.ends | {("id-b", 0): PartitionOffsets(start=5, stable_end=5, high_watermark=5)},
     )
-    partitions.take_up(both)
+    partitions.take_up(both, {})
     assert partitions.headroom_seconds(both, newest_plus(hours=5)) == 3600

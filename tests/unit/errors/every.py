@@ -24,6 +24,7 @@ from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingRes
 from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
 from lockstep.operations.inspect.streams import UnknownStream
+from lockstep.operations.inspect.trial import NothingToTry
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
@@ -96,6 +97,7 @@ EVERY: tuple[LockstepError, ...] = (
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),
     UnknownStream("book", {}),
+    NothingToTry("books", "topic books.eth"),
     WrongQuery("SELECT x", "No field named x", {}),
     NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),
     NotRetained("books", 3, 7, 90),

@@ -25,7 +25,7 @@ from lockstep import (
 )
 from lockstep.integrity.base import PartitionTime
 from lockstep.model.record import Link
-from lockstep.verify.gates.base import ReplayWatermark, SessionMemory, Suspension, decide_outcome
+from lockstep.verify.gates.base import ReplayWatermark, Suspension, decide_outcome
 from lockstep.verify.gates.classes import make_rules
 from tests.support.envelopes import at_offset
 
@@ -77,7 +77,7 @@ def prove(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined
     for offset, (kind, number) in enumerate(messages):
         outcome = decide_outcome(rules, known, place(kind, number), at_offset(offset), Suspension())
         found.append(outcome.what.value)
-        known = None if kind is END else cast("SessionMemory | None", outcome.known)
+        known = None if kind is END else outcome.known
     return found
 
 

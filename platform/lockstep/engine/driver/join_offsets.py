@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
-from lockstep.declare.options import Earliest, FromTime, GroupOffsets, Latest, Start, Topics
+from lockstep.declare.options import Earliest, FromTime, GroupOffsets, Latest, StartingOffsets, Topics
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import EPOCH
 from lockstep.kafka.admin import ClusterAdmin, ClusterView, Place, Topic
@@ -38,7 +38,7 @@ def read_join_offsets(
         KafkaError: Kafka did not answer.
         DeclarationError: A declared consumer group has no offset of the topics that start with it.
     """
-    by_start: dict[Start, list[Topic]] = {}
+    by_start: dict[StartingOffsets, list[Topic]] = {}
     for topic in new:
         by_start.setdefault(declared.find_start(topic.name), []).append(topic)
     found: dict[Key, int] = {}

@@ -9,7 +9,6 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
-from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
@@ -222,16 +221,8 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
     handle = StreamHandle(stream, settings)
     head = handle.head or Head(stream=stream.name, cluster_id=handle.cluster.cluster_id())
     selected = stream.topics.select(row.topic for row in handle.positions.values())
-    view, begun = handle.cluster.view(handle.selected | selected), {topic_id for topic_id, _ in handle.positions}
-    joined = read_join_offsets(
-        stream.topics,
-        [topic for topic in view.topics.values() if topic.topic_id not in begun],
-        view,
-        handle.cluster,
-        ConsumerGroup(settings.kafka, stream.name).committed_by,
-        is_first_run=not handle.positions,
-    )
-    return _Seen(head, handle.positions, view, selected, joined)
+    view = handle.cluster.view(handle.selected | selected)
+    return _Seen(head, handle.positions, view, selected, handle.joined)
 
 
 def _preview(

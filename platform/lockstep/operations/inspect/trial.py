@@ -1,0 +1,358 @@
+"""Tries a stream on real messages: decoder, gate and fold, in a scratch folder that is deleted afterwards.
+
+The messages are those that a first run would read first, whatever the stream has read already. One task of the engine
+folds them, as the first batch would be. Then every integrity class that the messages have evidence for judges the same
+messages, so that the declared class can be compared with the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pyarrow.parquet as pq
+
+from lockstep.declare.options import FirstSnapshot, Latest
+from lockstep.declare.stream import AnyStream, format_source
+from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
+from lockstep.engine.driver.positions import Subscription
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
+from lockstep.engine.executor.fold import decode_message
+from lockstep.engine.executor.task import KafkaSource, run_task
+from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.errors import LockstepError
+from lockstep.integrity.base import IntegrityClass, PartitionTime, Suspend, find_event_time
+from lockstep.integrity.best_effort import NoIntegrity
+from lockstep.integrity.fuzzy_window import FuzzyWindow
+from lockstep.integrity.once import Once
+from lockstep.integrity.ordered import Ordered
+from lockstep.integrity.strict import Linked, LogOnly, Strict
+from lockstep.integrity.strict import Sequence as SequenceEvidence
+from lockstep.integrity.verdict import UNKNOWN_SESSION, GateState, Judgement
+from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.finding import Finding
+from lockstep.model.position import Position
+from lockstep.model.record import Envelope, Kind, Record
+from lockstep.operations.tables import StreamHandle
+from lockstep.settings import Settings
+from lockstep.storage import find_storage
+from lockstep.table.commit import Writer
+from lockstep.table.delta_log import Head
+
+SAMPLE_ROWS = 5
+REMEMBERED_IDS = 1_000
+"""`Once.keep_ids` of the comparison."""
+
+
+class NothingToTry(LockstepError):
+    """The stream selects no topic, or its topics hold no message from where it would begin."""
+
+    def __init__(self, stream: str, where: str) -> None:
+        super().__init__(
+            f"stream {stream} has no message to try in {where}",
+            next_step=f"lockstep topics {stream} shows what Kafka holds",
+        )
+
+
+class TriedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of one partition.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+        start: First offset read.
+        until: First offset not folded: the end of what was tried, or of what the class lets through.
+        messages: Messages folded.
+        rows: Rows emitted.
+        finding: The violation that would halt the stream here; None without one.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    messages: int
+    rows: int
+    finding: Finding | None
+
+
+class TriedClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdicts of one integrity class on the same messages.
+
+    Attributes:
+        declaration: The class as source text.
+        broken: Messages that break its promise: under `Halt` the first of them stops the stream.
+        remarks: Messages by judgement and cause, without those that are accepted without a remark.
+    """
+
+    declaration: str
+    broken: int
+    remarks: dict[str, int]
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a trial.
+
+    Attributes:
+        stream: Name of the stream.
+        messages: Messages folded.
+        sessions: Sessions among them.
+        undecodable: Messages that cannot be decoded, or from which no envelope can be extracted.
+        counts: Messages by outcome, as in the ledger.
+        rows: Rows emitted.
+        microseconds_per_message: CPU time of the task per message, in microseconds; start-up of the reader included.
+        partitions: Partitions, by topic and number.
+        sample: The first rows.
+        declared: The declared class, on all messages.
+        others: Other classes that the messages have evidence for, strongest first.
+        advice: What to change, or to know, in sentences.
+    """
+
+    stream: str
+    messages: int
+    sessions: int
+    undecodable: int
+    counts: Counts
+    rows: int
+    microseconds_per_message: float
+    partitions: tuple[TriedPartition, ...]
+    sample: tuple[dict[str, object], ...]
+    declared: TriedClass
+    others: tuple[TriedClass, ...]
+    advice: tuple[str, ...]
+
+
+Envelopes = list[tuple[Envelope, Record]]
+"""The messages of one partition that can be decoded, in order."""
+
+
+class _Read(msgspec.Struct):
+    """All messages of a trial: by partition, and those that are none."""
+
+    partitions: list[tuple[Position, Envelopes]]
+    undecodable: int = 0
+
+    def has_all(self, *names: str) -> bool:
+        """Whether each message that is not skipped has these parts."""
+        return all(
+            getattr(place, name) is not None
+            for _, envelopes in self.partitions
+            for place, _ in envelopes
+            for name in names
+            if place.kind is not Kind.SKIP
+        )
+
+
+def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topic: str | None = None) -> Trial:
+    """Fold the first messages of a stream as its first batch would, and write nothing outside of a scratch folder.
+
+    Args:
+        stream: The declaration; where it starts with `Latest`, the oldest messages are tried instead.
+        settings: Addresses of Kafka and the schema registry.
+        messages_max: Most messages, shared among the partitions as in a batch.
+        topic: Only this topic.
+
+    Raises:
+        NothingToTry: There is no message.
+        KafkaError: Kafka does not answer.
+        SettingsError: The decoder needs a schema registry, and none is set.
+    """
+    if isinstance(stream.topics.start, Latest):
+        stream = replace(stream, topics=replace(stream.topics, start=FirstSnapshot()))
+    with TemporaryDirectory(prefix="lockstep-try-") as folder:
+        scratch = Path(folder)
+        folders = {"table_root": scratch / "tables", "local_root": scratch / "local"}
+        handle = StreamHandle(stream, settings.model_copy(update=folders))
+        plan = _plan(handle, messages_max, topic)
+        job = make_job(stream, handle.settings, handle.folders)
+        results = [run_task(job, TaskSpec(plan.batch, ranges)) for ranges in plan.bins]
+        sample = tuple(_sample_rows(job, results))
+        read = _read(job, [each for ranges in plan.bins for each in ranges], compile_stream(stream, job.registry))
+    return _report(stream, results, read, sample)
+
+
+def _plan(handle: StreamHandle, messages_max: int, topic: str | None) -> BatchPlan:
+    """The first batch of a first run, on one core."""
+    positions = Subscription({}, handle.view, frozenset(), handle.joined).positions.values()
+    head = Head(stream=handle.stream.name, cluster_id=handle.view.cluster_id)
+    plan = plan_batch(
+        PlanInput(
+            batch=make_batch_identity(Writer(epoch=0, generation=0), head, time.time_ns() // 1_000),
+            positions=tuple(each for each in positions if topic in {None, each.topic}),
+            ends=handle.view.ends,
+            messages_max=messages_max,
+            cores=1,
+        )
+    )
+    if not plan.bins:
+        every = f"any topic that matches {handle.stream.topics.pattern}"
+        raise NothingToTry(handle.stream.name, f"topic {topic}" if topic else every)
+    return plan
+
+
+def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[str, object]]:
+    """The first rows, without the columns of the proof."""
+    storage, files = find_storage(job.table), (file for result in results for file in result.files)
+    rows = (row for file in files for row in pq.ParquetFile(storage.uri(job.table / file.path)).read().to_pylist())
+    for row in islice(rows, SAMPLE_ROWS):
+        yield {name: value for name, value in row.items() if not name.startswith("_")}
+
+
+def _read(job: JobSpec, ranges: Sequence[PlannedRange], program: CompiledStream) -> _Read:
+    """The same messages again, decoded, and past every violation."""
+    read = _Read([(each.position, []) for each in ranges])
+    places = [
+        Range(each.position.topic, each.position.partition, each.position.next_offset, each.until) for each in ranges
+    ]
+    for run in KafkaSource(job.kafka, job.tuning).read(places):
+        if not isinstance(run, MessageRun):
+            continue
+        position, envelopes = read.partitions[run.index]
+        for message in run.messages:
+            record = Record(position.topic, position.topic_id, position.partition, message.offset() or 0, message)
+            try:
+                envelopes.append((program.envelope(decode_message(message.value(), program), record), record))
+            except LockstepError:
+                raise  # the registry does not answer: no evidence about the message
+            except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: any error of theirs is a count here
+                read.undecodable += 1
+    return read
+
+
+def _compare(integrity: IntegrityClass, read: _Read) -> TriedClass:
+    """The verdicts of a class on all messages: after a broken promise, a session goes on at its next snapshot."""
+    suspending = replace(integrity, on_violation=Suspend())
+    remarks: Counter[str] = Counter()
+    for position, envelopes in read.partitions:
+        remarks.update(_judge(suspending, position, envelopes))
+    broken = sum(count for remark, count in remarks.items() if remark.split(": ")[0] in _BROKEN)
+    return TriedClass(declaration=format_source(integrity), broken=broken, remarks=dict(remarks.most_common()))
+
+
+_BROKEN = (Judgement.SUSPEND.value, Judgement.VIOLATION.value, Judgement.QUARANTINE.value)
+
+
+def _judge(integrity: IntegrityClass, position: Position, envelopes: Envelopes) -> Iterator[str]:
+    """The remarks of a class on one partition, as "judgement: cause"."""
+    clock = PartitionTime()
+    spread = any(place.kind is Kind.SNAPSHOT_PART for place, _ in envelopes)
+    gate = integrity.gate_for(0, clock, spread=spread, joined=position.joined_at > 0)
+    states: dict[str, GateState] = {}
+    for place, record in envelopes:
+        if place.kind is Kind.SKIP:
+            continue
+        clock.advance(find_event_time(place, record))
+        after, verdict = gate.check(states.get(place.session), place, record)
+        if verdict.judgement in _CHANGES_SESSION:
+            states[place.session] = after
+        if place.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
+            del states[place.session]
+        if verdict.cause:
+            yield f"{verdict.judgement.value}: {verdict.cause}"
+
+
+_CHANGES_SESSION = (Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND, Judgement.QUARANTINE)
+
+
+def _list_candidates(read: _Read) -> Iterator[IntegrityClass]:
+    """The classes that the messages have evidence for, strongest first."""
+    if read.has_all("sequence"):
+        yield Strict(evidence=SequenceEvidence())
+    if read.has_all("link"):
+        yield Strict(evidence=Linked())
+    yield Strict(evidence=LogOnly())
+    yield FuzzyWindow(lateness=_find_lateness(read), reorder=read.has_all("sequence"))
+    yield Ordered()
+    if read.has_all("id"):
+        yield Once(keep_ids=REMEMBERED_IDS)
+    yield NoIntegrity()
+
+
+def _find_lateness(read: _Read) -> timedelta:
+    """How far the event time of a message lies behind the newest one before it, in whole seconds, at least one."""
+    worst_us = 0
+    for _, envelopes in read.partitions:
+        newest_us = 0
+        for place, record in envelopes:
+            at_us = find_event_time(place, record)
+            newest_us = max(newest_us, at_us)
+            worst_us = max(worst_us, newest_us - at_us)
+    return timedelta(seconds=max(1, -(-worst_us // 1_000_000)))
+
+
+def _report(
+    stream: AnyStream, results: Sequence[TaskResult], read: _Read, sample: tuple[dict[str, object], ...]
+) -> Trial:
+    ranges = sorted((each for result in results for each in result.ranges), key=lambda each: each.range.position.topic)
+    messages = sum(each.counts.messages for each in ranges)
+    declared = _compare(stream.integrity, read)
+    compared = [_compare(each, read) for each in _list_candidates(read)]
+    others = tuple(each for each in compared if each.declaration != declared.declaration)
+    cpu = sum(result.cpu_seconds for result in results)
+    return Trial(
+        stream=stream.name,
+        messages=messages,
+        sessions=len({place.session for _, envelopes in read.partitions for place, _ in envelopes}),
+        undecodable=read.undecodable,
+        counts=_add_counts(ranges),
+        rows=sum(each.rows for each in ranges),
+        microseconds_per_message=cpu / max(1, messages) * 1e6,
+        partitions=tuple(_make_partition(each) for each in ranges),
+        sample=sample,
+        declared=declared,
+        others=others,
+        advice=tuple(_advise(ranges, read, declared, others)),
+    )
+
+
+def _make_partition(result: RangeResult) -> TriedPartition:
+    position = result.range.position
+    return TriedPartition(
+        topic=position.topic,
+        partition=position.partition,
+        start=position.next_offset,
+        until=result.reached.next_offset,
+        messages=result.counts.messages,
+        rows=result.rows,
+        finding=result.finding,
+    )
+
+
+def _add_counts(ranges: Iterable[RangeResult]) -> Counts:
+    total = Counter[str]()
+    for each in ranges:
+        total.update(msgspec.structs.asdict(each.counts))
+    return Counts(**total)
+
+
+def _advise(
+    ranges: Sequence[RangeResult], read: _Read, declared: TriedClass, others: Sequence[TriedClass]
+) -> Iterator[str]:
+    finding = next((each.finding for each in ranges if each.finding is not None), None)
+    if finding is not None:
+        yield f"The stream would halt: {finding}"
+    cut = [each for each in ranges if each.range.position.next_offset > 0 and not each.range.position.joined_at]
+    if cut and any(UNKNOWN_SESSION in remark for remark in declared.remarks):
+        yield (
+            f"Retention has deleted the first messages of {len(cut)} partitions, and sessions have no snapshot there: "
+            "declare Topics(start=FirstSnapshot())"
+        )
+    if read.undecodable:
+        yield f"{read.undecodable} messages cannot be decoded or have no envelope: compare the decoder with them"
+    held = next((each.declaration for each in others if not each.broken), None)
+    if declared.broken and held is not None:
+        yield f"{declared.declaration} is broken by {declared.broken} messages; {held} holds on all of them"
+    if not declared.broken:
+        yield f"{declared.declaration} holds on all messages tried"
+    numbered = format_source(Strict(evidence=SequenceEvidence()))
+    by_log = declared.declaration.startswith(format_source(Strict(evidence=LogOnly()))[:-1])
+    if by_log and any(each.declaration == numbered and not each.broken for each in others):
+        yield f"The messages are numbered without a gap: {numbered} also proves what the producer sent"

@@ -1,0 +1,66 @@
+"""`lockstep try`: real messages through decoder, gate and fold, and nothing is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import FirstSnapshot, Latest, LogOnly, Sequence, Strict, Topics
+from lockstep.operations.inspect.trial import NothingToTry, try_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import session, snapshot, update
+
+if TYPE_CHECKING:
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+
+def test_a_stream_that_holds_is_shown_with_rows_and_costs(feed: Feed, runs: LocalRuns) -> None:
+    topic, empty = feed.create("good"), feed.create("empty")
+    feed.send(topic, session(20))
+    tried = try_stream(runs.stream, runs.settings, messages_max=10)
+    assert [(each.topic, each.start, each.until, each.messages) for each in tried.partitions] == [(topic, 0, 10, 10)]
+    assert (tried.messages, tried.sessions, tried.rows, tried.undecodable) == (10, 1, 18, 0)
+    assert tried.sample[:2] == ({"name": "a", "value": 2, "total": 4}, {"name": "b", "value": 1, "total": 3})
+    assert tried.microseconds_per_message > 0
+    assert tried.declared.broken == 0
+    assert tried.advice == ("Strict(evidence=Sequence()) holds on all messages tried",)
+    assert not runs.folders.root.exists()
+    with pytest.raises(NothingToTry, match="no message to try in topic"):
+        try_stream(runs.stream, runs.settings, messages_max=10, topic=empty)
+
+
+def test_a_numbered_feed_declared_by_the_log_only_is_advised_to_prove_its_numbers(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("numbered"), session(5))
+    tried = try_stream(adding(feed.pattern, Strict(evidence=LogOnly())), runs.settings, messages_max=100)
+    assert any("Strict(evidence=Sequence()) also proves" in line for line in tried.advice)
+
+
+def test_a_gap_names_the_class_that_holds(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("gappy")
+    feed.send(topic, [*session(3), update(9, a=1), snapshot(10, a=1), update(11, a=1), b"garbage"])
+    tried = try_stream(runs.stream, runs.settings, messages_max=100)
+    assert [(each.until, each.finding.cause) for each in tried.partitions if each.finding] == [(4, "gap")]
+    by_name = {each.declaration: each for each in (tried.declared, *tried.others)}
+    assert by_name["Strict(evidence=Sequence())"].remarks == {"suspend: gap": 1}
+    assert (by_name["Strict(evidence=LogOnly())"].broken, by_name["Ordered()"].broken) == (0, 0)
+    assert by_name["Ordered()"].remarks == {"accept: gap": 1}
+    assert tried.undecodable == 1
+    assert any("broken by 1 messages; Strict(evidence=LogOnly()) holds on all" in line for line in tried.advice)
+
+
+def test_a_log_that_retention_has_cut_is_advised_to_start_at_the_first_snapshot(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("cut")
+    feed.send(topic, [*session(3), snapshot(5, a=1), update(6, a=1)])
+    feed.expire(topic, 2)
+    tried = try_stream(runs.stream, runs.settings, messages_max=100)
+    assert tried.partitions[0].finding is not None
+    assert any("Topics(start=FirstSnapshot())" in line for line in tried.advice)
+    for start in (FirstSnapshot(), Latest()):  # of the newest messages none is there to be tried
+        topics = Topics(pattern=feed.pattern, start=start)
+        joined = try_stream(dataclasses.replace(runs.stream, topics=topics), runs.settings, messages_max=100)
+        assert (joined.counts.before_snapshot, joined.rows, joined.declared.broken) == (2, 1, 0)
+    assert isinstance(runs.stream.integrity, Strict)
+    assert runs.stream.integrity.evidence == Sequence()
