@@ -36,6 +36,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)
 |- NothingToTry               no message is where the stream would begin (operations/inspect/trial.py)
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
+|- RetirementRefused          a topic is not read, or has unread messages (operations/retire.py)
 |- WriterLives                nothing is repaired while a writer lives (operations/repair.py)
 |- NotHalted                  resume of a stream that is not halted (operations/resume.py)
 |- UnansweredFindings         a resume does not cover all findings of the halt (operations/resume.py)

@@ -1,4 +1,4 @@
-"""Run, start, stop, resume, close, reset, repair, verify."""
+"""Run, start, stop, hold, retire, resume, close, reset, repair, verify."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from lockstep.cli.app import (
     find_folders,
     find_stream_or_exit,
     load_settings_or_exit,
+    open_handle,
     register_command,
     show_error,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.repair import Repair
+    from lockstep.operations.retire import RetiredTopic
     from lockstep.orchestration.launch import Launched
     from lockstep.verify.report import Scope, VerifyReport
 
@@ -104,6 +106,29 @@ def hold(
 ) -> None:
     """Hold a stream: stop it, and refuse every run of it until `lockstep start` or `lockstep stop` releases it."""
     print_answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
+
+
+@register_command('retire order_books order_books.delisted --why "no longer traded"', Panel.RUN)
+def retire(
+    stream: StreamName,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    why: Annotated[str, typer.Option(help="Reason, stored in the ledger.")] = "retired by hand",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Retire a topic whose messages are all read: it is not read until a message arrives, and may be deleted.
+
+    A live writer does so with its next batch.
+    """
+    from lockstep.operations.retire import retire_topic
+
+    print_answer(retire_topic(open_handle(stream), topic, who=getpass.getuser(), why=why), _retired, as_json=as_json)
+
+
+def _retired(found: RetiredTopic) -> RenderableType:
+    return style_text(
+        f"{found.topic} is retired by {found.retired_by}: {found.partitions} partitions, {found.position} offsets "
+        "read; it is read again from there when a message arrives"
+    )
 
 
 def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:

@@ -105,7 +105,7 @@ def status(
 def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Show the topics of a stream, selected and subscribed: state, partitions, lag, retention, oldest and newest time.
 
-    States: new, active, idle, drained, unwanted, deleted, re-created.
+    States: new, active, idle, drained, retired, unwanted, deleted, re-created.
     """
     from lockstep.operations.inspect.topics import read_topics
 

@@ -89,7 +89,9 @@ class Topics:
     Attributes:
         pattern: Regular expression that a whole topic name must match: `sensors\..+`.
         exclude: Topics that also match this one are excluded.
-        inactive_after: A topic without messages for this long is shown as drained.
+        inactive_after: A topic without messages for this long is drained, once all of them are read.
+        retire_drained: Retire drained topics: they are neither read nor audited until a message arrives, and their
+            deletion is no fault. Otherwise only `lockstep retire` does so.
         start: Where partitions that were never read are read from; without effect on the others.
         start_by_topic: The same for the topics whose whole name matches a regular expression; the first match counts.
     """
@@ -97,6 +99,7 @@ class Topics:
     pattern: str
     exclude: str | None = None
     inactive_after: timedelta = timedelta(days=7)
+    retire_drained: bool = False
     start: StartingOffsets = Earliest()
     start_by_topic: Mapping[str, StartingOffsets] = field(default_factory=dict[str, StartingOffsets])
 

@@ -29,6 +29,8 @@ class TopicLifecycle(Enum):
     """Without lag, and without a message for longer, or without any message."""
     DRAINED = "drained"
     """Without lag, and without a message for `Topics(inactive_after=...)`."""
+    RETIRED = "retired"
+    """Drained, and neither read nor audited until a message arrives; its position is kept."""
     UNWANTED = "unwanted"
     """In the ledger, and no longer selected by the pattern; its position is kept."""
     DELETED = "deleted"
@@ -46,7 +48,8 @@ class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the lifecycle state of a topic.
 
     Attributes:
-        read_ids: Topic ids of this name that the ledger has a position for, without those an operator accepted as gone.
+        read_ids: Topic ids of this name that the ledger has a position for, without the retired ones.
+        retired_ids: Topic ids of this name that are retired.
         topic: The topic in Kafka; None when there is none.
         is_selected: Whether the pattern selects it.
         lag_messages: Messages behind, over its partitions.
@@ -60,12 +63,14 @@ class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
     lag_messages: int
     newest_message: datetime | None
     inactive_after: timedelta
+    retired_ids: frozenset[str] = frozenset()
 
 
 def judge_lifecycle(facts: TopicFacts, now: datetime) -> TopicLifecycle:
     """Lifecycle state of a topic."""
     if not facts.read_ids:
-        return TopicLifecycle.NEW
+        retired = facts.topic is not None and facts.topic.topic_id in facts.retired_ids
+        return TopicLifecycle.RETIRED if retired else TopicLifecycle.NEW
     if facts.topic is None:
         return TopicLifecycle.DELETED
     if facts.topic.topic_id not in facts.read_ids:

@@ -19,6 +19,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             arrived since would wait for the next trigger.
         appear_seconds: Interval at which a run that adopts topics looks for new ones; the list of all topics is the
             largest response.
+        lifecycle_seconds: Interval at which a run looks for drained topics, and for messages in retired ones: three
+            requests for all of them.
         patience_seconds: Time without an answer of Kafka after which a run ends. A broker restart takes a minute; a
             waiting run costs nothing, an ended one must be restarted.
         retry_seconds: Pause before the next question to a Kafka that does not answer.
@@ -45,6 +47,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     move_seconds: float = 1.0
     fresh_seconds: float = 0.2
     appear_seconds: float = 5.0
+    lifecycle_seconds: float = 30.0
     patience_seconds: float = 120.0
     retry_seconds: float = 2.0
     idle_seconds: float = 1.0

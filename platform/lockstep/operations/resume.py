@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lockstep.engine.driver.planner import make_batch_identity
-from lockstep.engine.driver.positions import LedgerStamp, make_retired_row
+from lockstep.engine.driver.positions import DELETED, RECREATED_TOPIC, LedgerStamp, make_kept_row, read_position
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import (
     NOTHING_THERE,
@@ -85,7 +85,7 @@ def make_accepted_rows(stamp: LedgerStamp, known: Mapping[Key, LedgerRow], decis
     Raises:
         PositionMismatch: A partition is not in the ledger, or a loss does not begin at its position.
     """
-    rows = [make_retired_row(stamp, row) for row in known.values()]
+    rows = [make_kept_row(stamp, read_position(row), retired=row.retired) for row in known.values()]
     rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
     for accepted in sorted(decision.accepted, key=_order):
         places = [at for at, row in enumerate(rows) if _concerns(accepted, row, decision)]
@@ -144,7 +144,8 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
         case Truncated():
             return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
         case Recreated() | AcceptDeleted():
-            return replace(row, retired=True)
+            change = DELETED if isinstance(accepted, AcceptDeleted) else RECREATED_TOPIC
+            return replace(row, retired=True, lifecycle=change)
         case _:
             return row
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.join_offsets import read_join_offsets
+from lockstep.engine.driver.positions import find_retired_topics
 from lockstep.errors import LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_admin_client
@@ -114,9 +115,14 @@ class StreamHandle:
 
     @property
     def subscribed(self) -> tuple[LedgerRow, ...]:
-        """Those of topics that no operator accepted as gone, by topic and partition."""
+        """Those of topics that are read: not retired, deleted or re-created; by topic and partition."""
         rows = (row for row in self.positions.values() if not row.retired)
         return tuple(sorted(rows, key=lambda row: (row.topic, row.partition)))
+
+    @property
+    def retired(self) -> frozenset[str]:
+        """Names of topics that are in the ledger and not read any more."""
+        return find_retired_topics(self.positions.values())
 
     @cached_property
     def admin(self) -> ClusterClient:

@@ -178,7 +178,9 @@ def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:
 TOPIC_COLUMNS = TableSchema(
     [
         TableColumn("topic", "string"),
-        TableColumn("state", "string", description="new, active, idle, drained, unwanted, deleted or re-created"),
+        TableColumn(
+            "state", "string", description="new, active, idle, drained, retired, unwanted, deleted, re-created"
+        ),
         TableColumn("partitions", "int"),
         TableColumn("messages", "int", description="offsets that Kafka holds"),
         TableColumn("lag", "int", description="offsets that are not committed"),

@@ -70,7 +70,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         head: The head of the table; None while there is none.
         wanted: Topics in Kafka that match the stream's pattern.
-        subscribed: Topics of the ledger.
+        subscribed: Topics of the ledger; a run looks after its retired ones itself.
         pulse: The last heartbeat of the writer that holds the table.
         on_its_way: A run of the stream that was launched and does not work yet.
         unfinished: Run keys of runs requested here that have not ended.

@@ -17,6 +17,7 @@ from dagster import (
     AssetMaterialization,
     AssetObservation,
     DagsterRunStatus,
+    DeleteDynamicPartitionsRequest,
     RunRequest,
     RunsFilter,
     SensorResult,
@@ -24,6 +25,7 @@ from dagster import (
 )
 
 from lockstep.engine.driver.handover import read_heartbeat
+from lockstep.kafka.progress import TopicLifecycle
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
     TOPICS_TAG,
@@ -47,6 +49,7 @@ LAUNCH_MINUTES_MAX = 10
 TAG_TOPICS_MAX = 20
 RUN_KEY_TAG = "dagster/run_key"
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
+PartitionsRequest = AddDynamicPartitionsRequest | DeleteDynamicPartitionsRequest
 UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
 
 
@@ -55,7 +58,7 @@ class Observed:
     """Dagster events of an observation: events, topics to register, and progress."""
 
     events: list[AssetObservation | AssetMaterialization]
-    partitions: list[AddDynamicPartitionsRequest]
+    partitions: list[PartitionsRequest]
     sweep: ObservationCursor
 
 
@@ -73,7 +76,7 @@ def read_inputs(handle: StreamHandle, instance: DagsterInstance) -> SensorObserv
     return SensorObservation(
         head=head,
         wanted=wanted,
-        subscribed=frozenset(row.topic for row in handle.subscribed),
+        subscribed=frozenset(row.topic for row in handle.positions.values()),
         pulse=read_heartbeat(handle.folders.control, head.epoch),
         on_its_way=_on_its_way(instance, job),
         unfinished=_unfinished(instance, job),
@@ -101,16 +104,27 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Curs
     """
     partitions = make_topics_partitions(handle.stream)
     registered = instance.get_dynamic_partitions(partitions)
-    turn = find_next_topics(handle.selected, registered, cursor.sweep, time.time())
+    turn = find_next_topics(handle.selected - handle.retired, registered, cursor.sweep, time.time())
     if turn is None:
         return Observed([], [], cursor.sweep)
     seen = observe_topics(handle, instance, shows_all=turn.shows_all)
     events: list[AssetObservation | AssetMaterialization] = [*seen.events]
     if turn.shows_all:
         events += observe_ledger(handle, instance, lag_messages=seen.found.lag_messages)
-    new = sorted({*handle.selected, *(topic.topic for topic in seen.found.topics)} - set(registered))
-    requests = [AddDynamicPartitionsRequest(partitions, new)] if new else []
+    shown = {topic.topic for topic in seen.found.topics if topic.state is not TopicLifecycle.RETIRED}
+    requests = _register(partitions, shown, set(registered))
     return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
+
+
+def _register(partitions: str, shown: set[str], registered: set[str]) -> list[PartitionsRequest]:
+    """One partition a topic that is read or will be; retired and forgotten ones leave."""
+    new, left = sorted(shown - registered), sorted(registered - shown)
+    requests: list[PartitionsRequest] = []
+    if new:
+        requests.append(AddDynamicPartitionsRequest(partitions, new))
+    if left:
+        requests.append(DeleteDynamicPartitionsRequest(partitions, left))
+    return requests
 
 
 def make_run_request(stream: AnyStream, restart: RestartRequest) -> RunRequest:

@@ -98,9 +98,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
         accepted: Resume options that an operator gave.
         suspended_sessions: Sessions that an operator skips until their next snapshot.
         catching_up: The log was truncated below the position, which an operator accepted; records up to it are skipped.
-        retired: The topic was deleted or re-created, which an operator accepted.
+        retired: The topic is not read: it is drained, until a message arrives, or was deleted or re-created, which the
+            declaration or an operator accepted.
         joined_at: First offset that was read of a log that is not read from its beginning; 0 where it is.
         before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
+        lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted or re-created.
     """
 
     generation: int
@@ -150,6 +152,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     retired: bool = False
     joined_at: int = 0
     before_snapshot: int = 0
+    lifecycle: str | None = None
 
 
 SCHEMA = make_row_schema(LedgerRow)

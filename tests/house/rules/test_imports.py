@@ -73,6 +73,7 @@ ONE_IMPORTER = {
     "engine.driver.batch_checks": "pure checks over a whole batch",
     "engine.driver.cluster_view": "all questions to Kafka of a run",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
+    "engine.driver.retirement": "topics that come and go, apart from the loop",
     "integrity.opening": "a gate around the gates of all classes",
     "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",
     "localdev.broker": "embedded Kafka, for the tests as well",

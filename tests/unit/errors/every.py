@@ -29,6 +29,7 @@ from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
+from lockstep.operations.retire import RetirementRefused
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.state.changelog import StateDamaged, make_empty_state
@@ -97,6 +98,7 @@ EVERY: tuple[LockstepError, ...] = (
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),
     UnknownStream("book", {}),
+    RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),
     NothingToTry("books", "topic books.eth"),
     WrongQuery("SELECT x", "No field named x", {}),
     NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),

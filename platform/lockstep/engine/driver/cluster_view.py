@@ -19,14 +19,14 @@ LOG = logging.getLogger("lockstep")
 
 
 class ClusterMonitor:
-    """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics."""
+    """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics or retires drained ones."""
 
-    def __init__(self, context: RunContext, known_topics: frozenset[str]) -> None:
-        self._context, self._tuning = context, context.launch.tuning
-        self._names, self._looked_at, self._listed_at = known_topics, 0.0, time.monotonic()
+    def __init__(self, context: RunContext, known_topics: frozenset[str], retired: frozenset[str]) -> None:
+        self._context, self._tuning, self._retired = context, context.launch.tuning, retired
+        self._names, self._looked_at, self._listed_at = known_topics - retired, 0.0, time.monotonic()
         self._held: dict[Key, int] = {}
         self.view = self._first_look()
-        self._names = known_topics | self.view.topics.keys()
+        self._names = self._names | self.view.topics.keys()
 
     @property
     def is_fresh(self) -> bool:
@@ -51,9 +51,27 @@ class ClusterMonitor:
             new = self._context.stream.topics.select(self._context.discovery.topic_names()) - self._names
         except KafkaError:
             return  # the read before the batch reports it, and waits
-        if new:
-            self._names |= new
-            self.view = merge_views(self._patiently(), self._patiently())
+        if new := new - self._retired:
+            self.follow(new)
+
+    def follow(self, names: frozenset[str]) -> None:
+        """Add topics to the view; two reads must agree on them."""
+        self._names, self._retired = self._names | names, self._retired - names
+        self.view = merge_views(self._patiently(), self._patiently())
+
+    def leave(self, names: frozenset[str]) -> None:
+        """Remove topics from the view: nothing is asked about them any more."""
+        self._names, self._retired = self._names - names, self._retired | names
+        self.view = without_topics(self.view, names)
+
+    def view_retired(self) -> ClusterView | None:
+        """The retired topics that Kafka holds; None where there is none, or no answer now."""
+        if not self._retired:
+            return None
+        try:
+            return self._context.discovery.view(self._retired & self._context.discovery.topic_names())
+        except KafkaError:
+            return None  # the read before the batch reports it, and waits
 
     def check_leader_epochs(self, known: Mapping[Key, Position]) -> frozenset[Key]:
         """Compare logs whose leader changed since they were read; gives those not known to hold the same records.
@@ -126,7 +144,7 @@ class ClusterMonitor:
     def _ask(self, *, adding_new: bool) -> ClusterView:
         discovery, topics = self._context.discovery, self._context.stream.topics
         if adding_new:
-            self._names |= topics.select(discovery.topic_names())
+            self._names |= topics.select(discovery.topic_names()) - self._retired
         self._looked_at = time.monotonic()
         return discovery.view(self._names)
 
@@ -148,6 +166,16 @@ def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
     ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
     return msgspec.structs.replace(
         view, topics=topics, ends={key: each for key, each in ends.items() if key[0] in ids}, cut=before.cut | view.cut
+    )
+
+
+def without_topics(view: ClusterView, names: frozenset[str]) -> ClusterView:
+    """A view without these topics."""
+    ids = {topic.topic_id for name, topic in view.topics.items() if name in names}
+    return msgspec.structs.replace(
+        view,
+        topics={name: topic for name, topic in view.topics.items() if name not in names},
+        ends={key: each for key, each in view.ends.items() if key[0] not in ids},
     )
 
 

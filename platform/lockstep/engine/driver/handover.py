@@ -1,4 +1,4 @@
-"""Heartbeat, handover and stop requests.
+"""Heartbeat, and requests to a writer: handover, stop, retirement of topics.
 
 A writer increments a counter in a file named after its epoch. A run increments one in a file named after the run,
 from its first step, long before it claims, to its end. Observers wait for changes with their own monotonic clock; no
@@ -147,6 +147,7 @@ class Heartbeat:
             self._counting.once()
         find_storage(self._control).delete(_request(self._control, self._epoch))
         forget_stop_request(self._control, self._epoch)
+        forget_retire_request(self._control, self._epoch)
 
     def asked_to_hand_over(self) -> bool:
         """Whether a successor asked this epoch to hand over. Acknowledges the first request."""
@@ -362,6 +363,49 @@ def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
         return None
     except msgspec.DecodeError as error:
         return StopRequest(f"a stop request that cannot be read: {error}", "unknown")
+
+
+class RetireRequest(msgspec.Struct, frozen=True):
+    """An operator's request to the active writer to retire topics.
+
+    Attributes:
+        topics: Names of the topics.
+        who: User who asked.
+        why: Reason.
+    """
+
+    topics: tuple[str, ...]
+    who: str
+    why: str
+
+
+def request_retirement(control: Path, epoch: int, request: RetireRequest) -> None:
+    """Ask the writer of an epoch to retire topics with its next batch."""
+    find_storage(control).replace(_retire_request(control, epoch), msgspec.json.encode(request))
+
+
+def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
+    """Take the request to the writer of an epoch, if any; costs one failing open() without one."""
+    path = _retire_request(control, epoch)
+    try:
+        request = msgspec.json.decode(find_storage(control).read(path), type=RetireRequest)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        request = None
+    find_storage(control).delete(path)
+    return request
+
+
+def forget_retire_request(control: Path, epoch: int) -> bool:
+    """Remove the retire request to the writer of an epoch; gives whether it was still there."""
+    found = find_storage(control).exists(_retire_request(control, epoch))
+    find_storage(control).delete(_retire_request(control, epoch))
+    return found
+
+
+def _retire_request(control: Path, epoch: int) -> Path:
+    return control / f"retire-{epoch}.json"
 
 
 def write_stop(output: OutputLog, writer: Writer, request: StopRequest) -> Head:

@@ -29,7 +29,8 @@ from lockstep.engine.driver.planner import (
     make_batch_identity,
     plan_batch,
 )
-from lockstep.engine.driver.positions import Subscription
+from lockstep.engine.driver.positions import Subscription, find_retired_topics
+from lockstep.engine.driver.retirement import TopicRetirement
 from lockstep.engine.driver.spark_job import BatchTimeout, PoisonMessageSearch
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
 from lockstep.engine.protocol import TaskResult
@@ -68,12 +69,15 @@ class MicroBatchLoop:
         """
         selected = context.stream.topics.select(row.topic for row in claimed.known.values())
         self._context, self._writer = context, claimed.writer
-        self._watch = ClusterMonitor(context, selected)
+        self._watch = ClusterMonitor(context, selected, find_retired_topics(claimed.known.values()))
         check_topics_fit(context.stream, self._watch.view)
         begun, view = {topic_id for topic_id, _ in claimed.known}, self._watch.view
         new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
         joined = self._join_offsets(new, is_first_run=not claimed.known)
         self._partitions = Subscription(claimed.known, view, selected, joined)
+        self._retirement = TopicRetirement(context, claimed.writer.epoch, self._watch, self._partitions)
+        self._retirement.read_revived()
+        self._take_up()
         self._committer = Committer(context.folders, claimed, helper)
         self._publisher = Publisher(context.group, courier)
         self._publisher.check_group_offsets(self._partitions.positions.values())
@@ -89,8 +93,10 @@ class MicroBatchLoop:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
         self._audit()
+        self._retirement.look()
         if self._context.launch.adopts_topics:
-            self._adopt()
+            self._watch.look_for_new()
+        self._take_up()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
         # Commit new partitions even while empty, so that they count as subscribed; also commit what was accepted
@@ -229,35 +235,39 @@ class MicroBatchLoop:
     def _audit(self) -> None:
         if not self._watch.is_fresh:
             self._watch.refresh()
-        known, answer = self._partitions.known, self._context.stream.integrity.judge
+        known = self._partitions.known
         self._watch.check_leader_epochs(known)
         self._note_stalls()
         news = [finding for finding in audit_positions(known, self._watch.view) if self._is_news(finding)]
         if not news:
             return
-        halts = any(answer(Fault(each.cause)) is Judgement.VIOLATION for each in news)
+        halts = any(self._judge(each) is Judgement.VIOLATION for each in news)
         confirmed = self._watch.confirmed(known, for_ever=halts)  # unconfirmed: a stale response of a broker
-        if wrong := tuple(each for each in confirmed if answer(Fault(each.cause)) is Judgement.VIOLATION):
+        if wrong := tuple(each for each in confirmed if self._judge(each) is Judgement.VIOLATION):
             self._halt(wrong)
         for finding in filter(self._is_news, confirmed):
-            suspend = answer(Fault(finding.cause)) is Judgement.SUSPEND
+            suspend = self._judge(finding) is Judgement.SUSPEND
             self._partitions.accept(finding, self._watch.view, suspend=suspend)
+            if finding.cause == Fault.TOPIC_DELETED.value:
+                self._watch.leave(frozenset({finding.topic}))
             if finding.cause == Fault.PARTITIONS_ADDED.value:
                 self._homes.forget(finding.topic_id)
 
     def _is_news(self, finding: Finding) -> bool:
         """Whether findings of an audit need action: some persist, and were accepted before."""
-        verdict = self._context.stream.integrity.judge(Fault(finding.cause))
+        verdict = self._judge(finding)
         suspend = verdict is Judgement.SUSPEND
         return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
 
-    def _adopt(self) -> None:
-        """Add topics that have appeared, as a new run would."""
-        before = self._watch.view.topics.keys()
-        self._watch.look_for_new()
-        if self._watch.view.topics.keys() != before:
-            check_topics_fit(self._context.stream, self._watch.view)
+    def _judge(self, finding: Finding) -> Judgement:
+        """The verdict of the class, except for the deletion of a drained topic that would have been retired."""
+        tolerated = finding.cause == Fault.TOPIC_DELETED.value and self._retirement.tolerates_deletion(finding)
+        return Judgement.GAP if tolerated else self._context.stream.integrity.judge(Fault(finding.cause))
+
+    def _take_up(self) -> None:
+        """Read topics that have come into the view, as a new run would."""
         if new := self._partitions.find_new_topics(self._watch.view):
+            check_topics_fit(self._context.stream, self._watch.view)
             self._partitions.take_up(self._watch.view, self._join_offsets(new, is_first_run=False))
 
     def _join_offsets(self, new: Sequence[Topic], *, is_first_run: bool) -> dict[Key, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -83,10 +83,9 @@ def make_ledger_rows(
     return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
 
 
-def make_retired_row(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:
-    """The row that carries the position of a partition that is no longer subscribed."""
-    quiet = make_unchanged_row(stamp, read_position(row), None)
-    return msgspec.structs.replace(quiet, retired=row.retired)
+def make_kept_row(stamp: LedgerStamp, position: Position, *, retired: bool) -> LedgerRow:
+    """The row that carries the position of a partition that is not read."""
+    return msgspec.structs.replace(make_unchanged_row(stamp, position, None), retired=retired)
 
 
 def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
@@ -152,6 +151,11 @@ def read_position(row: LedgerRow) -> Position:
     )
 
 
+def make_retirement_note(next_offset: int, who: str, why: str) -> Accepted:
+    """The ledger entry of a retirement."""
+    return Accepted(kind="retire", cause="", start=next_offset, until=next_offset, session=None, who=who, why=why)
+
+
 def find_initial_positions(
     known: Mapping[Key, LedgerRow], view: ClusterView, joined: Mapping[Key, int] = MappingProxyType({})
 ) -> dict[Key, Position]:
@@ -212,11 +216,21 @@ LOG = logging.getLogger("lockstep")
 FORGET_RATIO = 0.3
 """Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
 
+ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
+DELETED, RECREATED_TOPIC = "deleted", "re-created"
+"""What happened to a topic, in the ledger's column `lifecycle`."""
+
 BEGUN_ELSEWHERE = -1
 """Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
 
 TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 """Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
+
+
+def find_retired_topics(rows: Iterable[LedgerRow]) -> frozenset[str]:
+    """Names of topics of which every topic id that was read is retired."""
+    listed = tuple(rows)
+    return frozenset(row.topic for row in listed if row.retired) - {row.topic for row in listed if not row.retired}
 
 
 class Subscription:
@@ -246,10 +260,18 @@ class Subscription:
         self.positions = find_initial_positions(known, view, joined)
         self.is_unsaved = False
         self.is_new = not self.positions.keys() <= known.keys()
-        self._others = {key: row for key, row in known.items() if key not in self.positions}
+        others = {key: row for key, row in known.items() if key not in self.positions}
+        self._others = {key: read_position(row) for key, row in others.items()}
+        self._retired = {key for key, row in others.items() if row.retired}
         self._gone = {
-            key: read_position(row) for key, row in self._others.items() if row.topic in selected and not row.retired
+            key: position
+            for key, position in self._others.items()
+            if position.topic in selected and key not in self._retired
         }
+        self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
+        self._drained = frozenset(key for key, row in known.items() if row.until == row.high_watermark)
+        self._told_lifecycle: tuple[Key, ...] = ()
+        self._notes: dict[Key, Accepted] = {}
         self._bins: dict[Key, int] = {}
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
@@ -304,7 +326,8 @@ class Subscription:
 
     def find_new_topics(self, view: ClusterView) -> list[Topic]:
         """Topics that are neither read nor in the ledger, once all their partitions have a leader."""
-        known = {position.topic for position in self.positions.values()} | {row.topic for row in self._others.values()}
+        kept = (position.topic for key, position in self._others.items() if key not in self._retired)
+        known = {position.topic for position in self.positions.values()}.union(kept)
         new = (topic for name, topic in sorted(view.topics.items()) if name not in known)
         return [each for each in new if all((each.topic_id, number) in view.ends for number in range(each.partitions))]
 
@@ -314,7 +337,66 @@ class Subscription:
             LOG.info("new topic %s: read from its first offset", topic.name)
             for key in [(topic.topic_id, partition) for partition in range(topic.partitions)]:
                 self.positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
+                self._lifecycle[key] = ADDED
             self.is_unsaved = True
+
+    def retire(self, topics: Collection[str], change: str, *, who: str, why: str) -> None:
+        """Read these topics no more; their positions stay in the ledger.
+
+        Args:
+            topics: Names of the topics.
+            change: What happened to them, for the ledger.
+            who: Who decided it.
+            why: The reason.
+        """
+        for key, position in [each for each in self.known.items() if each[1].topic in topics]:
+            self._set_aside(key, position, change)
+            self._notes[key] = make_retirement_note(position.next_offset, who, why)
+            LOG.info("topic %s partition %d: %s at offset %d", position.topic, key[1], change, position.next_offset)
+
+    def find_revived(self, view: ClusterView) -> frozenset[str]:
+        """Retired topics that have other ends than their positions, or another topic id than any that was read."""
+        ids = {topic_id for topic_id, _ in self._retired}
+        moved = {
+            self._others[key].topic
+            for key in self._retired
+            if key in view.ends and view.ends[key].high_watermark != self._others[key].next_offset
+        }
+        return frozenset(moved | {name for name, topic in view.topics.items() if topic.topic_id not in ids})
+
+    def read_again(self, view: ClusterView) -> None:
+        """Read the retired topics of a view again, from where they stopped."""
+        for key in [key for key in self._retired if key in view.ends]:
+            self._retired.discard(key)
+            position = self.positions[key] = self._others.pop(key)
+            self._lifecycle[key], self.is_unsaved = READDED, True
+            LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
+
+    def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets], before_ms: int) -> frozenset[str]:
+        """Topics without lag, and without a message that this run knows to be newer than a time."""
+        busy = {
+            position.topic
+            for key, position in self.positions.items()
+            if key not in ends
+            or ends[key].high_watermark != position.next_offset
+            or self._newest_ms.get(key, 0) >= before_ms
+        }
+        return frozenset({position.topic for position in self.positions.values()} - busy)
+
+    def find_newest_of_drained(self, key: Key) -> int | None:
+        """Timestamp of the newest message of a deleted partition, in ms since 1970; None unless all of it was read."""
+        return self._newest_ms.get(key) if key in self._gone and key in self._drained else None
+
+    def note_newest(self, newest_ms: Mapping[Key, int]) -> None:
+        """Note the timestamps of the newest messages, as Kafka says."""
+        self._newest_ms |= {key: at for key, at in newest_ms.items() if key in self.positions}
+
+    def _set_aside(self, key: Key, position: Position, change: str) -> None:
+        self.positions.pop(key, None)
+        self._gone.pop(key, None)
+        self._others[key] = position
+        self._retired.add(key)
+        self._lifecycle[key], self.is_unsaved = change, True
 
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
         """Continue after a tolerated fault: skip expired offsets, add re-created topics and new partitions.
@@ -332,11 +414,14 @@ class Subscription:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
             self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key])
+            self._lifecycle[key] = GROWN
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
                 self._move(sibling, self.positions[sibling].next_offset, suspend=True)
         elif finding.cause == RECREATED and self._on_recreated(finding, view):
             self._gone.pop(key, None)
             self.positions.pop(key, None)
+        elif finding.cause == GONE and key in self.known:
+            self._set_aside(key, self.known[key], DELETED)
         elif key in self._told:
             return
         self._told.add(key)
@@ -379,6 +464,7 @@ class Subscription:
         for key in keys:
             if key not in self.positions:
                 self.positions[key] = find_first_position(topic, key, view.ends[key])
+                self._lifecycle[key] = RECREATED_TOPIC
         return True
 
     def ledger_rows(
@@ -388,14 +474,27 @@ class Subscription:
         worked = {item.range.position.key for item in facts}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
         rows = make_ledger_rows(stamp, facts, quiet, ends)
-        rows += [make_retired_row(stamp, row) for row in self._others.values() if full]
-        return [with_expired_range(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
+        if full:
+            kept = self._others.items()
+            rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
+        self._told_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
+        return [self._with_events(row, (row.topic_id, row.partition)) for row in rows]
+
+    def _with_events(self, row: LedgerRow, key: Key) -> LedgerRow:
+        row, note = with_expired_range(row, self._lost.get(key)), self._notes.get(key)
+        if key not in self._lifecycle:
+            return row
+        accepted = row.accepted if note is None else [*row.accepted, note]
+        return msgspec.structs.replace(row, lifecycle=self._lifecycle[key], accepted=accepted)
 
     def advance(self, bins: Iterable[TaskResult]) -> None:
         """Advance the positions to the ends of a committed batch, and update the measurements."""
         if self.is_unsaved:
             self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
+        for key in self._told_lifecycle:
+            self._lifecycle.pop(key, None)
+            self._notes.pop(key, None)
         for group in bins:
             for item in group.ranges:
                 self._advance(item)

@@ -221,7 +221,7 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
     handle = StreamHandle(stream, settings)
     head = handle.head or Head(stream=stream.name, cluster_id=handle.cluster.cluster_id())
     selected = stream.topics.select(row.topic for row in handle.positions.values())
-    view = handle.cluster.view(handle.selected | selected)
+    view = handle.cluster.view((handle.selected | selected) - handle.retired)
     return _Seen(head, handle.positions, view, selected, handle.joined)
 
 
@@ -263,7 +263,7 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
         why = "the stream's pattern does not select it any more; its position stays in the ledger"
         return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
     if row.retired:
-        why = "retired: an operator accepted that this topic id is gone"
+        why = "retired: read again when a message arrives, or gone"
         return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
     now = seen.view.topics.get(row.topic)
     what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"

@@ -91,12 +91,12 @@ def read_topics(handle: StreamHandle) -> TopicsOfStream:
         KafkaError: Kafka does not answer; that is never "no topics".
         TableError: The table does not match its head.
     """
-    stream, held = handle.stream, dict[str, list[LedgerRow]]()
-    for row in handle.subscribed:
-        held.setdefault(row.topic, []).append(row)
+    stream, held, retired = handle.stream, dict[str, list[LedgerRow]](), dict[str, list[LedgerRow]]()
+    for row in handle.positions.values():
+        (retired if row.retired else held).setdefault(row.topic, []).append(row)
     cluster = _read_cluster(handle)
     names = sorted(handle.selected | held.keys())
-    listed = tuple(_make_status(name, held.get(name, []), stream, cluster) for name in names)
+    listed = tuple(_make_status(name, held.get(name, []), retired.get(name, []), stream, cluster) for name in names)
     return TopicsOfStream(stream.name, stream.topics.pattern, len(handle.selected), len(held), listed)
 
 
@@ -111,7 +111,9 @@ def _read_cluster(handle: StreamHandle) -> _Cluster:
     )
 
 
-def _make_status(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _Cluster) -> TopicStatus:
+def _make_status(
+    name: str, rows: list[LedgerRow], retired: list[LedgerRow], stream: AnyStream, cluster: _Cluster
+) -> TopicStatus:
     topic, newest = cluster.view.topics.get(name), cluster.newest.get(name)
     keys = [] if topic is None else [(topic.topic_id, partition) for partition in range(topic.partitions)]
     ends = [cluster.view.ends[key] for key in keys if key in cluster.view.ends]
@@ -119,6 +121,7 @@ def _make_status(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _
     lag = sum(each.lag_messages for each in figures)
     facts = TopicFacts(
         read_ids=frozenset(row.topic_id for row in rows),
+        retired_ids=frozenset(row.topic_id for row in retired),
         topic=topic,
         is_selected=bool(stream.topics.select([name])),
         lag_messages=lag,
@@ -129,7 +132,7 @@ def _make_status(name: str, rows: list[LedgerRow], stream: AnyStream, cluster: _
         topic=name,
         state=judge_lifecycle(facts, datetime.now(UTC)),
         partitions=topic.partitions if topic is not None else len(rows),
-        position=sum(row.until for row in rows if topic is None or row.topic_id == topic.topic_id),
+        position=sum(row.until for row in (*rows, *retired) if topic is None or row.topic_id == topic.topic_id),
         messages=None if topic is None else sum(end.high_watermark - end.start for end in ends),
         lag_messages=None if topic is None else lag,
         retention_seconds=None if topic is None or topic.retention_ms is None else topic.retention_ms / 1000,

@@ -1,0 +1,92 @@
+"""Retires the drained topics of a run, and reads retired ones again when a message arrives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from lockstep.engine.driver.cluster_view import ClusterMonitor
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.handover import take_retire_request
+from lockstep.engine.driver.positions import RETIRED, Subscription
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import Topic
+from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
+from lockstep.model.finding import Finding
+
+LOG = logging.getLogger("lockstep")
+
+
+class TopicRetirement:
+    """Looks at an interval; requests of operators are answered with every batch."""
+
+    def __init__(self, context: RunContext, epoch: int, watch: ClusterMonitor, partitions: Subscription) -> None:
+        self._context, self._epoch, self._watch, self._partitions = context, epoch, watch, partitions
+        self._looked_at = time.monotonic()
+
+    def read_revived(self) -> None:
+        """Read retired topics again that have new messages; re-created ones become new topics of the view."""
+        view = self._watch.view_retired()
+        if view is not None and (names := self._partitions.find_revived(view)):
+            self._watch.follow(names)
+            self._partitions.read_again(self._watch.view)
+
+    def look(self) -> None:
+        """Answer an operator's request; at an interval also retire drained topics, and read revived ones again."""
+        request = take_retire_request(self._context.folders.control, self._epoch)
+        if request is not None:
+            idle = self._partitions.find_idle_topics(self._watch.view.ends, before_ms=_NEVER_MS)
+            self._retire(idle & frozenset(request.topics), request.who, request.why)
+        if time.monotonic() - self._looked_at < self._context.launch.tuning.lifecycle_seconds:
+            return
+        self._looked_at = time.monotonic()
+        self.read_revived()
+        if self._context.stream.topics.retire_drained:
+            self._retire(self._find_drained(), "the declaration", "drained: Topics(retire_drained=True)")
+
+    def tolerates_deletion(self, finding: Finding) -> bool:
+        """Whether a deleted topic was drained, as the last batch of an earlier run knew it, and would be retired."""
+        topics = self._context.stream.topics
+        newest_ms = self._partitions.find_newest_of_drained((finding.topic_id, finding.partition))
+        if not topics.retire_drained or newest_ms is None:
+            return False
+        return time.time() - newest_ms / 1000 >= topics.inactive_after.total_seconds()
+
+    def _retire(self, names: frozenset[str], who: str, why: str) -> None:
+        if names:
+            self._partitions.retire(names, RETIRED, who=who, why=why)
+            self._watch.leave(names)
+
+    def _find_drained(self) -> frozenset[str]:
+        """Topics whose newest message is old enough; Kafka is asked only where this run has read none."""
+        view, now = self._watch.view, datetime.now(UTC)
+        before_ms = int((now - self._context.stream.topics.inactive_after).timestamp() * 1000)
+        idle = self._partitions.find_idle_topics(view.ends, before_ms)
+        topics = [topic for name, topic in view.topics.items() if name in idle]
+        try:
+            newest_ms = self._context.discovery.newest_timestamps(
+                (topic.name, partition) for topic in topics for partition in range(topic.partitions)
+            )
+        except KafkaError:
+            return frozenset()  # the read before the batch reports it, and waits
+        ids = {topic.name: topic.topic_id for topic in topics}
+        self._partitions.note_newest({(ids[name], partition): at for (name, partition), at in newest_ms.items()})
+        return frozenset(topic.name for topic in topics if self._is_drained(topic, newest_ms, now))
+
+    def _is_drained(self, topic: Topic, newest_ms: Mapping[tuple[str, int], int], now: datetime) -> bool:
+        newest = max((at for (name, _), at in newest_ms.items() if name == topic.name), default=None)
+        facts = TopicFacts(
+            read_ids=frozenset({topic.topic_id}),
+            topic=topic,
+            is_selected=True,
+            lag_messages=0,
+            newest_message=None if newest is None else datetime.fromtimestamp(newest / 1000, UTC),
+            inactive_after=self._context.stream.topics.inactive_after,
+        )
+        return judge_lifecycle(facts, now) is TopicLifecycle.DRAINED
+
+
+_NEVER_MS = 2**63
+"""An operator retires a topic without lag, however new its newest message is."""

@@ -1,0 +1,171 @@
+"""Retires a topic of a stream: it is neither read nor audited until a message arrives, and its deletion is no fault."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from lockstep.declare.options import Every
+from lockstep.engine.driver.handover import (
+    RetireRequest,
+    forget_retire_request,
+    is_writer_alive,
+    request_retirement,
+)
+from lockstep.engine.driver.planner import make_batch_identity
+from lockstep.engine.driver.positions import (
+    RETIRED,
+    LedgerStamp,
+    make_kept_row,
+    make_retirement_note,
+    read_position,
+)
+from lockstep.engine.driver.startup import check_not_halted
+from lockstep.errors import LockstepError
+from lockstep.kafka.progress import compute_lag_messages
+from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.table import ledger, side_tables
+from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
+from lockstep.table.delta_log import Head
+from lockstep.table.ledger import LedgerRow
+
+POLL_SECONDS = 0.5
+ANSWER_SECONDS = 30.0
+"""Time for the next batch of a live writer, in addition to the interval of its trigger."""
+
+
+class RetirementRefused(LockstepError):
+    """A topic cannot be retired.
+
+    Attributes:
+        stream: Name of the stream.
+        topic: Name of the topic.
+    """
+
+    def __init__(self, stream: str, topic: str, problem: str, next_step: str) -> None:
+        super().__init__(f"topic {topic} of stream {stream} {problem}", next_step=next_step)
+        self.stream, self.topic = stream, topic
+
+
+class RetiredTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a retirement.
+
+    Attributes:
+        stream: Name of the stream.
+        topic: Name of the topic.
+        partitions: Number of its partitions.
+        position: Offsets read, summed over its partitions.
+        retired_by: "the writer" with its next batch, or "a claim" where there was none.
+    """
+
+    stream: str
+    topic: str
+    partitions: int
+    position: int
+    retired_by: str
+
+
+def retire_topic(handle: StreamHandle, topic: str, *, who: str, why: str) -> RetiredTopic:
+    """Retire a topic whose messages are all read.
+
+    1. Refuse a topic that is not read, or that has messages which are not.
+    2. Ask a live writer, which does it with its next batch.
+    3. Without one, commit it by a claim, as a batch without messages.
+
+    Args:
+        handle: The stream.
+        topic: Name of the topic.
+        who: The operator.
+        why: The reason.
+
+    Raises:
+        NoTable: The stream has never run.
+        StreamHalted: It is halted: `lockstep resume` comes first.
+        RetirementRefused: The topic is not read, has unread messages, or the writer did not answer.
+        KafkaError: Kafka does not answer.
+        Fenced: A run took over at the same moment.
+    """
+    head = handle.require_head()
+    check_not_halted(head)
+    rows = _check_drained(handle, topic)  # 1
+    lives = is_writer_alive(handle.folders.control, head.epoch)
+    if lives:
+        _ask_writer(handle, head.epoch, RetireRequest((topic,), who, why))  # 2
+    else:
+        _commit(handle, head, topic, who, why)  # 3
+    return RetiredTopic(
+        stream=head.stream,
+        topic=topic,
+        partitions=len(rows),
+        position=sum(row.until for row in rows),
+        retired_by="the writer" if lives else "a claim",
+    )
+
+
+def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
+    rows = [row for row in handle.subscribed if row.topic == topic]
+    if not rows:
+        listed = f"lockstep topics {handle.stream.name} lists the topics that are read"
+        raise RetirementRefused(handle.stream.name, topic, "is not read", listed)
+    ends = handle.view.ends
+    unknown = [row.partition for row in rows if (row.topic_id, row.partition) not in ends]
+    if unknown:
+        problem = f"has partitions whose end Kafka does not show now: {unknown}"
+        raise RetirementRefused(handle.stream.name, topic, problem, "try again when they have a leader")
+    lag = sum(compute_lag_messages(row.until, ends[row.topic_id, row.partition]) for row in rows)
+    if lag:
+        raise RetirementRefused(
+            handle.stream.name, topic, f"has {lag} unread messages", "wait until they are read; nothing was changed"
+        )
+    return rows
+
+
+def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> None:
+    trigger, control = handle.stream.trigger, handle.folders.control
+    deadline = time.monotonic() + ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
+    request_retirement(control, epoch, request)
+    try:
+        while time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            if not any(row.topic in request.topics for row in StreamHandle(handle.stream, handle.settings).subscribed):
+                return
+    finally:
+        unanswered = forget_retire_request(control, epoch)
+    problem = "was not retired: the writer did not answer" if unanswered else "was not retired: messages have arrived"
+    raise RetirementRefused(handle.stream.name, request.topics[0], problem, "try again; nothing was changed")
+
+
+def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) -> None:
+    """A batch without messages, by a claim: a full set of positions, in which the topic is retired."""
+    folders, output = handle.folders, open_table(handle.folders)
+    claimed = output.commit(commit_claim(head.epoch, output.table_id, check_not_halted, cause=f"retire {topic}")).head
+    logs = side_tables.SideLogs(folders)
+    logs.catch_up(claimed)
+    writer = Writer(epoch=claimed.epoch, generation=claimed.generation)
+    planned, now = make_batch_identity(writer, claimed), ledger.read_clock()
+    stamp = LedgerStamp(
+        generation=claimed.generation,
+        batch=planned.number,
+        epoch=claimed.epoch,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"retire {topic}: {why} ({who})",
+    )
+    rows = [_make_row(stamp, row, topic, who, why) for row in ledger.read_positions(folders, claimed).values()]
+    batch = BatchCommit(
+        number=planned.number,
+        commit_hour=planned.commit_hour,
+        ledger=ledger.write_ledger(folders.ledger, rows),
+        full_ledger_at=now.timestamp(),
+    )
+    logs.catch_up(output.commit(commit_batch(writer, batch)).head)
+
+
+def _make_row(stamp: LedgerStamp, row: LedgerRow, topic: str, who: str, why: str) -> LedgerRow:
+    position, retires = read_position(row), row.topic == topic and not row.retired
+    kept = make_kept_row(stamp, position, retired=row.retired or retires)
+    if not retires:
+        return kept
+    note = make_retirement_note(position.next_offset, who, why)
+    return msgspec.structs.replace(kept, lifecycle=RETIRED, accepted=[note])

@@ -1,0 +1,169 @@
+"""Topics that come and go: drained ones are retired, read again where they stopped, and may be deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every, Ordered, Topics
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka.progress import TopicLifecycle
+from lockstep.operations.inspect.plan import plan_restart
+from lockstep.operations.inspect.topics import read_topics
+from lockstep.operations.retire import RetirementRefused, retire_topic
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import ProducerRecord, folded, session, snapshot, update
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+OLD_MS = 1_700_000_000_000
+WAIT_SECONDS_MAX = 60.0
+
+
+def retiring(runs: LocalRuns, feed: Feed) -> LocalRuns:
+    """The stream with a declaration that retires drained topics, and quick looks."""
+    topics = Topics(pattern=feed.pattern, inactive_after=timedelta(days=1), retire_drained=True)
+    return runs.of(dataclasses.replace(runs.stream, topics=topics)).tuned(lifecycle_seconds=0.2)
+
+
+def send_old(feed: Feed, topic: str, values: list[bytes]) -> None:
+    """Messages that were sent long ago."""
+    feed.append(topic, [ProducerRecord("s", value, OLD_MS) for value in values])
+
+
+def changes(runs: LocalRuns, topic: str) -> list[str]:
+    """What the ledger says happened to a topic, in order."""
+    rows = [row for row in read_table(runs.folders.ledger).to_pylist() if row["topic"] == topic]
+    return [row["lifecycle"] for row in sorted(rows, key=lambda row: row["batch"]) if row["lifecycle"]]
+
+
+def states(runs: LocalRuns) -> dict[str, TopicLifecycle]:
+    return {topic.topic: topic.state for topic in read_topics(runs.handle).topics}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def running(runs: LocalRuns, feed: Feed) -> Iterator[LocalRuns]:
+    """A run that goes on, of a stream that retires drained topics; with one topic of its own."""
+    runs, stop = retiring(runs, feed), threading.Event()
+    feed.send(feed.create("busy"), session(2))
+    ended: list[RunOutcome] = []
+    going = threading.Thread(target=lambda: ended.append(runs.run(trigger=Every(seconds=0.2), stop=stop)))
+    going.start()
+    try:
+        wait_until(lambda: bool(runs.reports))
+        yield runs
+    finally:
+        stop.set()
+        going.join()
+    assert ended == [RunOutcome.STOPPED]
+
+
+def test_a_drained_topic_is_retired_and_comes_back_where_it_stopped(feed: Feed, runs: LocalRuns) -> None:
+    topic, values = feed.create("old"), session(3)
+    send_old(feed, topic, values)
+    runs, stop = retiring(runs, feed), threading.Event()
+    going = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop))
+    going.start()
+    try:
+        wait_until(lambda: bool(runs.reports) and "retired" in changes(runs, topic))
+        assert states(runs) == {topic: TopicLifecycle.RETIRED}
+        assert runs.handle.subscribed == ()
+        feed.send(topic, [update(5, a=1)])
+        wait_until(lambda: "re-added" in changes(runs, topic))
+        wait_until(lambda: len(runs.rows(topic)) == len(values) * 2 - 1)
+    finally:
+        stop.set()
+        going.join()
+    assert changes(runs, topic) == ["added", "retired", "re-added"]
+    assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate([*values, update(5, a=1)])])
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed: Feed, runs: LocalRuns) -> None:
+    kept, again = feed.create("kept"), feed.create("again")
+    for topic in (kept, again):
+        send_old(feed, topic, session(2))
+    runs.run()
+    for topic in (kept, again):
+        retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    assert {part.action for part in plan_restart(runs.stream, runs.settings).partitions} == {"keep aside"}
+    feed.delete(again)
+    feed.create_again("again")
+    feed.send(again, session(1))
+    feed.send(kept, [update(4, a=7)])
+    runs.run()
+    assert changes(runs, kept) == ["added", "retired", "re-added"]
+    assert changes(runs, again) == ["added", "retired", "added"]
+    assert len(runs.rows(kept)) == 5
+    notes = [note for row in read_table(runs.folders.ledger).to_pylist() for note in row["accepted"]]
+    assert [(note["kind"], note["who"], note["why"]) for note in notes] == [("retire", "ann", "no longer sent")] * 2
+
+
+def test_an_operator_retires_through_the_live_writer_and_never_what_is_unread(running: LocalRuns, feed: Feed) -> None:
+    busy = f"{feed.family}.busy"
+    retired = retire_topic(running.handle, busy, who="ann", why="done")
+    assert (retired.retired_by, retired.partitions, retired.position) == ("the writer", 1, 3)
+    assert changes(running, busy) == ["added", "retired"]
+    with pytest.raises(RetirementRefused, match="is not read"):
+        retire_topic(running.handle, busy, who="ann", why="again")
+
+
+def test_unread_messages_and_unknown_topics_refuse_a_retirement(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("fed")
+    feed.send(topic, session(2))
+    runs.run()
+    feed.send(topic, [snapshot(9, a=1), update(10, a=1)])
+    before = runs.handle.require_head()
+    with pytest.raises(RetirementRefused, match="has 2 unread messages"):
+        retire_topic(runs.handle, topic, who="ann", why="done")
+    with pytest.raises(RetirementRefused, match="is not read"):
+        retire_topic(runs.handle, f"{feed.family}.mistyped", who="ann", why="done")
+    assert runs.handle.require_head() == before
+
+
+def test_a_topic_that_drained_and_was_deleted_while_no_run_looked_is_no_fault(feed: Feed, runs: LocalRuns) -> None:
+    drained, used = feed.create("drained"), feed.create("used")
+    send_old(feed, drained, session(2))
+    feed.send(used, session(2))
+    runs.run()
+    runs = retiring(runs, feed)
+    feed.delete(drained)
+    assert runs.run() is RunOutcome.ENDED
+    assert changes(runs, drained) == ["added", "deleted"]
+    feed.delete(used)  # its newest message is of today
+    with pytest.raises(IntegrityLost, match="topic gone"):
+        runs.run()
+
+
+def test_it_stands_in_the_ledger_under_a_class_that_goes_on(feed: Feed, runs: LocalRuns) -> None:
+    gone, left = feed.create("gone"), feed.create("left")
+    tolerant = runs.of(adding(feed.pattern, Ordered()))
+    for topic in (gone, left):
+        feed.send(topic, session(2))
+    tolerant.run()
+    feed.delete(gone)
+    tolerant.run()
+    assert changes(tolerant, gone) == ["added", "deleted"]
+    assert states(tolerant) == {left: TopicLifecycle.ACTIVE}
+    tolerant.run()  # it is not told again
+    assert changes(tolerant, gone) == ["added", "deleted"]
