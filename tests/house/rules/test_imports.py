@@ -71,7 +71,6 @@ ONE_IMPORTER = {
     "compaction.proof": "the proof of a compacted file, apart from what it proves",
     "compaction.rewrite": "rewrites one bin in a worker; the importer runs on the driver",
     "engine.driver.batch_checks": "pure checks over a whole batch",
-    "engine.driver.cluster_view": "all questions to Kafka of a run",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
     "engine.driver.retirement": "topics that come and go, apart from the loop",
     "integrity.opening": "a gate around the gates of all classes",
