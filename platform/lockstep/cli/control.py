@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec.structs import astuple
 from rich.console import Group, RenderableType
 
 from lockstep.cli.app import (
@@ -26,6 +27,7 @@ from lockstep.cli.app import (
 )
 from lockstep.cli.output import make_grid, make_lines, print_answer, print_note, style_text
 from lockstep.errors import LockstepError
+from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
     from lockstep.compaction.ledger_files import LedgerCompaction
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.repair import Repair
+    from lockstep.operations.resume import ResumePreview
     from lockstep.operations.retire import RetiredTopic
     from lockstep.orchestration.launch import Launched
     from lockstep.verify.report import Scope, VerifyReport
@@ -201,6 +204,10 @@ def resume(  # noqa: PLR0913  # an option a kind
     accept_quarantine: Annotated[
         bool, typer.Option("--accept-quarantine", help="Let one burst go to quarantine, until it is over.")
     ] = False,  # a flag
+    suggested: Annotated[
+        bool, typer.Option("--suggested", help="For every other finding, the option that `lockstep status` proposes.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what the options would do; resume nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Resume a halted stream after its cause was found.
@@ -208,6 +215,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     Each finding of the halt needs an option that covers it; all options except the flags may be repeated.
     """
     from lockstep.integrity import resume_options as kinds
+    from lockstep.operations.resume import plan_resume
     from lockstep.operations.resume import resume_stream as do_resume
 
     accepted: list[Acceptance] = [
@@ -221,7 +229,10 @@ def resume(  # noqa: PLR0913  # an option a kind
         *([kinds.Quarantined()] if accept_quarantine else ()),
         *([kinds.Fixed()] if fixed else ()),
     ]
-    head = do_resume(find_folders(stream), why=why, who=getpass.getuser(), accepted=accepted)
+    if plan:
+        print_answer(plan_resume(find_folders(stream), accepted, suggested=suggested), _resume_preview, as_json=as_json)
+        return
+    head = do_resume(find_folders(stream), why=why, who=getpass.getuser(), accepted=accepted, suggested=suggested)
     print_answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
 
 
@@ -231,6 +242,15 @@ def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> 
             yield parse(text)
         except ValueError as wrong:
             raise typer.BadParameter(f"{text!r} is not {wrong}") from None
+
+
+def _resume_preview(found: ResumePreview) -> RenderableType:
+    columns = ("option", "cause", "topics", "partitions", "findings", "offsets")
+    rows = [(f"--{each.option}", each.cause, *astuple(each)[2:]) for each in found.options]
+    left = [style_text(f"without an option: {finding}") for finding in found.unanswered[:SHOWN_MAX]]
+    return make_lines(
+        make_grid(columns, rows), style_text(f"lockstep resume {found.stream} {found.command} --why '...'"), *left
+    )
 
 
 def _resumed(found: Resumed) -> RenderableType:

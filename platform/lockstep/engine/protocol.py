@@ -40,6 +40,7 @@ class PlannedRange(msgspec.Struct, frozen=True):
         killing: Offsets whose worker died on every attempt; treated as undecodable.
         leader_epoch: Leader epoch of the partition at planning.
         single_batches: Fetches return one record batch each, because jobs with this range have failed.
+        patient: The partition was silent in earlier batches: it is waited for longer.
     """
 
     position: Position
@@ -48,6 +49,7 @@ class PlannedRange(msgspec.Struct, frozen=True):
     killing: tuple[int, ...] = ()
     leader_epoch: int | None = None
     single_batches: bool = False
+    patient: bool = False
 
     @property
     def messages(self) -> int:

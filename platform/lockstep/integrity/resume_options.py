@@ -17,6 +17,11 @@ import msgspec
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 
+SHOWN_MAX = 20
+"""Findings in the text of an error; a deleted cluster has thousands."""
+LISTED_MAX = 5
+"""Findings of a halt whose options are listed one by one in a command."""
+
 
 class StreamHalted(LockstepError):
     """The stream is halted and cannot run.
@@ -27,8 +32,11 @@ class StreamHalted(LockstepError):
     """
 
     def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
-        shown = "\n".join(f"  {finding}{_indented(finding.traceback)}" for finding in findings)
-        super().__init__(f"stream {stream} is halted:\n{shown}", next_step=make_resume_command(stream, findings))
+        shown = [f"  {finding}{_indented(finding.traceback)}" for finding in findings[:SHOWN_MAX]]
+        if len(findings) > SHOWN_MAX:
+            shown.append(f"  and {len(findings) - SHOWN_MAX} more: lockstep status {stream}")
+        listed = "\n".join(shown)
+        super().__init__(f"stream {stream} is halted:\n{listed}", next_step=make_resume_command(stream, findings))
         self.stream = stream
         self.findings = findings
 
@@ -42,7 +50,10 @@ def _indented(traceback: str) -> str:
 
 
 def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
-    """The command that resumes a stream after an operator found the cause."""
+    """The command that resumes a stream after an operator found the cause; for many findings, the one that plans it."""
+    if len(findings) > LISTED_MAX:
+        every = f"lockstep resume {stream} --suggested --why '...'"
+        return f"find the cause, then: {every} --plan, and without --plan (or --fixed, if the cause is fixed)"
     given_up = list_options(suggest_option(finding) for finding in findings)
     return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --fixed, if the cause is fixed)"
 
@@ -308,6 +319,11 @@ def suggest_option(finding: Finding) -> Acceptance:
     session = SkipSession(topic, partition, finding.session or "")
     by_session = session.covers(finding) and _can_be_typed(session.session)
     return of_cause.get(finding.cause) or (session if by_session else _from_snapshot(finding))
+
+
+def suggest_options(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Acceptance, ...]:
+    """The options that `suggest_option` names for all findings which no accepted option covers, each once."""
+    return tuple(dict.fromkeys(map(suggest_option, find_unanswered(findings, accepted))))
 
 
 def _from_snapshot(finding: Finding) -> FromSnapshot:

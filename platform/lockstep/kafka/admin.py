@@ -6,15 +6,24 @@ A failure to read Kafka is an error here, never an empty answer: an empty answer
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    IsolationLevel,
+    KafkaException,
+    Node,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
@@ -49,8 +58,34 @@ TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
 _PROBE = "lockstep-may-see"
 """No topic: requested by name to learn whether this user may see topics at all."""
+FIRST_BROKER_SECONDS = 3.0
+"""Time for the broker that is asked first, and half of the next one's; an answer for 1,000 topics takes some 20 ms."""
+SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
+"""Time for a leader after another one has answered; and for one that was silent in the last look already."""
+
+
+class _Question(NamedTuple):
+    """A question about offsets."""
+
+    which: OffsetSpec
+    isolation: IsolationLevel
+
+
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
+_QUESTIONS = (
+    _Question(_EARLIEST, IsolationLevel.READ_UNCOMMITTED),
+    _Question(_LATEST, IsolationLevel.READ_COMMITTED),
+    _Question(_LATEST, IsolationLevel.READ_UNCOMMITTED),
+)
+"""Log start, last stable offset, high watermark."""
+
+
+class _Leader(NamedTuple):
+    """The broker that leads a partition."""
+
+    key: Key
+    broker: int
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -111,6 +146,7 @@ class ClusterAdmin:
         self._policies: dict[str, bool] = {}
         self._retentions: dict[str, int | None] = {}
         self._cluster_id: str | None = None
+        self._silent: set[int] = set()
 
     def topic_names(self) -> frozenset[str]:
         """All topics of the cluster.
@@ -134,22 +170,14 @@ class ClusterAdmin:
         return self._cluster_id
 
     def view(self, names: Iterable[str]) -> ClusterView:
-        """Ids and offsets of the existing topics, in three requests for all of them.
+        """Ids and offsets of the existing topics, in three requests to each leader.
 
         Raises:
             KafkaError: A request was not answered.
         """
-        topics = self.topics(names)
-        spec = [(t.name, t.topic_id, p) for t in topics.values() for p in range(t.partitions)]
-        starts = self._offsets(spec, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
-        stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
-        marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        topics, leaders = self._describe(names)
+        ends = self._offsets(leaders)
         self._admin.clear_log()
-        ends = {
-            key: PartitionOffsets(start, stable[key][0], *marks[key])
-            for key, (start, _) in starts.items()
-            if key in stable and key in marks
-        }
         return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
 
     def find_offsets_at(self, places: Iterable[Place], timestamp_ms: int) -> dict[Place, int]:
@@ -188,33 +216,58 @@ class ClusterAdmin:
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Id and partitions of each existing topic; other names are left out."""
+        return self._describe(names)[0]
+
+    def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, _Leader]]:
+        """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
-        if not wanted:
-            return {}
-        answers = self._ask(
-            "describe topics",
-            lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout),
-        )
-        found: dict[str, tuple[str, int]] = {}
-        for name, future in answers.items():
-            try:
-                description = future.result()
-            except KafkaException as error:
-                if error.args[0].code() == _UNKNOWN_TOPIC:
-                    continue
-                raise self._unread(f"topic {name}", error) from error
-            found[name] = (str(description.topic_id), len(description.partitions))
-        self._learn_policies({name: topic_id for name, (topic_id, _) in found.items()})
-        return {
+        described = self._describe_patiently(wanted) if wanted else {}
+        self._learn_policies({name: str(each.topic_id) for name, each in described.items()})
+        topics = {
             name: Topic(
                 name=name,
-                topic_id=topic_id,
-                partitions=count,
-                deletes_only=self._policies[topic_id],
-                retention_ms=self._retentions[topic_id],
+                topic_id=str(each.topic_id),
+                partitions=len(each.partitions),
+                deletes_only=self._policies[str(each.topic_id)],
+                retention_ms=self._retentions[str(each.topic_id)],
             )
-            for name, (topic_id, count) in found.items()
+            for name, each in described.items()
         }
+        leaders = {
+            (name, partition.id): _Leader((str(each.topic_id), partition.id), partition.leader.id)
+            for name, each in described.items()
+            for partition in each.partitions
+            if cast("Node | None", partition.leader) is not None
+        }
+        return topics, leaders
+
+    def _describe_patiently(self, wanted: Sequence[str]) -> dict[str, TopicDescription]:
+        """Ask again where there is no answer: the client asks the one broker that it takes for the controller.
+
+        A silent one stays that broker for the client until other metadata tells it so.
+        """
+        deadline, patience = time.monotonic() + self._timeout, FIRST_BROKER_SECONDS
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._describe_once(wanted, min(patience, left))
+            except KafkaException as error:
+                if error.args[0].code() >= 0 or left <= patience or self._admin.is_failing_permanently():
+                    raise self._unread("topics", error) from error
+            patience = min(2 * patience, deadline - time.monotonic())
+            with suppress(KafkaException):
+                self._admin.list_topics(_PROBE, timeout=max(0.1, min(TURN_SECONDS, patience)))
+
+    def _describe_once(self, wanted: Sequence[str], seconds: float) -> dict[str, TopicDescription]:
+        answers = self._admin.describe_topics(TopicCollection(list(wanted)), request_timeout=seconds)
+        found: dict[str, TopicDescription] = {}
+        for name, future in answers.items():
+            try:
+                found[name] = future.result()
+            except KafkaException as error:
+                if error.args[0].code() != _UNKNOWN_TOPIC:
+                    raise
+        return found
 
     def _learn_policies(self, ids: Mapping[str, str]) -> None:
         unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in self._policies}
@@ -257,33 +310,67 @@ class ClusterAdmin:
                     next_step="grant the user READ on the stream's topics (docs/security.md)",
                 )
 
-    def _offsets(
-        self, spec: list[tuple[str, str, int]], which: OffsetSpec, isolation: IsolationLevel
-    ) -> dict[tuple[str, int], tuple[int, int | None]]:
-        """Offset and leader epoch; of the end it is the leader's current epoch, of the start its record's."""
-        if not spec:
-            return {}
-        ids = {name: topic_id for name, topic_id, _ in spec}
-        request = {TopicPartition(name, partition): which for name, _, partition in spec}
-        answers = self._ask(
-            "offsets",
-            lambda: self._admin.list_offsets(request, isolation_level=isolation, request_timeout=self._timeout),
-        )
-        found, silent = {}, None
-        for place, future in answers.items():
-            try:
-                answer = future.result()
-                epoch = answer.leader_epoch if (answer.leader_epoch or 0) >= 0 else None
-                found[ids[place.topic], place.partition] = (int(answer.offset), epoch)
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code == _NO_RIGHT:
-                    raise self._unread(f"the offsets of topic {place.topic}", error) from error
-                # A partition without a leader: left out, so that the others continue.
-                silent = error if code < 0 else silent
-        if not found and silent is not None:
+    def _offsets(self, asked: Mapping[Place, _Leader]) -> dict[Key, PartitionOffsets]:
+        """Offsets of partitions: three questions to each of their leaders, all at once.
+
+        A leader that is silent while others answer is not waited for: its partitions are left out, as those without
+        a leader are.
+        """
+        answers = {
+            (leader, question): self._list_offsets(asked, leader, question)
+            for leader in {each.broker for each in asked.values()}
+            for question in _QUESTIONS
+        }
+        self._await_leaders(answers)
+        found: dict[_Question, dict[Key, ListOffsetsResultInfo]] = {question: {} for question in _QUESTIONS}
+        silent: KafkaException | None = None
+        for (_, question), futures in answers.items():
+            for place, future in futures.items():
+                if not future.done():
+                    continue
+                try:
+                    found[question][asked[place.topic, place.partition].key] = future.result()
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code == _NO_RIGHT:
+                        raise self._unread(f"the offsets of topic {place.topic}", error) from error
+                    silent = error if code < 0 else silent
+        starts, stable, marks = (found[question] for question in _QUESTIONS)
+        if asked and not starts and silent is not None:
             raise self._unread("offsets", silent) from silent
-        return found
+        return {
+            key: PartitionOffsets(start.offset, stable[key].offset, marks[key].offset, _known_epoch(marks[key]))
+            for key, start in starts.items()
+            if key in stable and key in marks
+        }
+
+    def _list_offsets(
+        self, asked: Mapping[Place, _Leader], broker: int, question: _Question
+    ) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        request = {TopicPartition(*place): question.which for place, leader in asked.items() if leader.broker == broker}
+        return self._ask(
+            "offsets",
+            lambda: self._admin.list_offsets(
+                request, isolation_level=question.isolation, request_timeout=self._timeout
+            ),
+        )
+
+    def _await_leaders(
+        self, answers: Mapping[tuple[int, _Question], Mapping[TopicPartition, Future[ListOffsetsResultInfo]]]
+    ) -> None:
+        """Wait for the first leader, and then a while for the others: less for one that was silent the last time."""
+        waiting = {broker: set[Future[ListOffsetsResultInfo]]() for broker, _ in answers}
+        for (broker, _), futures in answers.items():
+            waiting[broker] |= set(futures.values())
+        alert = [future for broker, futures in waiting.items() if broker not in self._silent for future in futures]
+        everything = [future for futures in waiting.values() for future in futures]
+        if len(waiting) <= 1:
+            wait(everything)
+        else:
+            wait(everything, return_when=FIRST_COMPLETED)
+            wait(alert, SILENT_LEADER_SECONDS)
+            wait(everything, SILENT_AGAIN_SECONDS)
+        self._silent = {broker for broker, futures in waiting.items() if not all(map(Future.done, futures))}
 
     def _metadata(self) -> ClusterMetadata:
         """Polled with short timeouts: a refused password is known immediately, without waiting for the full timeout."""
@@ -320,6 +407,11 @@ class ClusterAdmin:
 
     def _unread(self, what: str, error: KafkaException) -> KafkaError:
         return self._admin.explain_failure(what, error.args[0])
+
+
+def _known_epoch(end: ListOffsetsResultInfo) -> int | None:
+    """The leader's epoch; None where the broker does not send it."""
+    return end.leader_epoch if (end.leader_epoch or 0) >= 0 else None
 
 
 def read_topic_settings(

@@ -23,6 +23,11 @@ INFORMATION = 6
 _BY_ITSELF = "check kafka.bootstrap_servers and that the brokers are up; lockstep tries again by itself"
 
 
+SILENT_BROKER_MS = 5_000
+"""A broker that is stopped keeps its connections, and a client that knows no other one asks it again and again until
+this timeout of a request closes the connection: a minute by default. All requests here are small."""
+
+
 class ClusterClient(AdminClient):
     """An admin client that records the log lines of its connections.
 
@@ -39,7 +44,7 @@ class ClusterClient(AdminClient):
         """
         self.settings = settings
         self._heard = ConnectionLog()
-        configuration = _heard_by(self._heard, _reach(settings))
+        configuration = _heard_by(self._heard, {"socket.timeout.ms": SILENT_BROKER_MS, **_reach(settings)})
         try:
             super().__init__(configuration)
         except KafkaException as error:
@@ -135,6 +140,10 @@ def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 6
         # queued and fetches of 4 MiB that was 1.1 to 3 us for each message of a 25,000-message range (measured).
         "queued.min.messages": 5_000,
         "fetch.queue.backoff.ms": 20,
+        # A silent broker keeps its connections: without these the client learns of a new leader after minutes. A fetch
+        # over a slow link may take seconds.
+        "socket.timeout.ms": 20_000,
+        "topic.metadata.refresh.interval.ms": 5_000,
         # The broker's own largest batch: of larger ones it would send one partition's per fetch, and stall the others.
         "fetch.message.max.bytes": 1_048_588,
     }

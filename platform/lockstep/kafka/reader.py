@@ -62,6 +62,7 @@ class Range(msgspec.Struct, frozen=True):
         leader_epoch: Epoch of the last record read before `start`, to detect a log that was truncated and
             has regrown.
         single_batches: Each fetch returns one record batch.
+        patient: It was silent before, and is waited for longer.
     """
 
     topic: str
@@ -70,6 +71,7 @@ class Range(msgspec.Struct, frozen=True):
     until: int
     leader_epoch: int | None = None
     single_batches: bool = False
+    patient: bool = False
 
 
 class MessageRun(msgspec.Struct):
@@ -109,7 +111,7 @@ def read_ranges(
 
     The caller sends nothing back, but may stop iterating: the assignment is dropped either way.
     """
-    reading = _Reading(consumer, ranges, tuning.silence_seconds_max)
+    reading = _Reading(consumer, ranges, tuning)
     try:
         yield from reading.runs()
     finally:
@@ -119,8 +121,8 @@ def read_ranges(
 class _Reading:
     """One pass over the ranges of a bin."""
 
-    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range], silence_seconds_max: float) -> None:
-        self._consumer, self._ranges, self._silence_seconds_max = consumer, ranges, silence_seconds_max
+    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning) -> None:
+        self._consumer, self._ranges, self._tuning = consumer, ranges, tuning
         self._next = [item.start for item in ranges]
         self._open = {
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
@@ -138,13 +140,18 @@ class _Reading:
             if messages:
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
-            elif time.monotonic() - silent_since > self._silence_seconds_max:
+            elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
                 why = self._consumer.explain_silence()
                 yield from self._reject_buffered(
-                    f"nothing was heard of the partition for {self._silence_seconds_max:g} seconds{why and f': {why}'}"
+                    f"nothing was heard of the partition for {patience:g} seconds{why and f': {why}'}"
                 )
                 return
             yield from self._sorted(messages)
+
+    def _patience_seconds(self) -> float:
+        """How long to wait for any message: other partitions of the batch wait to be committed meanwhile."""
+        patient = any(self._ranges[index].patient for index in self._alive)
+        return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
 
     def _left(self) -> int:
         """Number of offsets left: a poll for more would wait for messages beyond the ranges."""

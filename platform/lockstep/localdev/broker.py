@@ -1,7 +1,7 @@
-"""Embedded single-node Kafka.
+"""Embedded Kafka: a single node, or a cluster of a few.
 
 The broker of the demo, the tests and the benchmarks, started from the locked jars by plain `java`: no
-container, no installation. Its folder holds settings, log and data. Topic ids, offsets and
+container, no installation. A node's folder holds settings, log and data. Topic ids, offsets and
 transactions survive `kill` and `restart`, as on any Kafka.
 """
 
@@ -83,6 +83,18 @@ def make_listener_settings(
         "advertised.listeners": ",".join(clients),
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in spoken.items()),
         "controller.quorum.voters": f"1@{controller}",
+    }
+
+
+def make_replication_settings(nodes: int) -> dict[str, str]:
+    """Every topic on all nodes; a write is acknowledged by all but one."""
+    copies, in_sync = str(nodes), str(max(1, nodes - 1))
+    internal = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    return {
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        **{f"{name}.replication.factor": copies for name in internal},
+        **{f"{name}.min.isr": in_sync for name in internal[1:]},
     }
 
 
@@ -210,6 +222,38 @@ class Broker:
         broker._launch()
         return broker
 
+    @classmethod
+    def start_cluster(cls, folder: Path, nodes: int = 3) -> tuple[Self, ...]:
+        """Start a cluster of nodes that are brokers and controllers, and wait until each answers.
+
+        Args:
+            folder: A new folder; each node has one in it.
+            nodes: Number of nodes; all partitions are on each.
+
+        Raises:
+            EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of a node's log.
+        """
+        free = find_free_ports(2 * nodes)
+        ports = [Ports(clients, controller) for clients, controller in zip(free[::2], free[1::2], strict=True)]
+        voters = ",".join(f"{number}@127.0.0.1:{each.controller}" for number, each in enumerate(ports, 1))
+        shared = {**make_replication_settings(nodes), "controller.quorum.voters": voters}
+        cluster, brokers = make_cluster_id(), list[Self]()
+        for number, each in enumerate(ports, 1):
+            settings = {**shared, "node.id": str(number)}
+            broker = cls(folder / str(number), each, _Wanted(settings, NO_SETTINGS, NO_SETTINGS, None, detached=False))
+            broker.folder.mkdir(parents=True)
+            brokers.append(broker)
+        try:
+            for broker in brokers:
+                broker.spawn(cluster)
+            for broker in brokers:  # none answers before a majority is up
+                broker.wait_until_it_answers()
+        except BaseException:
+            for broker in brokers:
+                broker.kill()
+            raise
+        return tuple(brokers)
+
     @property
     def bootstrap_servers(self) -> str:
         """`bootstrap.servers` for a Kafka client."""
@@ -264,20 +308,24 @@ class Broker:
 
     def _launch(self) -> None:
         """Start the process and wait for it; stop it again if it does not come up."""
+        self.spawn(make_cluster_id())
+        try:
+            self.wait_until_it_answers()
+        except BaseException:
+            self.kill()
+            raise
+
+    def spawn(self, cluster_id: str) -> None:
+        """Start the process; a new data folder becomes a part of this cluster."""
         classpath = f"{resolve_jars('kafka')[0].parent}/*"
         java = str(require_java())
         self._write_settings()
         if not (self.folder / "data" / "meta.properties").exists():
-            self._format([java, *JAVA_OPTIONS, "-cp", classpath])
+            self._format([java, *JAVA_OPTIONS, "-cp", classpath], cluster_id)
         options = [*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties"]
         command = [java, *options, "-cp", classpath, "kafka.Kafka", str(self.folder / "server.properties")]
         start = start_detached if self._wanted.detached else start_child
         self._process = start(command, folder=self.folder, log=self.log)
-        try:
-            self._wait_until_it_answers(self._process)
-        except BaseException:
-            self.kill()
-            raise
 
     def _write_settings(self) -> None:
         listeners = {"PLAINTEXT": self.bootstrap_servers, **{name: self.address(name) for name in self.ports.further}}
@@ -290,22 +338,25 @@ class Broker:
         server.write_text(to_properties({**DEFAULTS, **own, **self._wanted.settings}))
         (self.folder / "log4j2.properties").write_text(make_log_settings(self._wanted.log_levels))
 
-    def _format(self, java: list[str]) -> None:
+    def _format(self, java: list[str], cluster: str) -> None:
         """Format the data folder; a half-formatted one lacks meta.properties and gets it now."""
-        cluster = "L" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # a leading "-" would be an option
         settings = str(self.folder / "server.properties")
         tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings]
         said = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_SECONDS_MAX)
         if said.returncode:
             raise self._problem(f"its storage could not be formatted: {said.stdout}{said.stderr}")
 
-    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        """Kafka opens its port for clients last, so that it answers as soon as it is open."""
+    def wait_until_it_answers(self) -> None:
+        """Kafka opens its port for clients last, so that it answers as soon as it is open.
+
+        Raises:
+            EnvironmentProblem: It ended, or does not answer in time; shows the end of its log.
+        """
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
-            if process.poll() is not None:
+            if (ended := self._process.poll() if self._process else -1) is not None:
                 kind = EnvironmentProblem if self.ports.are_free else PortTaken
-                raise self._problem(f"it ended with exit code {process.returncode}", kind)
+                raise self._problem(f"it ended with exit code {ended}", kind)
             if _answers(self.ports.clients):
                 return
             time.sleep(POLL_SECONDS)
@@ -318,6 +369,11 @@ class Broker:
             f"the local Kafka in {self.folder} did not start: {what}\n{tail}",
             next_step=f"read {self.log}",
         )
+
+
+def make_cluster_id() -> str:
+    """A new id of a Kafka cluster; a leading "-" would be an option of its tool."""
+    return "L" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 
 def _answers(port: int) -> bool:

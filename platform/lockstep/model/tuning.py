@@ -30,8 +30,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             common (it is the client's own limit); shorter ones raise no alarm.
         stuck_triggers: The same, in intervals of the trigger.
         small_batch_messages: Below this, one bin does all: each further file and task costs more than it saves.
-        silence_seconds_max: Without a message for this long, the unfinished partitions count as unavailable in this
-            batch.
+        straggler_seconds_max: Without a message for this long, the unfinished partitions of a task count as unavailable
+            in this batch: the others wait to be committed.
+        silence_seconds_max: The same for a partition that was unavailable in the last `straggler_batches`: a slow link
+            gives nothing for seconds while it transfers a large message.
+        straggler_batches: After so many batches in a row without any message of a partition, it is waited for longer.
+        straggler_rest_seconds: Pause before such a partition is read again: a broker that answers about offsets and
+            sends no messages holds the others up for a tenth of the time at most.
         explain_attempts: Reads of offsets without a message. A read gives up after `silence_seconds_max`; a restarting
             broker is back in the second one.
         probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are
@@ -54,7 +59,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     stuck_seconds_min: float = 60.0
     stuck_triggers: int = 3
     small_batch_messages: int = 20_000
+    straggler_seconds_max: float = 3.0
     silence_seconds_max: float = 30.0
+    straggler_batches: int = 2
+    straggler_rest_seconds: float = 300.0
     explain_attempts: int = 2
     probed_runs_max: int = 1_000
     executors_seconds_max: float = 300.0

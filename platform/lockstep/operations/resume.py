@@ -14,6 +14,7 @@ from lockstep.engine.driver.positions import DELETED, RECREATED_TOPIC, LedgerSta
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import (
     NOTHING_THERE,
+    SHOWN_MAX,
     Acceptance,
     AcceptDeleted,
     AcceptGrowth,
@@ -27,6 +28,7 @@ from lockstep.integrity.resume_options import (
     find_unanswered,
     list_options,
     suggest_option,
+    suggest_options,
 )
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, SuspendedSession
@@ -222,7 +224,7 @@ class UnansweredFindings(LockstepError):
     def __init__(
         self, stream: str, findings: tuple[Finding, ...], accepted: Sequence[Acceptance], why: str = "..."
     ) -> None:
-        left = "\n".join(f"  {finding}" for finding in findings)
+        left = "\n".join(f"  {finding}" for finding in findings[:SHOWN_MAX])
         whole = list_options([*accepted, *(suggest_option(finding) for finding in findings)])
         super().__init__(
             f"stream {stream} stays halted; these findings need a resume option:\n{left}",
@@ -232,13 +234,97 @@ class UnansweredFindings(LockstepError):
         self.findings = findings
 
 
-def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acceptance]) -> Head:
+class PlannedAcceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of option does to the findings of one cause.
+
+    Attributes:
+        option: The option of `lockstep resume`, without dashes.
+        cause: Cause of the findings.
+        topics: Number of topics.
+        partitions: Number of partitions.
+        findings: Number of findings.
+        offsets: Offsets that the findings name: they are passed over, quarantined, or read under suspended sessions.
+    """
+
+    option: str
+    cause: str
+    topics: int
+    partitions: int
+    findings: int
+    offsets: int
+
+
+class ResumePreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume would do.
+
+    Attributes:
+        stream: Name of the stream.
+        options: By option and cause.
+        command: The whole options, each of which may be given by itself instead.
+        unanswered: Findings without an option: the stream would stay halted.
+    """
+
+    stream: str
+    options: tuple[PlannedAcceptance, ...]
+    command: str
+    unanswered: tuple[Finding, ...]
+
+
+def plan_resume(folders: StreamFolders, accepted: Sequence[Acceptance], *, suggested: bool) -> ResumePreview:
+    """Show what a resume with these options would do; commits nothing.
+
+    Args:
+        folders: Folders of the stream.
+        accepted: The resume options.
+        suggested: Add the suggested option of each finding that no other covers.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotHalted: The stream is not halted.
+    """
+    head = open_table(folders).base().head
+    _refuse_running(head)
+    options = [*accepted, *(suggest_options(head.findings, accepted) if suggested else ())]
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in head.findings:
+        option = next((each.OPTION for each in options if each.covers(finding)), None)
+        if option is not None:
+            groups.setdefault((option, finding.cause), []).append(finding)
+    return ResumePreview(
+        stream=head.stream,
+        options=tuple(_planned(option, cause, found) for (option, cause), found in sorted(groups.items())),
+        command=list_options(options),
+        unanswered=find_unanswered(head.findings, options),
+    )
+
+
+def _planned(option: str, cause: str, findings: Sequence[Finding]) -> PlannedAcceptance:
+    return PlannedAcceptance(
+        option=option,
+        cause=cause,
+        topics=len({each.topic for each in findings}),
+        partitions=len({(each.topic, each.partition) for each in findings}),
+        findings=len(findings),
+        offsets=sum(max(0, each.until - each.offset) for each in findings),
+    )
+
+
+def resume_stream(
+    folders: StreamFolders, *, why: str, who: str, accepted: Sequence[Acceptance], suggested: bool = False
+) -> Head:
     """Resume a halted stream.
 
     1. Read the halt; each of its findings needs a resume option.
     2. Claim, so that no other run interferes; the stream stays halted until step 4.
     3. Apply the accepted options to each partition.
     4. Commit the resume as a batch of its own, with cause and operator in the ledger.
+
+    Args:
+        folders: Folders of the stream.
+        why: The cause of the halt.
+        who: The operator.
+        accepted: The resume options.
+        suggested: Add the suggested option of each finding that no other covers.
 
     Raises:
         NotHalted: The stream is not halted.
@@ -248,6 +334,7 @@ def resume_stream(folders: StreamFolders, *, why: str, who: str, accepted: Seque
     output = open_table(folders)
     before = output.base().head  # 1
     _refuse_running(before)
+    accepted = [*accepted, *(suggest_options(before.findings, accepted) if suggested else ())]
     if left := find_unanswered(before.findings, accepted):
         places = {(row.topic, row.partition) for row in ledger.read_positions(folders, before).values()}
         raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)

@@ -5,6 +5,7 @@ What the engine makes here is right by its own tests; a proof that finds anythin
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,21 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lockstep import Checksum, Limits, Linked, LogOnly, NoIntegrity, Once, OnGrowth, Ordered, Sequence, Strict, Suspend
+from lockstep import (
+    Checksum,
+    FirstSnapshot,
+    Limits,
+    Linked,
+    LogOnly,
+    NoIntegrity,
+    Once,
+    OnGrowth,
+    Ordered,
+    Sequence,
+    Strict,
+    Suspend,
+    Topics,
+)
 from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, IntegrityLost, SkipSession
 from lockstep.integrity.strict import Repeats
 from lockstep.operations.resume import resume_stream
@@ -71,13 +86,17 @@ class Made:
 class CleanTable:
     """Makes one table from a seed."""
 
-    def __init__(self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> None:
+    def __init__(
+        self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, joins: bool = False
+    ) -> None:
         self._rng = rng = random.Random(seed)  # noqa: S311  # chance that can be had again
-        self._expires = expires
+        self._expires, self._joins = expires, joins
         self._feed = Feed(bootstrap_servers, f"clean_{root.name}_{seed}")
         names = list(CLASSES)
         self._class = names[seed % len(names)]
         stream = bookings(self._feed.pattern, CLASSES[self._class])
+        if joins:
+            stream = dataclasses.replace(stream, topics=Topics(pattern=self._feed.pattern, start=FirstSnapshot()))
         limits = Limits(batch_messages=rng.choice((4, 9, 30, 1000)), quarantine_burst=10_000)
         self._made = Made(LocalRuns(stream, bootstrap_servers, root).with_limits(limits), [f"{seed}: {self._class}"])
         self._halts = self._class in HALTING
@@ -92,6 +111,8 @@ class CleanTable:
         runs = self._rng.choice((1, 2, 2, 3))
         for number in range(runs):
             self._send()
+            if self._joins and not number:
+                self._expire_read()
             if self._expires and number and self._rng.random() < 0.3:
                 self._expire_unread()
             if self._class == "ordered" and number and self._rng.random() < 0.4:
@@ -186,6 +207,7 @@ class CleanTable:
         self._delete_before(topic, partition, self._end(topic, partition) - self._rng.randrange(0, 4))
 
     def _expire_read(self) -> None:
+        """Retention takes messages that were read, or that come before the stream."""
         for topic, partition in self._producing:
             self._delete_before(topic, partition, self._rng.randrange(0, self._end(topic, partition) + 1))
 
@@ -214,7 +236,7 @@ class CleanTable:
         return AdminClient({"bootstrap.servers": self._feed.bootstrap_servers, "log_level": 2})
 
 
-def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> Made:
+def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, joins: bool = False) -> Made:
     """A table from a seed.
 
     Args:
@@ -222,7 +244,8 @@ def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool 
         bootstrap_servers: The broker.
         root: Where the table is to lie; its name becomes part of the topics'.
         expires: Whether Kafka may lose messages, before or after they were read.
+        joins: Whether the stream joins its logs in the middle.
     """
-    made = CleanTable(seed, bootstrap_servers, root, expires=expires).make()
+    made = CleanTable(seed, bootstrap_servers, root, expires=expires, joins=joins).make()
     assert delta_log.has_log(made.runs.folders.table)
     return made

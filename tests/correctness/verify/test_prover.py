@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SEEDED = 100
 USUAL_SEEDED = len(SEEDS)
-GOOD_TABLES = (1, 3, 4, 6, 8, 14)
+GOOD_TABLES, JOINED_TABLE = (1, 3, 4, 6, 8, 11, 14), 11
 """Seeds of the tables that are forged: of classes that bear faults, so that there is something of everything."""
 
 
@@ -34,7 +34,7 @@ def good_tables(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> lis
     made = []
     for seed in GOOD_TABLES:
         root = tmp_path_factory.mktemp(f"good{seed}_")
-        made.append(clean_table(seed, broker.bootstrap_servers, root, expires=False))
+        made.append(clean_table(seed, broker.bootstrap_servers, root, expires=False, joins=seed == JOINED_TABLE))
     return made
 
 

@@ -11,9 +11,17 @@ from deltalake import DeltaTable
 from lockstep import Envelope, Limits, Link, Linked, Once, Record, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity import base, resume_options
-from lockstep.integrity.resume_options import AcceptLoss, Fixed, FromSnapshot, SkipSession, StreamHalted, suggest_option
+from lockstep.integrity.resume_options import (
+    AcceptLoss,
+    Fixed,
+    FromSnapshot,
+    SkipSession,
+    StreamHalted,
+    make_resume_command,
+    suggest_option,
+)
 from lockstep.model.finding import Finding
-from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, resume_stream
+from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, plan_resume, resume_stream
 from lockstep.table.ledger import read_ledger
 from tests.support.adding_stream import BY_CHECKSUM, POISON, Adding, Snapshot, Update, adding
 from tests.support.feed import Feed, session, snapshot, update
@@ -225,6 +233,35 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
     assert len(noted(resumed(runs, suggest_option(first), suggest_option(second)))) == 2
     with pytest.raises(NotHalted, match="it is bounded"):
         resume_stream(runs.folders, why=WHY, who=WHO, accepted=[Fixed()])
+
+
+def test_a_halt_of_many_partitions_has_one_answer_which_can_be_planned(feed: Feed, runs: LocalRuns) -> None:
+    """Retention was faster in all partitions of one topic, and one session of another lost a message."""
+    wide, other, partitions = feed.create("wide", partitions=12), feed.create("other"), range(12)
+    for partition in partitions:
+        feed.send(wide, session(1), partition=partition)
+    feed.send(other, session(1))
+    runs.run()
+    for partition in partitions:
+        feed.send(wide, [update(3, a=1), snapshot(3, a=1)], partition=partition)
+        feed.expire(wide, 3, partition)
+    halts = halted(runs)
+    assert len(halts) == len(partitions)
+    assert "--suggested --why '...' --plan" in make_resume_command("adding", halts)
+    version = DeltaTable(runs.folders.table).version()
+    preview = plan_resume(runs.folders, [], suggested=True)
+    (group,) = preview.options
+    assert (group.option, group.cause, group.topics, group.partitions, group.offsets) == (
+        *("from-snapshot", "expired unread"),
+        *(1, 12, 12),
+    )
+    assert preview.unanswered == ()
+    assert len(plan_resume(runs.folders, [FromSnapshot(wide, 0)], suggested=False).unanswered) == 11
+    assert DeltaTable(runs.folders.table).version() == version
+    resume_stream(runs.folders, why=WHY, who=WHO, accepted=[AcceptLoss(wide, 5, 2, 3)], suggested=True)
+    assert runs.run() is RunOutcome.ENDED
+    rows = [row for row in read_ledger(runs.folders.ledger) for note in row.accepted if note.kind == "accept-loss"]
+    assert [(row.partition, row.until) for row in rows] == [(5, 3)]
 
 
 def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_halted(

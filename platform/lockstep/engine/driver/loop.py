@@ -26,6 +26,7 @@ from lockstep.engine.driver.planner import (
     FileGoal,
     IdlePartitions,
     PlanInput,
+    SilentPartitions,
     make_batch_identity,
     plan_batch,
 )
@@ -83,7 +84,8 @@ class MicroBatchLoop:
         self._publisher.check_group_offsets(self._partitions.positions.values())
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
-        self._silence, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
+        self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
+        self._silent = SilentPartitions(context.launch.tuning)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
 
     def plan(self) -> BatchPlan | None:
@@ -122,6 +124,7 @@ class MicroBatchLoop:
         """
         began = time.monotonic()
         bins = self._run(plan)
+        self._silent.note((item for group in bins or () for item in group.ranges), time.monotonic())
         if bins is None or self._replaced(plan) or not self._has_progress(bins):
             return False
         burst, accepted = find_quarantine_burst(bins, self._context.stream.limits), self._committer.head.accepts_burst
@@ -317,7 +320,9 @@ class MicroBatchLoop:
             learned=self._partitions.learned,
             goal=self._goal(),
             tuning=self._context.launch.tuning,
-            silent=self._silence.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
+            patient=self._silent.find_patient(),
+            resting=self._silent.find_resting(time.monotonic()),
+            silent=self._idle.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
         )
 
     def _goal(self) -> FileGoal | None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 import msgspec
 
 from lockstep.declare.options import EventTime
-from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
+from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange, RangeResult
 from lockstep.integrity.base import to_microseconds
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Key, Position
@@ -89,6 +89,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         goal: Size and time targets, under the file-size trigger.
         silent: Watermarks to which idle partitions advance.
         tuning: The size of a batch that one bin does.
+        patient: Partitions that were silent in the last batches: they are waited for longer.
+        resting: Those of them that are left out for now.
     """
 
     batch: BatchIdentity
@@ -101,6 +103,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     goal: FileGoal | None = None
     silent: Mapping[Key, int] = {}
     tuning: Tuning = DEFAULT_TUNING
+    patient: frozenset[Key] = frozenset()
+    resting: frozenset[Key] = frozenset()
 
 
 Bins = tuple[tuple[PlannedRange, ...], ...]
@@ -228,12 +232,20 @@ def _key(item: PlannedRange) -> Key:
 def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
     """Ranges in the order of their rows."""
     taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
-    return [PlannedRange(p, p.next_offset + admitted[p.key], leader_epoch=ends[p.key].leader_epoch) for p in taken]
+    return [
+        PlannedRange(
+            p,
+            p.next_offset + admitted[p.key],
+            leader_epoch=ends[p.key].leader_epoch,
+            patient=p.key in given.patient,
+        )
+        for p in taken
+    ]
 
 
 def _waiting(position: Position, given: PlanInput) -> int:
     ends = given.ends.get(position.key)
-    if ends is None:
+    if ends is None or position.key in given.resting:
         return 0
     end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))
     return max(0, end - position.next_offset)
@@ -304,6 +316,38 @@ class BacklogClock(msgspec.Struct, frozen=True):
     def left_seconds(self, at_most: float, now: float) -> float:
         """Time until the oldest message has waited long enough."""
         return self.since + at_most - now
+
+
+class SilentPartitions:
+    """Partitions of which the last batches read nothing, though there was something to read."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._silences: dict[Key, tuple[int, float]] = {}
+
+    def note(self, results: Iterable[RangeResult], clock: float) -> None:
+        """Note the results of a batch.
+
+        Args:
+            results: Results of its ranges.
+            clock: Seconds of a monotonic clock.
+        """
+        for result in results:
+            key, before = result.range.position.key, result.range.position.next_offset
+            if result.trouble is not None and result.reached.next_offset == before:
+                self._silences[key] = (self._silences.get(key, (0, clock))[0] + 1, clock)
+            else:
+                self._silences.pop(key, None)
+
+    def find_patient(self) -> frozenset[Key]:
+        """Those that were silent too often for a short wait."""
+        most = self._tuning.straggler_batches
+        return frozenset(key for key, (count, _) in self._silences.items() if count >= most)
+
+    def find_resting(self, clock: float) -> frozenset[Key]:
+        """Those that were waited for long, not long ago."""
+        most, rest = self._tuning.straggler_batches, self._tuning.straggler_rest_seconds
+        return frozenset(key for key, (count, at) in self._silences.items() if count > most and clock - at < rest)
 
 
 class IdlePartitions:

@@ -231,6 +231,7 @@ def _range(work: RangeInProgress) -> Range:
         work.bounds.until,
         position.leader_epoch,
         work.planned.single_batches,
+        work.planned.patient,
     )
 
 

@@ -1,0 +1,144 @@
+"""Three brokers, every partition on each: what a stream does while one is silent, killed, or restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from lockstep import Every
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.localdev.broker import Broker
+from lockstep.settings import KafkaSettings
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import Feed, folded, session, update
+from tests.support.local_runs import QUICK, LocalRuns
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PARTITIONS = 6
+WAIT_SECONDS_MAX = 90.0
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, ...]]:
+    started = Broker.start_cluster(tmp_path_factory.mktemp("cluster"))
+    yield started
+    for broker in started:
+        broker.stop()
+
+
+def leaders(servers: str, topic: str) -> dict[int, int]:
+    """The node that leads each partition, from 1; -1 for none."""
+    metadata = AdminClient({"bootstrap.servers": servers, "log_level": 2}).list_topics(topic, timeout=30)
+    return {number: partition.leader for number, partition in metadata.topics[topic].partitions.items()}
+
+
+def wait_until(condition: Callable[[], bool]) -> float:
+    """The seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < WAIT_SECONDS_MAX
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+class Going:
+    """A run that goes on, over one topic with partitions on all brokers."""
+
+    def __init__(self, brokers: tuple[Broker, ...], root: Path, family: str) -> None:
+        self.servers = ",".join(broker.bootstrap_servers for broker in brokers)
+        self.feed = Feed(self.servers, family)
+        self.topic = self.feed.create("spread", partitions=PARTITIONS)
+        self.sent: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+        kafka = KafkaSettings(bootstrap_servers=self.servers)
+        self.runs = LocalRuns(adding(self.feed.pattern), self.servers, root, kafka=kafka, tuning=QUICK)
+        self._stop, self._ended = threading.Event(), list[RunOutcome]()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        for number in self.sent:
+            self.send(number, session(1))
+        self._thread.start()
+        wait_until(lambda: all(self.is_read(number) for number in self.sent))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._ended.append(self.runs.run(trigger=Every(seconds=0.2), stop=self._stop))
+
+    def send(self, partition: int, values: list[bytes]) -> None:
+        self.feed.send(self.topic, values, partition=partition)
+        self.sent[partition] += values
+
+    def send_next(self, partition: int) -> None:
+        """One more update of the partition's session."""
+        self.send(partition, [update(len(self.sent[partition]) + 1, a=1)])
+
+    def is_read(self, partition: int) -> bool:
+        """Whether all that was sent to a partition is committed."""
+        if not self.runs.reports:
+            return False
+        rows = read_table(self.runs.folders.ledger).to_pylist()
+        return max((row["until"] for row in rows if row["partition"] == partition), default=0) == len(
+            self.sent[partition]
+        )
+
+    def assert_whole(self) -> None:
+        """After its end: every row is there once and in order, and the proof says so."""
+        assert self._ended == [RunOutcome.STOPPED]
+        for number, values in self.sent.items():
+            key = f"s{number}" if number else "s"
+            assert self.runs.rows(self.topic, number) == folded([(at, key, value) for at, value in enumerate(values)])
+        report = verify_stream(self.runs.stream, self.runs.folders, self.runs.settings.kafka)
+        assert report.status is InvariantStatus.PROVEN
+
+
+def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
+    """Stopped, it keeps its connections: nobody is told. The others are read on while the cluster notices."""
+    with Going(brokers, tmp_path, "silent") as going:
+        led = leaders(going.servers, going.topic)
+        silent = brokers[led[0] - 1]
+        others = [number for number, leader in led.items() if leader != led[0]]
+        assert silent.pid is not None
+        os.kill(silent.pid, signal.SIGSTOP)
+        try:
+            for number in others:
+                going.send_next(number)
+            seconds = wait_until(lambda: all(going.is_read(number) for number in others))
+            wait_until(lambda: led[0] not in leaders(_without(brokers, silent), going.topic).values())
+            going.send_next(0)
+            wait_until(lambda: going.is_read(0))
+        finally:
+            os.kill(silent.pid, signal.SIGCONT)
+        assert seconds < 15
+    going.assert_whole()
+
+
+def test_a_killed_broker_and_a_rolling_restart_lose_nothing(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
+    with Going(brokers, tmp_path, "rolling") as going:
+        for broker in brokers:
+            broker.kill()
+            for number in going.sent:
+                going.send_next(number)
+            wait_until(lambda: all(going.is_read(number) for number in going.sent))
+            broker.restart()
+            wait_until(lambda: -1 not in leaders(going.servers, going.topic).values())
+    going.assert_whole()
+
+
+def _without(brokers: tuple[Broker, ...], broker: Broker) -> str:
+    return ",".join(each.bootstrap_servers for each in brokers if each is not broker)
