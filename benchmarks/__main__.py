@@ -22,7 +22,7 @@ from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
 from benchmarks.plots import draw
-from benchmarks.restart import Restarts, measure_restart
+from benchmarks.restart import measure_restart, plan_restarts
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
 from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
 from benchmarks.systems import SYSTEMS
@@ -109,11 +109,17 @@ def latency(
 
 
 @app.command()
-def restart(keep: Keep = None, results: Results = record.RESULTS) -> None:
-    """Start again after a kill -9, with 1 M rows of state; a planned handover; the load of an idle stream."""
+def restart(
+    handovers: Annotated[int, typer.Option(help="Planned handovers, one after another.", min=1)] = 5,
+    rate: Annotated[int, typer.Option(help="Messages a second.", min=1)] = 1_000,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """Start again after a kill -9, with 1 M rows of state; planned handovers; the load of an idle stream."""
     console = Console()
+    asked = plan_restarts(handovers, rate)
     with _prepared(keep, (), console) as (broker, output):
-        found = measure_restart(Restarts(), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+        found = measure_restart(asked, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
     _keep_record(found, results, console)
 
 
