@@ -7,7 +7,7 @@ from lockstep.declare.decoders.avro import Avro
 from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
-from lockstep.declare.options import AvailableNow, EventTime, Every, FileSize, Limits, Topics, Trigger
+from lockstep.declare.options import AvailableNow, EventTime, Every, FileSize, Limits, Objectives, Topics, Trigger
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
@@ -50,6 +50,7 @@ __all__ = [
     "MapState",
     "MessagePack",
     "NoIntegrity",
+    "Objectives",
     "OnGrowth",
     "Once",
     "Ordered",

@@ -42,6 +42,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 T = TypeVar("T")
+Place = tuple[str, int]
+"""(topic, partition)."""
 TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
 _PROBE = "lockstep-may-see"
@@ -99,6 +101,16 @@ class ClusterView(msgspec.Struct, frozen=True):
     ends: dict[tuple[str, int], PartitionOffsets]
     cut: frozenset[tuple[str, int]] = frozenset()
 
+    @property
+    def unavailable(self) -> tuple[Place, ...]:
+        """Partitions without a leader or without an answer, by topic and number."""
+        return tuple(
+            (topic.name, partition)
+            for _, topic in sorted(self.topics.items())
+            for partition in range(topic.partitions)
+            if (topic.topic_id, partition) not in self.ends
+        )
+
 
 class ClusterAdmin:
     """Queries one cluster. Caches the cleanup policy of each topic id, the slowest request."""
@@ -133,17 +145,19 @@ class ClusterAdmin:
     def view(self, names: Iterable[str]) -> ClusterView:
         """Ids and offsets of the existing topics, in three requests for all of them.
 
+        The last stable offsets are requested last: below a high watermark of before, they show an open transaction.
+
         Raises:
             KafkaError: A request was not answered.
         """
         topics = self.topics(names)
         spec = [(t.name, t.topic_id, p) for t in topics.values() for p in range(t.partitions)]
         starts = self._offsets(spec, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
-        stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
         marks = self._offsets(spec, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._offsets(spec, _LATEST, IsolationLevel.READ_COMMITTED)
         self._admin.clear_log()
         ends = {
-            key: PartitionOffsets(start, stable[key][0], *marks[key])
+            key: _offsets(start, marks[key][0], *stable[key])
             for key, (start, _) in starts.items()
             if key in stable and key in marks
         }
@@ -289,6 +303,11 @@ class ClusterAdmin:
         return self._admin.explain_failure(what, error.args[0])
 
 
+def _offsets(start: int, high_watermark: int, stable_end: int, leader_epoch: int | None) -> PartitionOffsets:
+    """Offsets of several answers: what came after the high watermark was read is part of the log, too."""
+    return PartitionOffsets(start, stable_end, max(high_watermark, stable_end), leader_epoch)
+
+
 def read_topic_settings(
     admin: ClusterClient, names: Iterable[str], timeout_seconds: float
 ) -> tuple[TopicSettings, ...]:
@@ -325,9 +344,6 @@ def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:
 POLL_SECONDS = 0.2
 LITTLE = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 4_096}
 """One message per partition is wanted; further fetched messages are discarded."""
-
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 
 def find_oldest_unread(

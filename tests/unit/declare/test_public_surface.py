@@ -31,6 +31,7 @@ SURFACE = [
     "LogOnly",
     "MessagePack",
     "NoIntegrity",
+    "Objectives",
     "OnGrowth",
     "Once",
     "InitialState",

@@ -92,6 +92,13 @@ def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
     return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
+def with_newest_timestamp(row: LedgerRow, before_ms: int | None) -> LedgerRow:
+    """The row with the timestamp of an earlier batch, where its own range has none: freshness outlives quiet times."""
+    if row.newest_timestamp is not None or before_ms is None:
+        return row
+    return msgspec.structs.replace(row, newest_timestamp=to_event_time(before_ms * 1000))
+
+
 def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of an unchanged partition: part of a full set of positions."""
     seen = ends or NO_ENDS
@@ -369,6 +376,7 @@ class Subscription:
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
         rows = make_ledger_rows(stamp, facts, quiet, ends)
         rows += [make_retired_row(stamp, row) for row in self._others.values() if full]
+        rows = [with_newest_timestamp(row, self._newest_ms.get((row.topic_id, row.partition))) for row in rows]
         return [with_expired_range(row, self._lost.get((row.topic_id, row.partition))) for row in rows]
 
     def advance(self, bins: Iterable[TaskResult]) -> None:
