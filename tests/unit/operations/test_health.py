@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -206,6 +208,18 @@ def test_a_sentence_names_figures_place_and_the_number_of_others() -> None:
             "lockstep compact adding",
         ),
     }
+
+
+def test_the_page_explains_every_kind_with_its_severity() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "health.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (error|warning)[^|]* \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
+    assert [kind for kind, _ in rows] == [kind.value for kind in AlarmKind]
+    raised = [found for _, alarms in CASES.values() for found in alarms]
+    for kind, first in rows:
+        severities = {severity for each, severity in raised if each is AlarmKind(kind)}
+        assert Severity(first) in severities
+        both = re.search(rf"^\| `{kind}` \| (error, or warning|warning, error)", page, re.MULTILINE) is not None
+        assert len(severities) == 1 + both
 
 
 def test_what_is_not_known_is_neither_raised_nor_ruled_out() -> None:
