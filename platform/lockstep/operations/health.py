@@ -130,6 +130,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         writer_seconds: Age of that heartbeat; None without one.
         progress_seconds: Time since the last batch was committed, or the writer claimed the table; None before that.
         freshness_seconds: Age of the newest committed message; None without one.
+        committed_offsets: Sum of the positions of all partitions.
         kafka: Reason why Kafka did not answer; empty when it did.
         partitions: Figures of the partitions that the stream reads or will read; none while Kafka does not answer.
         unavailable: Partitions without a leader.
@@ -149,6 +150,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     writer_seconds: float | None = None
     progress_seconds: float | None = None
     freshness_seconds: float | None = None
+    committed_offsets: int = 0
     kafka: str = ""
     partitions: tuple[PartitionFigures, ...] = ()
     unavailable: tuple[Place, ...] = ()

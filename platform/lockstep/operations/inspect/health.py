@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.plan import LiveFiles, plan_bins
 from lockstep.engine.driver.handover import find_heartbeat_time, read_heartbeat
-from lockstep.errors import KafkaError, LockstepError, TableError
+from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import Place
 from lockstep.kafka.progress import compute_freshness_seconds
@@ -89,6 +89,8 @@ def read_health(handle: StreamHandle) -> Health:
         facts = HealthFacts(stream=stream, desired=None)
     except LockstepError as error:
         facts = HealthFacts(stream=stream, desired=None, reason=error.problem, next_step=error.next_step)
+    except OSError as error:
+        facts = HealthFacts(stream=stream, desired=None, reason=str(error), next_step="lockstep doctor")
     return Health(facts=facts, alarms=judge_health(facts, handle.stream), figures={})
 
 
@@ -122,6 +124,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         writer_seconds=None if beaten_at is None else max(0.0, now - beaten_at),
         progress_seconds=_find_progress_seconds(folders, head, handle.positions.values(), now),
         freshness_seconds=find_freshness_seconds(handle.subscribed, now),
+        committed_offsets=sum(row.until for row in handle.positions.values()),
         kafka=cluster.problem,
         partitions=cluster.of_stream,
         unavailable=cluster.unavailable,
@@ -149,7 +152,9 @@ def _read_kafka(handle: StreamHandle) -> KafkaFacts:
             unavailable=tuple(place for place in view.unavailable if place[0] in handle.selected),
             transactions=_read_transactions(handle, read),
         )
-    except KafkaError as error:
+    except TableError:
+        raise
+    except LockstepError as error:  # no answer, or a secret that is not there
         return KafkaFacts(problem=error.problem)
 
 
