@@ -15,11 +15,13 @@ from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import load_settings
+from sensors.health import health_sensor
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 SCHEDULES = (compaction_schedule, housekeeping_schedule, checks_schedule)
+SENSORS = (topics_sensor, supervisor_sensor, health_sensor)
 OWNERS = ("team:data-platform",)
 
 settings = load_settings()
@@ -33,7 +35,7 @@ defs = Definitions(
         *(rotation_schedule(stream, settings) for stream in STREAMS),
         pruning_schedule(STREAMS, settings),
     ],
-    sensors=[sensor(stream, settings) for stream in STREAMS for sensor in (topics_sensor, supervisor_sensor)],
+    sensors=[sensor(stream, settings) for stream in STREAMS for sensor in SENSORS],
     resources={"spark": make_spark_resource(settings)},
     # One process a run: one JVM, and correct exit codes.
     executor=in_process_executor,

@@ -1,6 +1,6 @@
-"""One job a stream: the checks of its table, every hour."""
+"""One job a stream: the check of its table, every hour. The check `health` is evaluated by its sensor."""
 
-from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+from dagster import AssetCheckKey, AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
@@ -10,7 +10,7 @@ def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
     """The schedule and its job: half past the hour, apart from compaction."""
     job = define_asset_job(
         names.name_checks_job(stream),
-        selection=AssetSelection.checks_for_assets(names.make_table_key(stream)),
+        selection=AssetSelection.checks(AssetCheckKey(names.make_table_key(stream), names.CHECK)),
         description=f"Checks that {stream.name} is complete, without duplicates and in order.",
         tags=names.MAINTENANCE,
     )

@@ -1,4 +1,4 @@
-"""Settings of an installation: Kafka, tables, Spark, schema registry.
+"""Settings of an installation: Kafka, tables, Spark, schema registry, Dagster, health.
 
 Read from `lockstep.toml` in the working folder (or the file that LOCKSTEP_SETTINGS names), then
 from the environment: `LOCKSTEP_TABLE_ROOT`, `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`, ... A stream
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-_HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/registry" or "env:REGISTRY_SECRET"'
+_HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
 def _address(value: str) -> str:
@@ -215,6 +215,19 @@ class DagsterSettings(BaseModel):
     runs_max: Annotated[int, Field(ge=1)] = 50
 
 
+class HealthSettings(BaseModel):
+    """Notification of alarms.
+
+    Attributes:
+        secrets: Location of the `webhook`, an address that takes one POST when an alarm begins and one when it ends:
+            `file:` and an absolute path, or `env:` and a variable. Whoever knows the address may write to it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    secrets: dict[Literal["webhook"], Annotated[str, AfterValidator(_reference)]] = {}
+
+
 class Settings(BaseSettings):
     """All settings of this installation.
 
@@ -223,6 +236,7 @@ class Settings(BaseSettings):
         spark: Spark master and properties of the tasks.
         registry: Connection to the schema registry, for decoders that need one.
         dagster: Retention in Dagster's database.
+        health: Notification of alarms.
         table_root: Folder that holds `<stream>/table` and its side tables.
         local_root: Folder of an executor for the local stores; may be lost at any time.
         retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
@@ -242,6 +256,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     registry: RegistrySettings = RegistrySettings()
     dagster: DagsterSettings = DagsterSettings()
+    health: HealthSettings = HealthSettings()
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0

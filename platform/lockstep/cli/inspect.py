@@ -6,7 +6,7 @@ import csv
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from enum import Enum
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
+import msgspec
 import typer
 from msgspec.structs import asdict
 from rich.console import RenderableType
@@ -48,6 +49,7 @@ from lockstep.operations.durations import format_duration
 
 if TYPE_CHECKING:
     from lockstep.operations.doctor.doctor import Report
+    from lockstep.operations.health import Alarm, AlarmKind
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.message import StoredMessage
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WATCH_SECONDS = 2.0
+ALARM_STYLES = {"error": "red", "warning": "yellow"}
 
 
 @register_command("streams", Panel.LOOK)
@@ -83,7 +86,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show the status of a stream: writer, batch, lag, freshness, headroom, positions, halt; or all, a line each.
+    """Show the alarms of a stream, then writer, batch, lag, freshness, headroom, positions; or all, a line each.
 
     Exit code 1 while one of them is halted, or has a table that cannot be read. With --watch and --json: one
     document a line, every two seconds.
@@ -99,6 +102,42 @@ def status(
         halted = bool(look.next_step)
     if halted and not watch:
         raise typer.Exit(FAILED)
+
+
+class Exporter(msgspec.Struct, frozen=True):
+    """A listening exporter of metrics."""
+
+    address: str
+    streams: tuple[str, ...]
+
+
+@register_command("metrics --port 9464", Panel.LOOK)
+def metrics(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 9464,
+    host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag of a command line
+) -> None:
+    """Serve the health of all streams as Prometheus metrics, on loopback by default, until Ctrl-C.
+
+    Streams are read when they are scraped. Prints the address once it listens.
+    """
+    from lockstep.operations.exporter import HealthCollector, start_exporter
+
+    declared = list_all_streams()
+    server = start_exporter(HealthCollector(declared.values(), load_settings_or_exit()), host, port)
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    found = Exporter(f"http://{host}:{server.server_port}/metrics", tuple(sorted(declared)))
+    print_answer(found, _exporter, as_json=as_json)
+    sys.stdout.flush()
+    over.wait()
+    server.shutdown()
+    server.server_close()
+
+
+def _exporter(found: Exporter) -> RenderableType:
+    return style_text(f"{found.address}: {', '.join(found.streams) or 'no stream is declared'}")
 
 
 @register_command("topics order_books", Panel.LOOK)
@@ -225,8 +264,17 @@ def _status(found: Status) -> RenderableType:
             for p in found.partitions
         ),
     )
-    problem = style_text(f"Kafka: {found.kafka}", "yellow") if found.kafka else None
-    return make_lines(head, table, problem, *_halt(found))
+    return make_lines(*_alarms(found.alarms, found.unknown), head, table, *_halt(found))
+
+
+def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str = "") -> Iterator[RenderableType]:
+    """Alarms before anything else, each with its next step; of which nothing is known, too."""
+    prefix = f"{stream}: " if stream else ""
+    for alarm in alarms:
+        yield style_text(f"{prefix}{alarm.severity.value}: {alarm.problem}", ALARM_STYLES[alarm.severity.value])
+        yield style_text(f"next: {alarm.next_step}")
+    if kinds := [kind.value for kind in unknown]:
+        yield style_text(f"{prefix}unknown: {', '.join(kinds)}", "yellow")
 
 
 def _headroom(found: Status) -> str:
@@ -260,17 +308,8 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
         for each in found
     )
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
-    silent = sorted({each.kafka for each in found if each.kafka})
-    wrong = [(each.stream, each.reason, each.next_step) for each in found if each.needs_operator]
-    return make_lines(
-        table,
-        *(style_text(f"Kafka: {problem}", "yellow") for problem in silent),
-        *(
-            part
-            for name, why, step in wrong
-            for part in (style_text(f"{name}: {why}", "red"), style_text(f"next: {step}"))
-        ),
-    )
+    alarms = (part for each in found for part in _alarms(each.alarms, each.unknown, each.stream))
+    return make_lines(table, *alarms)
 
 
 def _trial(found: Trial) -> RenderableType:

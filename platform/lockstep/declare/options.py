@@ -1,4 +1,4 @@
-"""Topics, start offsets, triggers, Limits, EventTime."""
+"""Topics, starting offsets, triggers, Limits, EventTime, Objectives."""
 
 from __future__ import annotations
 
@@ -215,6 +215,13 @@ def _is_wait(at_most: object) -> bool:
     return isinstance(at_most, timedelta) and timedelta(seconds=1) <= at_most <= timedelta(days=1)
 
 
+def find_longest_wait(trigger: Trigger) -> timedelta:
+    """The longest time without a batch although messages wait."""
+    if isinstance(trigger, FileSize):
+        return trigger.at_most
+    return timedelta(seconds=trigger.seconds) if isinstance(trigger, Every) else timedelta()
+
+
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kKMG]i?)B")
 _UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _LEAST_BYTES, _MOST_BYTES = 64_000, 8_000_000_000
@@ -297,3 +304,38 @@ class EventTime:
             if not isinstance(value, timedelta) or value <= timedelta(0):
                 problem = "is not a duration above zero"
                 raise DeclarationError(f"EventTime.{each.name}", value, problem, "for example timedelta(minutes=5)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objectives:
+    """When a stream raises an alarm (docs/health.md). The defaults suit most streams.
+
+    Attributes:
+        freshness: Longest time that a message may wait to be committed, counted from its Kafka timestamp; None for no
+            objective. A stream that is stopped or held misses none.
+        headroom: Least time until retention may delete an unread message; of a retention of less than twice that,
+            half the retention. Six hours are time to notice, to fix the cause, and to catch up.
+        open_transaction: Longest time that a transaction may hide the messages behind it. Kafka itself ends one after
+            `transaction.max.timeout.ms`, 15 minutes by default: an older one hangs.
+        quarantine_per_hour: Most messages that may enter quarantine within an hour. 100 are also what a single batch
+            may refuse before its share counts (`Limits.quarantine_burst`).
+        uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour.
+    """
+
+    freshness: timedelta | None = None
+    headroom: timedelta = timedelta(hours=6)
+    open_transaction: timedelta = timedelta(minutes=15)
+    quarantine_per_hour: int = 100
+    uncompacted: timedelta = timedelta(hours=6)
+
+    def __post_init__(self) -> None:
+        """Refuse durations and numbers that are not positive."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(each.default, int):
+                if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                    problem = "is not a positive whole number"
+                    raise DeclarationError(f"Objectives.{each.name}", value, problem, "leave it out for the default")
+            elif not _is_positive(value) and not (value is None and each.default is None):
+                problem = "is not a positive timedelta"
+                raise DeclarationError(f"Objectives.{each.name}", value, problem, "for example timedelta(minutes=5)")

@@ -16,7 +16,16 @@ import msgspec
 
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
-from lockstep.declare.options import EventTime, Every, GroupOffsets, Limits, Topics, Trigger
+from lockstep.declare.options import (
+    EventTime,
+    Every,
+    GroupOffsets,
+    Limits,
+    Objectives,
+    Topics,
+    Trigger,
+    find_longest_wait,
+)
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, Policy, SessionStart
@@ -120,6 +129,7 @@ class Stream(Generic[M, S, R]):
         trigger: When a batch begins.
         limits: Bounds; the defaults suit most streams.
         event_time: Watermark, timers and idle timeouts.
+        objectives: When the stream raises an alarm.
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
@@ -134,6 +144,7 @@ class Stream(Generic[M, S, R]):
     trigger: Trigger = field(default_factory=Every)
     limits: Limits = field(default_factory=Limits)
     event_time: EventTime = field(default_factory=EventTime)
+    objectives: Objectives = field(default_factory=Objectives)
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -143,6 +154,7 @@ class Stream(Generic[M, S, R]):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
         _check_start(self)
         _check_timers(self.transform, self.integrity)
+        _check_freshness(self.objectives, self.trigger)
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
@@ -170,6 +182,7 @@ _PARTS: Mapping[str, tuple[type, str]] = {
     "trigger": (Trigger, "for example Every(seconds=5)"),
     "limits": (Limits, "for example Limits(batch_messages=100_000)"),
     "event_time": (EventTime, "for example EventTime(session_idle=timedelta(minutes=30))"),
+    "objectives": (Objectives, "for example Objectives(freshness=timedelta(minutes=5))"),
 }
 
 
@@ -209,6 +222,18 @@ def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> N
             f"{kind.__name__}.on_late",
             f"is never called under {type(integrity).__name__}: no message is late",
             "use FuzzyWindow(lateness=...), or remove on_late",
+        )
+
+
+def _check_freshness(objectives: Objectives, trigger: Trigger) -> None:
+    """Refuse an objective that the stream misses while all is well."""
+    wait = find_longest_wait(trigger)
+    if objectives.freshness is not None and objectives.freshness <= wait:
+        raise DeclarationError(
+            "Objectives.freshness",
+            objectives.freshness,
+            f"is not longer than messages wait for their batch under {format_source(trigger, with_defaults=True)}",
+            f"more than {format_source(wait)}, or a shorter trigger",
         )
 
 

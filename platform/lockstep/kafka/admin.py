@@ -73,12 +73,9 @@ class _Question(NamedTuple):
 
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
-_QUESTIONS = (
-    _Question(_EARLIEST, IsolationLevel.READ_UNCOMMITTED),
-    _Question(_LATEST, IsolationLevel.READ_COMMITTED),
-    _Question(_LATEST, IsolationLevel.READ_UNCOMMITTED),
-)
-"""Log start, last stable offset, high watermark."""
+_START = _Question(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+_HIGH_WATERMARK = _Question(_LATEST, IsolationLevel.READ_UNCOMMITTED)
+_STABLE_END = _Question(_LATEST, IsolationLevel.READ_COMMITTED)
 
 
 class _Leader(NamedTuple):
@@ -137,6 +134,16 @@ class ClusterView(msgspec.Struct, frozen=True):
     ends: dict[tuple[str, int], PartitionOffsets]
     cut: frozenset[tuple[str, int]] = frozenset()
 
+    @property
+    def unavailable(self) -> tuple[Place, ...]:
+        """Partitions without a leader or without an answer, by topic and number."""
+        return tuple(
+            (topic.name, partition)
+            for _, topic in sorted(self.topics.items())
+            for partition in range(topic.partitions)
+            if (topic.topic_id, partition) not in self.ends
+        )
+
 
 class ClusterAdmin:
     """Queries one cluster. Caches the cleanup policy of each topic id, the slowest request."""
@@ -171,6 +178,8 @@ class ClusterAdmin:
 
     def view(self, names: Iterable[str]) -> ClusterView:
         """Ids and offsets of the existing topics, in three requests to each leader.
+
+        The last stable offsets are requested last: below a high watermark of before, they show an open transaction.
 
         Raises:
             KafkaError: A request was not answered.
@@ -311,18 +320,36 @@ class ClusterAdmin:
                 )
 
     def _offsets(self, asked: Mapping[Place, _Leader]) -> dict[Key, PartitionOffsets]:
-        """Offsets of partitions: three questions to each of their leaders, all at once.
+        """Offsets of partitions: log starts and high watermarks, and then the last stable offsets.
 
         A leader that is silent while others answer is not waited for: its partitions are left out, as those without
         a leader are.
         """
+        starts, marks = self._ask_leaders(asked, _START, _HIGH_WATERMARK)
+        (stable,) = self._ask_leaders({place: each for place, each in asked.items() if each.key in marks}, _STABLE_END)
+        return {
+            key: PartitionOffsets(
+                start=start.offset,
+                stable_end=stable[key].offset,
+                # What came after the high watermark was read is part of the log, too.
+                high_watermark=max(marks[key].offset, stable[key].offset),
+                leader_epoch=_known_epoch(stable[key]),
+            )
+            for key, start in starts.items()
+            if key in stable and key in marks
+        }
+
+    def _ask_leaders(
+        self, asked: Mapping[Place, _Leader], *questions: _Question
+    ) -> tuple[dict[Key, ListOffsetsResultInfo], ...]:
+        """The answers to each question, by partition; all questions to all leaders at once."""
         answers = {
             (leader, question): self._list_offsets(asked, leader, question)
             for leader in {each.broker for each in asked.values()}
-            for question in _QUESTIONS
+            for question in questions
         }
         self._await_leaders(answers)
-        found: dict[_Question, dict[Key, ListOffsetsResultInfo]] = {question: {} for question in _QUESTIONS}
+        found: dict[_Question, dict[Key, ListOffsetsResultInfo]] = {question: {} for question in questions}
         silent: KafkaException | None = None
         for (_, question), futures in answers.items():
             for place, future in futures.items():
@@ -335,14 +362,9 @@ class ClusterAdmin:
                     if code == _NO_RIGHT:
                         raise self._unread(f"the offsets of topic {place.topic}", error) from error
                     silent = error if code < 0 else silent
-        starts, stable, marks = (found[question] for question in _QUESTIONS)
-        if asked and not starts and silent is not None:
+        if not any(found.values()) and silent is not None:
             raise self._unread("offsets", silent) from silent
-        return {
-            key: PartitionOffsets(start.offset, stable[key].offset, marks[key].offset, _known_epoch(marks[key]))
-            for key, start in starts.items()
-            if key in stable and key in marks
-        }
+        return tuple(found[question] for question in questions)
 
     def _list_offsets(
         self, asked: Mapping[Place, _Leader], broker: int, question: _Question

@@ -24,34 +24,44 @@ def with_secrets(configuration: Mapping[str, Plain]) -> dict[str, Plain]:
         SettingsError: A file or variable is missing, or contains no secret; never shows its content.
     """
     return {
-        name: _fetched(name, str(value)) if name in SECRET_OPTIONS else value for name, value in configuration.items()
+        name: fetch_secret(f"kafka.secrets {name}", str(value)) if name in SECRET_OPTIONS else value
+        for name, value in configuration.items()
     }
 
 
-def _fetched(option: str, reference: str) -> str:
+def fetch_secret(setting: str, reference: str) -> str:
+    """The secret behind a reference.
+
+    Args:
+        setting: Name of the setting, for errors.
+        reference: `file:` and a path, or `env:` and a variable.
+
+    Raises:
+        SettingsError: The file or variable is missing, or contains no secret; never shows its content.
+    """
     kind, _, place = reference.partition(":")
-    secret = _from_file(option, Path(place)) if kind == "file" else os.environ.get(place, "")
+    secret = _from_file(setting, Path(place)) if kind == "file" else os.environ.get(place, "")
     if not secret:
         raise SettingsError(
-            f"kafka.secrets {option} refers to {reference}, and there is nothing on this machine",
+            f"{setting} refers to {reference}, and there is nothing on this machine",
             next_step=f"put the secret there, on every machine that runs tasks ({place})",
         )
-    if not option.endswith(".pem") and not secret.isprintable():
+    if not setting.endswith(".pem") and not secret.isprintable():
         # librdkafka truncates a text at the first NUL silently, and logs in with the rest.
         raise SettingsError(
-            f"kafka.secrets {option} refers to {reference}, which holds control characters or more than one line",
+            f"{setting} refers to {reference}, which holds control characters or more than one line",
             next_step="store the secret alone, as one line of text",
         )
     return secret
 
 
-def _from_file(option: str, path: Path) -> str:
+def _from_file(setting: str, path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(
-            f"kafka.secrets {option} refers to file:{path}, which cannot be read: {reason}",
+            f"{setting} refers to file:{path}, which cannot be read: {reason}",
             next_step="let the user that runs lockstep read it, on every machine that runs tasks",
         ) from None

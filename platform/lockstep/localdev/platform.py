@@ -57,7 +57,7 @@ from lockstep.table.layout import StreamFolders
 if TYPE_CHECKING:
     from dagster_graphql import DagsterGraphQLClient
 
-KAFKA_PORT, CONSOLE_PORT = 9092, 3000
+KAFKA_PORT, CONSOLE_PORT, EXPORTER_PORT = 9092, 3000, 9464
 """Default ports; others are chosen where these are in use."""
 LOCATION, REPOSITORY_NAME = "lockstep", "__repository__"
 """The code location, and Dagster's name of the repository of a module."""
@@ -82,11 +82,13 @@ class Servers(msgspec.Struct, frozen=True):
     Attributes:
         kafka: Address of the broker.
         console: Address of Dagster's web server.
-        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon.
+        metrics: Address of the exporter of metrics.
+        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon, metrics.
     """
 
     kafka: str = ""
     console: str = ""
+    metrics: str = ""
     started: dict[str, ProcessHandle] = {}
 
     def pids(self, *names: str) -> tuple[int, ...]:
@@ -233,6 +235,10 @@ class LocalPlatform:
         """Record the address of Dagster's web server."""
         self._write(msgspec.structs.replace(self.servers(), console=address))
 
+    def set_metrics(self, address: str) -> None:
+        """Record the address of the exporter of metrics."""
+        self._write(msgspec.structs.replace(self.servers(), metrics=address))
+
     def _add(self, name: str, pid: int | None) -> None:
         servers, process = self.servers(), read_process_handle(pid or 0)
         if process is None:
@@ -279,8 +285,15 @@ def start_live(platform: LocalPlatform, speed: float) -> Iterator[str]:
     feed = ["python", "-m", "lockstep.localdev.feed", str(platform.repository), "--speed", str(speed)]
     platform.start("feed", feed)
     heads = [(stream, platform.head(stream.name)) for stream in find_streams(platform.repository).values()]
-    yield "starting Dagster: code location, web server, daemon"
+    yield "starting Dagster: code location, web server, daemon; and the exporter of metrics"
+    _start_exporter(platform)
     yield from _start_streams(platform, _start_dagster(platform), heads)
+
+
+def _start_exporter(platform: LocalPlatform) -> None:
+    port = EXPORTER_PORT if is_free(EXPORTER_PORT) else find_free_ports(1)[0]
+    platform.start("metrics", ["lockstep", "metrics", "--port", str(port)])
+    platform.set_metrics(f"http://127.0.0.1:{port}/metrics")
 
 
 def _start_dagster(platform: LocalPlatform) -> DagsterGraphQLClient:
@@ -475,11 +488,12 @@ def _show(platform: LocalPlatform) -> None:
     servers = platform.servers()
     SAY.print(f"\n  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
+    SAY.print(f"  metrics    {servers.metrics}   (for Prometheus; the dashboard is deploy/grafana/lockstep.json)")
     SAY.print(f"  tables     {platform.tables}")
     SAY.print(f"  logs       {platform.folder / 'logs'}")
     SAY.print("\ntry next, in a shell with the environment active (. .venv/bin/activate):")
     SAY.print(f"  {format_exports(platform.environment())}")
-    SAY.print("  lockstep status order_books   where each partition stands")
+    SAY.print("  lockstep status order_books   its alarms, and where each partition stands")
     SAY.print("  make down                     end it all; make clean removes it")
 
 

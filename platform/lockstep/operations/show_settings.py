@@ -24,7 +24,7 @@ PUBLIC_OPTIONS = re.compile(
 """Kafka options whose values are no secrets. All others are hidden."""
 SECRET_NAMES = re.compile(r"(?i)secret|password|passwd|token|credential|access\.?key|private|auth|jaas|javaoptions")
 """Spark properties whose values may hold secrets; wider than Spark's own list."""
-WHOLE, IN_FIELDS = ("integrity", "decoder", "trigger"), ("topics", "limits")
+WHOLE, IN_FIELDS = ("integrity", "decoder", "trigger"), ("topics", "limits", "objectives")
 """Parts of a stream chosen as a whole, and those whose fields are options; a transform's fields are its author's."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import make_compaction_asset
+from lockstep.orchestration.health_check import make_health_check
 from lockstep.orchestration.housekeeping_asset import make_housekeeping_asset
 from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
 from lockstep.orchestration.table_asset import make_table_asset
@@ -33,5 +34,5 @@ def make_stream_assets(
 
 
 def make_stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:
-    """The check of the table."""
-    return [make_table_check(stream, settings)]
+    """The checks of the table: of its contents, and of the stream's health."""
+    return [make_table_check(stream, settings), make_health_check(stream, settings)]

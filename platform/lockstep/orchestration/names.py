@@ -25,6 +25,8 @@ OUTCOME_TAG = "lockstep/outcome"
 """Outcome of a stream's run: `handed over`, `fenced`, `halted`, ..."""
 CHECK = "complete_and_in_order"
 """The check of a table."""
+HEALTH = "health"
+"""The check of a table that the health sensor evaluates."""
 TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was requested."""
 NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
@@ -108,6 +110,11 @@ def make_run_configuration(stream: AnyStream, *, available_now: bool) -> dict[st
     return {"ops": {make_table_key(stream).to_python_identifier(): {"config": {"available_now": available_now}}}}
 
 
+def name_health_sensor(stream: AnyStream) -> str:
+    """The sensor that raises alarms."""
+    return f"{stream.name}_health"
+
+
 def name_supervisor_sensor(stream: AnyStream) -> str:
     """The sensor that keeps the stream running."""
     return f"{stream.name}_supervisor"
@@ -128,7 +135,7 @@ def list_all_instigators(stream: AnyStream) -> tuple[str, ...]:
     """All sensors and schedules of the stream."""
     jobs = (name_compaction_job, name_housekeeping_job, name_checks_job)
     schedules = (*(name_schedule(job(stream)) for job in jobs), name_rotation_schedule(stream))
-    return name_topics_sensor(stream), name_supervisor_sensor(stream), *schedules
+    return name_topics_sensor(stream), name_supervisor_sensor(stream), name_health_sensor(stream), *schedules
 
 
 def name_rotation_schedule(stream: AnyStream) -> str:

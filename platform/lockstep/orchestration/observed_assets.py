@@ -82,7 +82,7 @@ def make_ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[st
         metadata={"dagster/uri": StreamFolders(stream.name, settings.table_root).ledger.as_uri()},
         kinds={"deltalake"},
         owners=list(owners),
-        freshness_policy=make_ledger_freshness(stream.trigger),
+        freshness_policy=make_ledger_freshness(stream),
     )
 
 

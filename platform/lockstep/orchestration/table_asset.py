@@ -24,7 +24,7 @@ from dagster import (
 from dagster._core.definitions.metadata import RawMetadataValue
 from pydantic import Field
 
-from lockstep.declare.options import AvailableNow, Every, FileSize, Trigger
+from lockstep.declare.options import AvailableNow, Trigger, find_longest_wait
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
@@ -147,34 +147,34 @@ TABLE_WARN, TABLE_FAIL = timedelta(hours=2, minutes=10), timedelta(hours=4)
 """The table is checked each hour: one check may fail, or wait behind others."""
 
 
-def make_ledger_freshness(trigger: Trigger) -> FreshnessPolicy | None:
+def make_ledger_freshness(stream: AnyStream) -> FreshnessPolicy | None:
     """Freshness of the ledger: a recent batch, or no lag."""
-    return _windows(trigger, LEDGER_WARN, LEDGER_FAIL)
+    return _windows(stream, LEDGER_WARN, LEDGER_FAIL)
 
 
-def make_table_freshness(trigger: Trigger) -> FreshnessPolicy | None:
+def make_table_freshness(stream: AnyStream) -> FreshnessPolicy | None:
     """Freshness of the table: a version of it was checked recently, and the ledger was fresh then."""
-    return _windows(trigger, TABLE_WARN, TABLE_FAIL)
+    return _windows(stream, TABLE_WARN, TABLE_FAIL)
 
 
 def is_ledger_fresh(trigger: Trigger, materialized_at: float, now: float) -> bool:
-    """Whether the ledger's policy would pass; times in seconds since 1970 (UTC)."""
+    """Whether the ledger was observed to be up to date lately; times in seconds since 1970 (UTC)."""
     return now - materialized_at < (LEDGER_WARN + find_longest_wait(trigger)).total_seconds()
 
 
-def find_longest_wait(trigger: Trigger) -> timedelta:
-    """The longest time without a batch although messages wait."""
-    if isinstance(trigger, FileSize):
-        return trigger.at_most
-    return timedelta(seconds=trigger.seconds) if isinstance(trigger, Every) else timedelta()
+def _windows(stream: AnyStream, warn: timedelta, fail: timedelta) -> FreshnessPolicy | None:
+    """The policy of an asset, at least as long as the objective of the stream.
 
-
-def _windows(trigger: Trigger, warn: timedelta, fail: timedelta) -> FreshnessPolicy | None:
-    """None for a stream without never-ending runs: it is as fresh as its last run."""
-    if isinstance(trigger, AvailableNow):
-        return None
-    longest = find_longest_wait(trigger)
-    return FreshnessPolicy.time_window(fail_window=fail + longest, warn_window=warn + longest)
+    A shorter objective does not shorten it, as the asset is not observed more often: the check `health` is. A stream
+    without never-ending runs is as fresh as its last run, and has a policy only with an objective.
+    """
+    objective = stream.objectives.freshness
+    if isinstance(stream.trigger, AvailableNow):
+        return None if objective is None else FreshnessPolicy.time_window(fail_window=objective)
+    longest, wanted = find_longest_wait(stream.trigger), objective or timedelta()
+    return FreshnessPolicy.time_window(
+        fail_window=max(fail + longest, wanted), warn_window=max(warn + longest, wanted / 2)
+    )
 
 
 RETRY_NUMBER_TAG = "dagster/retry_number"
@@ -207,7 +207,7 @@ def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
         metadata=make_table_metadata(stream, settings.table_root),
         kinds=KINDS,
         owners=owners,
-        freshness_policy=make_table_freshness(stream.trigger),
+        freshness_policy=make_table_freshness(stream),
         output_required=False,  # a run that is handed over materializes nothing
     )
     def table(

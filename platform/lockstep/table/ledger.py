@@ -78,7 +78,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
         leader_epoch: Leader epoch of the last record read.
         first_event_time: Lowest event time of the range.
         last_event_time: Highest event time of the range.
-        newest_timestamp: Highest Kafka timestamp of the range.
+        newest_timestamp: Kafka timestamp of the last message up to `until`, of this range or an earlier one.
         batch_seconds: Wall time of the batch.
         cpu_seconds: CPU time of the range in its task.
         state_file: File of the segment with the newest change of the partition's state.

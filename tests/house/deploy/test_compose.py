@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -55,7 +56,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_it_holds_every_part_of_the_platform(compose: dict[str, Any]) -> None:
     workers = {"spark-master", "spark-worker-1", "spark-worker-2"}
     dagster = {"code", "daemon", "webserver", "webserver-readonly"}
-    assert compose["services"].keys() == {"kafka", "postgres", "proxy", "feed"} | workers | dagster
+    assert compose["services"].keys() == {"kafka", "postgres", "proxy", "feed", "metrics"} | workers | dagster
 
 
 def test_without_a_password_it_is_refused_and_says_what_to_set(tmp_path: Path) -> None:
@@ -114,6 +115,13 @@ def test_what_the_files_name_is_there(compose: dict[str, Any]) -> None:
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
     assert (ROOT / "deploy" / "proxy.conf").is_file()
     assert all(Path(secret["file"]).parent.name == "secrets" for secret in compose["secrets"].values())
+
+
+def test_what_the_image_calls_of_the_library_is_there() -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    calls = re.findall(r"from (lockstep\.[\w.]+) import (\w+); \2\(", text)
+    assert [name for module, name in calls if not hasattr(importlib.import_module(module), name)] == []
+    assert len(calls) == text.count("from lockstep")
 
 
 def test_dagster_takes_the_configuration_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ ONE_IMPORTER = {
     "operations.doctor.machine": "diagnoses of a machine",
     "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
     "orchestration.compaction_asset": "one asset a module",
+    "orchestration.health_policy": "pure decision of the health sensor",
     "orchestration.housekeeping_asset": "one asset a module",
     "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
     "orchestration.restart_policy": "pure decision of the topics sensor",

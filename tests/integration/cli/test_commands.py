@@ -14,13 +14,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import msgspec
 import pytest
 import typer
 
 from lockstep import __version__
-from lockstep.cli import control
+from lockstep.cli import control, inspect
 from lockstep.cli.__main__ import app
 from lockstep.cli.app import EXIT_CODES
 from lockstep.integrity.resume_options import IntegrityLost
@@ -155,6 +156,20 @@ def test_a_watch_is_a_document_a_line_and_ctrl_c_is_its_good_end(platform: Platf
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
     assert [look.lag_messages for look in looks] == [1, 1]
+
+
+def test_metrics_are_served_on_loopback_until_ctrl_c(platform: Platform) -> None:
+    command = [sys.executable, "-m", "lockstep.cli", "metrics", "--port", "0", "--json"]
+    environment = {**os.environ, **platform.environment}
+    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        exporter = msgspec.json.decode(process.stdout.readline(), type=inspect.Exporter)
+        with urlopen(exporter.address, timeout=60) as answer:  # noqa: S310  # loopback
+            served = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+    assert (process.returncode, exporter.streams) == (0, ("adding",))
+    assert exporter.address.startswith("http://127.0.0.1:")
+    assert 'lockstep_lag_messages{stream="adding"} 1.0' in served
 
 
 def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> None:

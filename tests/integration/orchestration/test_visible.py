@@ -16,6 +16,7 @@ from gql.transport.requests import RequestsHTTPTransport
 
 from lockstep.localdev.platform import find_dagster_problems
 from lockstep.localdev.processes import find_free_ports
+from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.orchestration.names import OUTCOME_TAG
 from tests.support.descendants import list_descendants
 from tests.support.installation import ROOT, Installation, Run, wait_until
@@ -48,10 +49,10 @@ class Visible:
         answer = self._queries.execute(question)
         return dict(answer["assetNodeOrError"])
 
-    def check(self) -> dict[str, Any] | None:
-        """The result of the check that is shown with the table; None when none is."""
-        (check,) = self.asset("table")["assetChecksOrError"]["checks"]
-        shown = check["executionForLatestMaterialization"]
+    def check(self, name: str = "complete_and_in_order") -> dict[str, Any] | None:
+        """The result of a check that is shown with the table; None when none is."""
+        checks = {check["name"]: check for check in self.asset("table")["assetChecksOrError"]["checks"]}
+        shown = checks[name]["executionForLatestMaterialization"]
         return None if shown is None else dict(shown)
 
     def run_job(self, job: str) -> str:
@@ -97,6 +98,7 @@ def visible(installation: Installation) -> Iterator[Visible]:
     installation.produce("first", 0, 500)
     (port,) = find_free_ports(1)
     environment = {**installation.environment("home"), "FRESHNESS_DAEMON_INTERVAL_SECONDS": "1"}
+    create_dagster_storage(installation.folder / "home" / "dagster")
     command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
     with (installation.folder / "dev.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
@@ -143,6 +145,12 @@ def test_a_result_stays_visible_while_windows_and_handovers_go_by(visible: Visib
     installation.produce("first", 700, 800)
     wait_until(lambda: installation.position("first") == 800, "the new run commits")
     assert is_shown()
+
+
+def test_the_health_of_a_live_stream_is_shown_and_stays_so_after_a_checked_version(visible: Visible) -> None:
+    """Its sensor evaluates it again when the check of the contents has materialized the version that it checked."""
+    healthy = {"status": "SUCCEEDED", "runId": "", "evaluation": {"success": True, "severity": "WARN"}}
+    wait_until(lambda: visible.check("health") == healthy, "the health sensor has looked")
 
 
 def test_freshness_is_evaluated_by_the_daemon(visible: Visible) -> None:

@@ -36,6 +36,7 @@ SURFACE = [
     "LogOnly",
     "MessagePack",
     "NoIntegrity",
+    "Objectives",
     "OnGrowth",
     "Once",
     "InitialState",

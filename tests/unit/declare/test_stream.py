@@ -8,12 +8,26 @@ import subprocess
 import sys
 import textwrap
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 import pytest
 
-from lockstep import Decoder, Function, Halt, Json, MessagePack, Sequence, Stream, Strict, TableFold, Transform
+from lockstep import (
+    Decoder,
+    FileSize,
+    Function,
+    Halt,
+    Json,
+    MessagePack,
+    Objectives,
+    Sequence,
+    Stream,
+    Strict,
+    TableFold,
+    Transform,
+)
 from lockstep.declare.stream import TransformTypes, read_transform_types
 from lockstep.errors import DeclarationError
 from tests.unit.declare import wrong_transforms as wrong
@@ -62,6 +76,13 @@ def test_a_policy_that_is_none_is_refused() -> None:
     assert refusal(integrity=integrity) == (
         "Stream.integrity.on_violation = 'halt': is not a policy\n  next: for example Halt()"
     )
+
+
+def test_an_objective_that_a_healthy_stream_misses_is_refused() -> None:
+    objectives = Objectives(freshness=timedelta(minutes=30))
+    told = 'under FileSize(target="128 MB", at_most=timedelta(hours=1))\n  next: more than timedelta(hours=1)'
+    assert told in refusal(objectives=objectives, trigger=FileSize("128 MB"))
+    assert panels(objectives=objectives).objectives is objectives
 
 
 def test_a_timer_without_a_deadline_is_refused() -> None:

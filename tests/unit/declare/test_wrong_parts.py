@@ -11,6 +11,7 @@ from lockstep import (
     Every,
     FileSize,
     Limits,
+    Objectives,
     Strict,
     Topics,
 )
@@ -116,6 +117,18 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a time-out that is no number": (
         lambda: Limits(handover_timeout_seconds=float("nan")),
         "Limits.handover_timeout_seconds = nan: is not a positive number\n  next: leave it out for the default",
+    ),
+    "an objective without a unit": (
+        lambda: Objectives(freshness=300),  # type: ignore[arg-type]  # wrong on purpose
+        "Objectives.freshness = 300: is not a positive timedelta\n  next: for example timedelta(minutes=5)",
+    ),
+    "an objective that is left open where there must be one": (
+        lambda: Objectives(headroom=None),  # type: ignore[arg-type]  # wrong on purpose
+        "Objectives.headroom = None: is not a positive timedelta\n  next: for example timedelta(minutes=5)",
+    ),
+    "a quarantine that nobody may enter": (
+        lambda: Objectives(quarantine_per_hour=0),
+        "Objectives.quarantine_per_hour = 0: is not a positive whole number\n  next: leave it out for the default",
     ),
     "evidence that is none": (
         lambda: Strict(evidence="sequence"),  # type: ignore[arg-type]  # wrong on purpose

@@ -246,3 +246,20 @@ def test_the_partition_with_the_least_headroom_counts() -> None:
     )
     partitions.take_up(both, {})
     assert partitions.headroom_seconds(both, newest_plus(hours=5)) == 3600
+
+
+def test_a_full_set_of_positions_keeps_the_time_of_the_newest_message_of_quiet_partitions() -> None:
+    """So freshness and headroom outlive quiet times, restarts and topics that are not read any more."""
+    known = {("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS), ("id-x", 0): make_ledger_row(STAMP, FACTS, ENDS)}
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ENDS})
+    for _ in range(2):  # once more from its own rows
+        rows = Subscription(known, cluster, frozenset({"a"})).ledger_rows(STAMP, (), {}, full=True)
+        assert [row.newest_timestamp for row in rows] == [known["id-a", 1].newest_timestamp] * 2
+        known = dict(zip(known, rows, strict=True))
+
+
+def test_a_partition_that_never_had_a_message_has_no_time() -> None:
+    known = {("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS)}
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ENDS})
+    (row,) = Subscription(known, cluster, frozenset({"a"})).ledger_rows(STAMP, (), {}, full=True)
+    assert row.newest_timestamp is None

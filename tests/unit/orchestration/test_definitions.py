@@ -32,7 +32,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
         f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "housekeeping", "ledger", "table", "topics")
     ]
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
-        f"{stream}/table:complete_and_in_order" for stream in STREAMS
+        f"{stream}/table:{check}" for stream in STREAMS for check in ("complete_and_in_order", "health")
     ]
     assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == sorted(
         [
@@ -41,7 +41,9 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
         ]
     )
     assert {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs} == {
-        f"{stream}_{sensor}": seconds for stream in STREAMS for sensor, seconds in (("topics", 10), ("supervisor", 4))
+        f"{stream}_{sensor}": seconds
+        for stream in STREAMS
+        for sensor, seconds in (("topics", 10), ("supervisor", 4), ("health", 30))
     }
     crons = {"checks": "30 * * * *", "compaction": "10 * * * *", "housekeeping": "20 * * * *"}
     rotations = {"betting_markets": 21, "checksummed_books": 46, "order_books": 59}
@@ -58,9 +60,18 @@ def test_the_job_of_a_stream_selects_the_table_without_its_checks(repository: Re
     assert not repository.get_job("order_books_stream").asset_layer.asset_graph.asset_check_keys
 
 
-def test_the_check_holds_up_what_comes_after_the_table(repository: RepositoryDefinition) -> None:
+def test_the_check_of_the_contents_holds_up_what_comes_after_the_table_and_that_of_health_does_not(
+    repository: RepositoryDefinition,
+) -> None:
     graph = repository.asset_graph
-    assert [graph.get_check_spec(check).blocking for check in graph.asset_check_keys] == [True for _ in STREAMS]
+    blocking = {(key.name, graph.get_check_spec(key).blocking) for key in graph.asset_check_keys}
+    assert blocking == {("complete_and_in_order", True), ("health", False)}
+
+
+def test_the_hourly_job_runs_the_check_of_the_contents_alone(repository: RepositoryDefinition) -> None:
+    """The health sensor evaluates the other one, which would look as if it was in progress in each such run."""
+    selection = repository.get_job("order_books_checks").asset_layer.asset_graph.asset_check_keys
+    assert {key.name for key in selection} == {"complete_and_in_order"}
 
 
 def test_the_catalog_shows_columns_owners_and_the_promise(repository: RepositoryDefinition) -> None:

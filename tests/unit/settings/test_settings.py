@@ -108,7 +108,7 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
     monkeypatch.setenv("LOCKSTEP_TABLEROOT", "/data")
     assert refusal() == (
         "LOCKSTEP_TABLEROOT in the environment is no setting; known: LOCKSTEP_KAFKA, LOCKSTEP_SPARK, "
-        "LOCKSTEP_REGISTRY, LOCKSTEP_DAGSTER, LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, "
+        "LOCKSTEP_REGISTRY, LOCKSTEP_DAGSTER, LOCKSTEP_HEALTH, LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, "
         "LOCKSTEP_RETENTION_HOURS (parts after __)\n"
         "  next: correct or unset LOCKSTEP_TABLEROOT"
     )
@@ -206,3 +206,11 @@ def test_settings_cannot_be_changed_afterwards() -> None:
     settings = load_settings()
     with pytest.raises(ValueError, match="frozen"):
         settings.table_root = Path("/other")
+
+
+def test_the_address_of_the_webhook_is_a_reference_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_HEALTH__SECRETS__WEBHOOK", "env:HOOK")
+    assert load_settings().health.secrets == {"webhook": "env:HOOK"}
+    monkeypatch.setenv("LOCKSTEP_HEALTH__SECRETS__WEBHOOK", "https://hooks.example/canary-42")
+    said = refusal()
+    assert ("does not say where the secret is" in said, "canary" in said) == (True, False)

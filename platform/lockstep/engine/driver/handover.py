@@ -289,6 +289,15 @@ def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
         return None
 
 
+def find_heartbeat_time(control: Path, epoch: int) -> float | None:
+    """Time of the newest heartbeat of an epoch, in seconds since 1970 (UTC), by the storage's clock; None without one.
+
+    For alarms only: whether a writer is alive is decided by its counter.
+    """
+    found = find_storage(control).get_status(_liveness(control, epoch))
+    return None if found is None else found.modified_at
+
+
 def _ended(control: Path, epoch: int) -> bool:
     now = read_heartbeat(control, epoch)
     return now is not None and now.phase is Phase.ENDED

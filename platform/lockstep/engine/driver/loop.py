@@ -39,7 +39,7 @@ from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepErro
 from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.admin import Topic
+from lockstep.kafka.admin import Place, Topic
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
@@ -87,6 +87,7 @@ class MicroBatchLoop:
         self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
+        self._unavailable = frozenset[Place]()
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.
@@ -241,6 +242,7 @@ class MicroBatchLoop:
         known = self._partitions.known
         self._watch.check_leader_epochs(known)
         self._note_stalls()
+        self._note_unavailable()
         news = [finding for finding in audit_positions(known, self._watch.view) if self._is_news(finding)]
         if not news:
             return
@@ -288,6 +290,14 @@ class MicroBatchLoop:
         for stall in self._stalls:
             if stall.place not in warned:
                 LOG.warning("%s; find it by: kafka-transactions.sh find-hanging", stall)
+
+    def _note_unavailable(self) -> None:
+        """Warn of partitions that have lost their leader since the last look, or whose leader is silent."""
+        silent, before = frozenset(self._watch.view.unavailable), self._unavailable
+        self._unavailable = silent
+        if new := sorted(silent - before):
+            (topic, partition), more = new[0], f", nor {len(new) - 1} more" if len(new) > 1 else ""
+            LOG.warning("%s/%s has no leader that answers%s: its messages wait", topic, partition, more)
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, unchanged positions."""

@@ -93,6 +93,13 @@ def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
     return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
+def with_newest_timestamp(row: LedgerRow, before_ms: int | None) -> LedgerRow:
+    """The row with the timestamp of an earlier batch, where its own range has none: freshness outlives quiet times."""
+    if row.newest_timestamp is not None or before_ms is None:
+        return row
+    return msgspec.structs.replace(row, newest_timestamp=to_event_time(before_ms * 1000))
+
+
 def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of an unchanged partition: part of a full set of positions."""
     seen = ends or NO_ENDS
@@ -481,7 +488,8 @@ class Subscription:
         return [self._with_events(row, (row.topic_id, row.partition)) for row in rows]
 
     def _with_events(self, row: LedgerRow, key: Key) -> LedgerRow:
-        row, note = with_expired_range(row, self._lost.get(key)), self._notes.get(key)
+        row = with_newest_timestamp(with_expired_range(row, self._lost.get(key)), self._newest_ms.get(key))
+        note = self._notes.get(key)
         if key not in self._lifecycle:
             return row
         accepted = row.accepted if note is None else [*row.accepted, note]

@@ -1,4 +1,4 @@
-"""Lag and headroom of the partitions of a stream, as all read-only commands and assets show them."""
+"""Lag, headroom and waiting time of the partitions of a stream, as all read-only commands and assets show them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,34 @@ OLDEST_SECONDS_MAX = 5.0
 """Timeout for the first unread message of each partition with lag; without an answer its headroom is unknown."""
 
 
-class PartitionFigures(msgspec.Struct, frozen=True):
+class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
     """How far a stream is behind one partition.
 
     Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
         lag_messages: Offsets up to the high watermark.
         headroom_seconds: Time until retention deletes an unread message; see `compute_headroom_seconds`.
+        retention_seconds: Retention by age; None for unlimited.
+        waiting_seconds: Age of the first unread message, by Kafka's timestamp; None without one, or unknown.
+        readable_messages: Those of the lag that no open transaction hides.
+        expired_messages: Offsets that retention deleted before they were read, and that no batch has accounted for.
     """
 
+    topic: str
+    partition: int
     lag_messages: int
     headroom_seconds: float | None
+    retention_seconds: float | None = None
+    waiting_seconds: float | None = None
+    readable_messages: int = 0
+    expired_messages: int = 0
 
 
 def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
     """Figures of all partitions of the topics selected or subscribed, by (topic id, partition).
 
-    Where retention by age limits an unread message, the first one is read from Kafka for its timestamp.
+    The first unread message of each partition with lag is read from Kafka for its timestamp.
 
     Raises:
         KafkaError: Kafka does not answer.
@@ -41,21 +53,38 @@ def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
     view, positions = handle.view, {key: row.until for key, row in handle.positions.items()}
     lags = {key: compute_lag_messages(positions.get(key), ends) for key, ends in view.ends.items()}
     topics = {topic.topic_id: topic for topic in view.topics.values()}
-    ending: dict[Place, int] = {
-        (topics[key[0]].name, key[1]): positions.get(key, view.ends[key].start)
-        for key, lag in lags.items()
-        if lag and topics[key[0]].retention_ms is not None
-    }
-    configuration = make_reader_configuration(handle.settings.kafka)
-    oldest_ms = find_oldest_unread(configuration, ending, min(handle.timeout_seconds, OLDEST_SECONDS_MAX))
+    first = {key: max(positions.get(key, ends.start), ends.start) for key, ends in view.ends.items()}
+    oldest_ms = read_first_timestamps(
+        handle, {(topics[key[0]].name, key[1]): first[key] for key, lag in lags.items() if lag}
+    )
     now_ms = time.time_ns() // 1_000_000
     found: dict[Key, PartitionFigures] = {}
-    for (topic_id, partition), lag in lags.items():
-        topic = topics[topic_id]
-        oldest = oldest_ms.get((topic.name, partition))
-        headroom = compute_headroom_seconds(topic.retention_ms, lag, oldest, now_ms)
-        found[topic_id, partition] = PartitionFigures(lag, headroom)
+    for key, lag in lags.items():
+        topic = topics[key[0]]
+        oldest = oldest_ms.get((topic.name, key[1]))
+        found[key] = PartitionFigures(
+            topic=topic.name,
+            partition=key[1],
+            lag_messages=lag,
+            headroom_seconds=compute_headroom_seconds(topic.retention_ms, lag, oldest, now_ms),
+            retention_seconds=None if topic.retention_ms is None else topic.retention_ms / 1000,
+            waiting_seconds=None if oldest is None else max(0, now_ms - oldest) / 1000,
+            readable_messages=max(0, view.ends[key].stable_end - first[key]),
+            expired_messages=first[key] - positions.get(key, first[key]),
+        )
     return found
+
+
+def read_first_timestamps(handle: StreamHandle, offsets: dict[Place, int]) -> dict[Place, int]:
+    """The timestamp, in milliseconds, of the first message at or after each offset, committed or not.
+
+    A message of an open transaction counts: it waits, and retention deletes it as any other.
+
+    Raises:
+        KafkaError: The client could not be created.
+    """
+    configuration = {**make_reader_configuration(handle.settings.kafka), "isolation.level": "read_uncommitted"}
+    return find_oldest_unread(configuration, offsets, min(handle.timeout_seconds, OLDEST_SECONDS_MAX))
 
 
 def find_least_headroom(figures: Iterable[PartitionFigures]) -> float | None:

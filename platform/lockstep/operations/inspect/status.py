@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -11,12 +10,12 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
-from lockstep.errors import KafkaError, LockstepError
-from lockstep.integrity.resume_options import make_resume_command
-from lockstep.kafka.progress import compute_freshness_seconds
+from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
-from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
+from lockstep.operations.health import Alarm, AlarmKind, make_unreadable_alarm
+from lockstep.operations.inspect.figures import PartitionFigures
+from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -69,6 +68,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         last_resume: The last resume by an operator, from the ledger; None if never.
         partitions: Its partitions, by topic and number.
         kafka: Reason why Kafka did not answer; empty when it did.
+        alarms: What somebody must act on, errors first (docs/health.md).
+        unknown: Alarms that could neither be raised nor ruled out, because Kafka did not answer.
         halted_at: Time of the halt's commit (UTC); None unless halted, or when the log no longer holds that entry.
         next_step: The command that ends the halt; empty unless halted.
     """
@@ -89,6 +90,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_resume: str | None
     partitions: tuple[PartitionStatus, ...]
     kafka: str
+    alarms: tuple[Alarm, ...] = ()
+    unknown: tuple[AlarmKind, ...] = ()
     halted_at: datetime | None = None
     next_step: str = ""
 
@@ -106,6 +109,8 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why it is halted, stopped or unreadable.
         next_step: The command that ends that.
         kafka: Reason why Kafka did not answer; empty when it did.
+        alarms: As in `Status`.
+        unknown: As in `Status`.
     """
 
     stream: str
@@ -117,6 +122,8 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     next_step: str = ""
     kafka: str = ""
+    alarms: tuple[Alarm, ...] = ()
+    unknown: tuple[AlarmKind, ...] = ()
 
     @property
     def needs_operator(self) -> bool:
@@ -125,20 +132,6 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNREADABLE = "unreadable"
-
-
-class KafkaLook(msgspec.Struct, frozen=True):
-    """Figures of the topics of a ledger, as Kafka has them.
-
-    Attributes:
-        by_key: Figures by (topic id, partition).
-        of_stream: Those of the topics that the stream reads or will read.
-        problem: Reason why Kafka did not answer; empty when it did.
-    """
-
-    by_key: Mapping[Key, PartitionFigures] = {}
-    of_stream: tuple[PartitionFigures, ...] = ()
-    problem: str = ""
 
 
 def read_overview(streams: Iterable[AnyStream], settings: Settings) -> tuple[StreamOverview, ...]:
@@ -155,7 +148,10 @@ def _overview(handle: StreamHandle) -> StreamOverview:
     except NoTable as none:
         return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
     except LockstepError as error:
-        return StreamOverview(stream=stream, desired=UNREADABLE, reason=error.problem, next_step=error.next_step)
+        alarms = (make_unreadable_alarm(error.problem, error.next_step),)
+        return StreamOverview(
+            stream=stream, desired=UNREADABLE, reason=error.problem, next_step=error.next_step, alarms=alarms
+        )
     return StreamOverview(
         stream=stream,
         desired=found.desired,
@@ -166,6 +162,8 @@ def _overview(handle: StreamHandle) -> StreamOverview:
         reason=found.reason,
         next_step=found.next_step,
         kafka=found.kafka,
+        alarms=found.alarms,
+        unknown=found.unknown,
     )
 
 
@@ -177,8 +175,8 @@ def read_status(handle: StreamHandle) -> Status:
         TableError: The table does not match its head.
     """
     stream, folders, head = handle.stream.name, handle.folders, handle.require_head()
-    seen = _look(handle)
-    partitions = tuple(_partition(row, seen) for row in handle.subscribed)
+    health = read_known_health(handle, head)
+    facts = health.facts
     return Status(
         stream=stream,
         desired=head.desired.value,
@@ -190,14 +188,16 @@ def read_status(handle: StreamHandle) -> Status:
         batch=head.batch,
         hour=head.hour,
         closed_hour=head.closed_hour,
-        lag_messages=None if seen.problem else sum(each.lag_messages for each in seen.of_stream),
-        freshness_seconds=_freshness(handle.subscribed),
-        headroom_seconds=find_least_headroom(seen.of_stream),
+        lag_messages=facts.lag_messages,
+        freshness_seconds=facts.freshness_seconds,
+        headroom_seconds=facts.headroom_seconds,
         last_resume=_last_resume(head.last_resumption),
-        partitions=partitions,
-        kafka=seen.problem,
+        partitions=tuple(_partition(row, health.figures) for row in handle.subscribed),
+        kafka=facts.kafka,
+        alarms=health.alarms,
+        unknown=facts.unknown,
         halted_at=_halted_at(folders, head),
-        next_step=make_resume_command(stream, head.findings) if head.desired is Desired.HALTED else "",
+        next_step=facts.next_step,
     )
 
 
@@ -220,25 +220,10 @@ def find_writer(folders: StreamFolders, epoch: int) -> str:
     return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
 
 
-def _look(handle: StreamHandle) -> KafkaLook:
-    try:
-        figures = read_figures(handle)
-        read = {topic.topic_id for name, topic in handle.view.topics.items() if name in handle.selected}
-        return KafkaLook(figures, tuple(each for key, each in figures.items() if key[0] in read))
-    except KafkaError as error:
-        return KafkaLook(problem=error.problem)
-
-
-def _partition(row: LedgerRow, seen: KafkaLook) -> PartitionStatus:
-    figures = seen.by_key.get((row.topic_id, row.partition))
+def _partition(row: LedgerRow, known: Mapping[Key, PartitionFigures]) -> PartitionStatus:
+    figures = known.get((row.topic_id, row.partition))
     lag, headroom = (None, None) if figures is None else (figures.lag_messages, figures.headroom_seconds)
     return PartitionStatus(row.topic, row.partition, row.until, lag, headroom)
-
-
-def _freshness(rows: Iterable[LedgerRow]) -> float | None:
-    newest = (row.newest_timestamp for row in rows)
-    newest_ms = (None if moment is None else int(moment.timestamp() * 1000) for moment in newest)
-    return compute_freshness_seconds(newest_ms, time.time_ns() // 1_000_000)
 
 
 def _last_resume(last: Resumption | None) -> str | None:

@@ -1,0 +1,262 @@
+"""Prometheus exporter: the health of all declared streams, read when it is scraped.
+
+Series are bounded: some 40 for each stream, and one for each topic that it reads. Partitions have none: 1,000 topics
+are 1,000 series, not tens of thousands. What is not known is absent, never zero. docs/health.md lists the metrics.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from wsgiref.simple_server import WSGIServer
+
+import msgspec
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from lockstep.declare.stream import AnyStream
+from lockstep.errors import EnvironmentProblem
+from lockstep.operations.health import AlarmKind, HealthFacts, Severity
+from lockstep.operations.inspect.health import Health, read_health
+from lockstep.operations.tables import StreamHandle
+from lockstep.settings import Settings
+from lockstep.table.delta_log import Desired
+
+METRICS_PORT = 9464
+"""The usual port of an exporter without one of its own (OpenTelemetry's)."""
+CACHE_SECONDS = 10.0
+"""Scrapes within this time get the same look: two Prometheus servers cost as much as one."""
+KAFKA_SECONDS_MAX = 3.0
+"""Timeout of a request to Kafka: a scrape has 10 s by default, in which a stream must be reported as unknown."""
+STREAMS_AT_ONCE = 16
+"""Threads for streams: a look mostly waits for Kafka."""
+
+
+class StreamMetric(msgspec.Struct, frozen=True):
+    """A metric with one series for each stream.
+
+    Attributes:
+        name: Its name; a counter's without `_total`.
+        meaning: One sentence.
+        read: Its value; None where it is unknown, or where there is none.
+        is_counter: Whether it only grows, but for a reset of the stream.
+    """
+
+    name: str
+    meaning: str
+    read: Callable[[HealthFacts], float | None]
+    is_counter: bool = False
+
+
+def _of_kafka(read: Callable[[HealthFacts], float | None]) -> Callable[[HealthFacts], float | None]:
+    """A value that is unknown while Kafka does not answer, or before the first run."""
+    return lambda facts: None if facts.kafka or not facts.has_table else read(facts)
+
+
+def _of_table(read: Callable[[HealthFacts], float | None]) -> Callable[[HealthFacts], float | None]:
+    """A value that is unknown while the table cannot be read, or before the first run."""
+    return lambda facts: read(facts) if facts.has_table else None
+
+
+STREAM_METRICS = (
+    StreamMetric("lockstep_up", "1 while a live writer counts, else 0.", lambda facts: float(facts.is_written)),
+    StreamMetric(
+        "lockstep_kafka_up", "1 while Kafka answers, else 0.", _of_table(lambda facts: float(not facts.kafka))
+    ),
+    StreamMetric(
+        "lockstep_lag_messages",
+        "Offsets from the positions to the high watermarks, in topics that the stream reads or will read.",
+        _of_kafka(lambda facts: facts.lag_messages),
+    ),
+    StreamMetric(
+        "lockstep_oldest_unread_seconds",
+        "Age of the oldest uncommitted message, by Kafka's timestamp; 0 without lag.",
+        _of_kafka(lambda facts: facts.waiting_seconds),
+    ),
+    StreamMetric(
+        "lockstep_freshness_seconds",
+        "Age of the newest committed message, by Kafka's timestamp; grows while no message comes.",
+        _of_table(lambda facts: facts.freshness_seconds),
+    ),
+    StreamMetric(
+        "lockstep_headroom_seconds",
+        "Time until retention deletes an unread message, the least of all partitions; negative once it may.",
+        _of_kafka(lambda facts: facts.headroom_seconds),
+    ),
+    StreamMetric(
+        "lockstep_topics",
+        "Topics that the stream reads or will read.",
+        _of_kafka(
+            lambda facts: len({each.topic for each in facts.partitions} | {name for name, _ in facts.unavailable})
+        ),
+    ),
+    StreamMetric(
+        "lockstep_partitions",
+        "Partitions of these topics.",
+        _of_kafka(lambda facts: len(facts.partitions) + len(facts.unavailable)),
+    ),
+    StreamMetric(
+        "lockstep_unavailable_partitions",
+        "Partitions of these topics without a leader.",
+        _of_kafka(lambda facts: len(facts.unavailable)),
+    ),
+    StreamMetric(
+        "lockstep_open_transaction_seconds",
+        "Age of the oldest open transaction; 0 without one.",
+        _of_kafka(lambda facts: max((each.seconds for each in facts.transactions), default=0.0)),
+    ),
+    StreamMetric(
+        "lockstep_progress_seconds",
+        "Time since the last batch was committed, or the writer claimed the table.",
+        _of_table(lambda facts: facts.progress_seconds),
+    ),
+    StreamMetric("lockstep_batches", "Committed batches.", _of_table(lambda facts: facts.batch), is_counter=True),
+    StreamMetric(
+        "lockstep_committed_offsets",
+        "Sum of the positions of all partitions: its rate is that of consumption.",
+        _of_table(lambda facts: facts.committed_offsets),
+        is_counter=True,
+    ),
+    StreamMetric(
+        "lockstep_claims",
+        "Claims of the table by a writer: starts and handovers.",
+        _of_table(lambda facts: facts.epoch),
+        is_counter=True,
+    ),
+    StreamMetric(
+        "lockstep_quarantined_messages",
+        "Messages in quarantine.",
+        _of_table(lambda facts: facts.quarantined_messages),
+        is_counter=True,
+    ),
+    StreamMetric(
+        "lockstep_uncompacted_hours",
+        "Closed hours that wait for compaction.",
+        _of_table(lambda facts: facts.debt.hours),
+    ),
+    StreamMetric(
+        "lockstep_uncompacted_files",
+        "Small files of these hours.",
+        _of_table(lambda facts: facts.debt.files),
+    ),
+)
+FURTHER_METRICS = {
+    "lockstep_desired_state": "1 for the desired state of the stream, 0 for the others; label `state`.",
+    "lockstep_alarm": "2 for an error, 1 for a warning, 0 without an alarm of this kind; label `kind`.",
+    "lockstep_topic_lag_messages": "Lag of one topic; label `topic`.",
+    "lockstep_look_seconds": "Time that it took to read these figures.",
+}
+LEVELS = {Severity.WARNING: 1.0, Severity.ERROR: 2.0}
+
+
+class StreamLook(msgspec.Struct, frozen=True):
+    """One look at a stream.
+
+    Attributes:
+        health: Its health.
+        seconds: Time that it took.
+    """
+
+    health: Health
+    seconds: float
+
+
+class HealthCollector(Collector):
+    """Reads the health of all streams when it is scraped, at most once in ten seconds."""
+
+    def __init__(
+        self, streams: Iterable[AnyStream], settings: Settings, *, cache_seconds: float = CACHE_SECONDS
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            streams: The streams.
+            settings: Addresses of Kafka and the tables.
+            cache_seconds: Time for which a look serves.
+        """
+        self._streams = sorted(streams, key=lambda stream: stream.name)
+        self._settings, self._cache_seconds = settings, cache_seconds
+        self._lock, self._looks, self._looked_at = threading.Lock(), tuple[StreamLook, ...](), float("-inf")
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        return make_metrics(self._recent_looks())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry would read all streams to find the names."""
+        return ()
+
+    def _recent_looks(self) -> tuple[StreamLook, ...]:
+        with self._lock:
+            if time.monotonic() - self._looked_at >= self._cache_seconds:
+                with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="metrics") as pool:
+                    self._looks = tuple(pool.map(self._look, self._streams))
+                self._looked_at = time.monotonic()
+            return self._looks
+
+    def _look(self, stream: AnyStream) -> StreamLook:
+        began = time.monotonic()
+        health = read_health(StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX))
+        return StreamLook(health, time.monotonic() - began)
+
+
+def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:
+    """The metrics of these looks."""
+    for each in STREAM_METRICS:
+        family = (CounterMetricFamily if each.is_counter else GaugeMetricFamily)(
+            each.name, each.meaning, labels=["stream"]
+        )
+        for look in looks:
+            value = each.read(look.health.facts)
+            if value is not None:
+                family.add_metric([look.health.facts.stream], value)
+        yield family
+    desired, alarm, lag, seconds = (
+        GaugeMetricFamily(name, meaning, labels=["stream", *labels])
+        for (name, meaning), labels in zip(FURTHER_METRICS.items(), (["state"], ["kind"], ["topic"], []), strict=True)
+    )
+    for look in looks:
+        facts = look.health.facts
+        seconds.add_metric([facts.stream], look.seconds)
+        for state in Desired:
+            desired.add_metric([facts.stream, state.value], float(facts.desired is state))
+        for kind, level in _alarm_levels(look.health):
+            alarm.add_metric([facts.stream, kind.value], level)
+        for topic, messages in _topic_lags(facts):
+            lag.add_metric([facts.stream, topic], messages)
+    yield from (desired, alarm, lag, seconds)
+
+
+def _alarm_levels(health: Health) -> Iterator[tuple[AlarmKind, float]]:
+    """The level of each kind; none of what is unknown."""
+    raised = {alarm.kind: LEVELS[alarm.severity] for alarm in health.alarms}
+    unknown = frozenset(health.unknown)
+    return ((kind, raised.get(kind, 0.0)) for kind in AlarmKind if kind not in unknown)
+
+
+def _topic_lags(facts: HealthFacts) -> Iterable[tuple[str, float]]:
+    lags: dict[str, float] = {}
+    for each in facts.partitions:
+        lags[each.topic] = lags.get(each.topic, 0.0) + each.lag_messages
+    return lags.items()
+
+
+def start_exporter(collector: HealthCollector, host: str, port: int) -> WSGIServer:
+    """Serve the metrics on a thread, at /metrics, until `shutdown()`; gives the server, whose port may have been 0.
+
+    Raises:
+        EnvironmentProblem: The port cannot be used.
+    """
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, _ = start_http_server(port, host, registry)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"port {port} of {host} cannot be used: {error.strerror}", next_step="lockstep metrics --port PORT"
+        ) from error
+    return server

@@ -1,0 +1,372 @@
+"""Health of a stream: what somebody must act on, before data is lost. Pure: no files, no Kafka, no Dagster, no clock.
+
+The command line, the health sensor, the check in Dagster and the exporter of metrics all take their alarms from here,
+so that they cannot contradict each other. An alarm is raised only for what a person must act on; what is not known
+is reported as unknown, never as healthy. docs/health.md explains each alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+import msgspec
+
+from lockstep.declare.options import find_longest_wait
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.handover import Phase
+from lockstep.kafka.admin import Place
+from lockstep.operations.durations import format_duration
+from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
+from lockstep.table.delta_log import Desired
+
+WRITER_SECONDS_MAX = 180.0
+"""A supervisor notices a dead writer within 12 s, and its start takes 20 to 60 s; 3 minutes are a start that failed."""
+COUNTING_SECONDS_MAX = 30.0
+"""A heartbeat is written every 0.4 s; one that is older than this belongs to a dead writer, or to a full disk."""
+URGENT_RATIO = 1 / 3
+"""Headroom below this share of its objective is an error: a warning comes first, with two thirds of the time left."""
+
+
+class Severity(Enum):
+    """How soon somebody must act."""
+
+    WARNING = "warning"
+    """Today."""
+    ERROR = "error"
+    """Now."""
+
+
+class AlarmKind(Enum):
+    """What an alarm is about; one alarm of each kind at most, with the worst place."""
+
+    HALTED = "halted"
+    UNREADABLE = "unreadable"
+    KAFKA = "kafka"
+    NO_WRITER = "no_writer"
+    STALLED = "stalled"
+    FRESHNESS = "freshness"
+    HEADROOM = "headroom"
+    EXPIRED = "expired"
+    LEADERLESS = "leaderless"
+    OPEN_TRANSACTION = "open_transaction"
+    QUARANTINE = "quarantine"
+    COMPACTION = "compaction"
+
+
+OF_KAFKA = frozenset(
+    {
+        *(AlarmKind.STALLED, AlarmKind.FRESHNESS, AlarmKind.HEADROOM, AlarmKind.EXPIRED, AlarmKind.LEADERLESS),
+        AlarmKind.OPEN_TRANSACTION,
+    }
+)
+"""Unknown while Kafka does not answer."""
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody must act on.
+
+    Attributes:
+        kind: What it is about.
+        severity: How soon.
+        problem: One sentence with the figures and the place.
+        next_step: The command to run next.
+    """
+
+    kind: AlarmKind
+    severity: Severity
+    problem: str
+    next_step: str
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A partition whose last stable offset is below its high watermark.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        offset: First offset of the transaction, the last stable offset.
+        hidden_messages: Offsets from there to the high watermark.
+        seconds: Age of its first message, by Kafka's timestamp.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    hidden_messages: int
+    seconds: float
+
+
+class CompactionDebt(msgspec.Struct, frozen=True):
+    """Closed hours that compaction has not rewritten yet.
+
+    Attributes:
+        hours: Their number.
+        files: Their small files.
+        oldest_hour: The oldest of them, "YYYY-MM-DDTHH" UTC; empty without one.
+        oldest_seconds: Time since the end of that hour; 0 without one.
+    """
+
+    hours: int = 0
+    files: int = 0
+    oldest_hour: str = ""
+    oldest_seconds: float = 0.0
+
+
+NO_DEBT = CompactionDebt()
+
+
+class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a stream at one moment.
+
+    Attributes:
+        stream: Its name.
+        desired: The desired state; None before the first run, or while the table cannot be read.
+        reason: Reason of the desired state; of a table that cannot be read, the problem.
+        next_step: The command that ends a halt, or repairs the table; empty otherwise.
+        epoch: Epoch of the writer that may commit.
+        batch: Number of the last committed batch.
+        writer: Phase of that writer's last heartbeat; None without one.
+        writer_seconds: Age of that heartbeat; None without one.
+        progress_seconds: Time since the last batch was committed, or the writer claimed the table; None before that.
+        freshness_seconds: Age of the newest committed message; None without one.
+        committed_offsets: Sum of the positions of all partitions.
+        kafka: Reason why Kafka did not answer; empty when it did.
+        partitions: Figures of the partitions that the stream reads or will read; none while Kafka does not answer.
+        unavailable: Partitions without a leader.
+        transactions: Open transactions.
+        quarantined_messages: Messages in quarantine.
+        quarantined_last_hour: Those that entered it within the last hour.
+        debt: Closed hours that wait for compaction.
+    """
+
+    stream: str
+    desired: Desired | None
+    reason: str = ""
+    next_step: str = ""
+    epoch: int = 0
+    batch: int = 0
+    writer: Phase | None = None
+    writer_seconds: float | None = None
+    progress_seconds: float | None = None
+    freshness_seconds: float | None = None
+    committed_offsets: int = 0
+    kafka: str = ""
+    partitions: tuple[PartitionFigures, ...] = ()
+    unavailable: tuple[Place, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+    quarantined_messages: int = 0
+    quarantined_last_hour: int = 0
+    debt: CompactionDebt = NO_DEBT
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the stream has run, and its table can be read."""
+        return self.desired is not None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there is a table that cannot be read."""
+        return self.desired is None and bool(self.reason)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a live writer counts."""
+        silent = self.writer_seconds
+        return self.writer not in {None, Phase.ENDED} and silent is not None and silent < COUNTING_SECONDS_MAX
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether messages are to be committed: a stopped, held or halted stream misses nothing by waiting."""
+        return self.desired in {Desired.RUNNING, Desired.BOUNDED}
+
+    @property
+    def lag_messages(self) -> int | None:
+        """Offsets up to the high watermarks; None while Kafka does not answer."""
+        return None if self.kafka else sum(each.lag_messages for each in self.partitions)
+
+    @property
+    def headroom_seconds(self) -> float | None:
+        """The least time until retention deletes an unread message; None without a limit, or unknown."""
+        return find_least_headroom(self.partitions)
+
+    @property
+    def waiting_seconds(self) -> float | None:
+        """Age of the oldest message that is not committed; 0 without one, None while Kafka does not answer."""
+        ages = (each.waiting_seconds for each in self.partitions if each.waiting_seconds is not None)
+        return None if self.kafka else max(ages, default=0.0)
+
+    @property
+    def unknown(self) -> tuple[AlarmKind, ...]:
+        """Alarms that these facts can neither raise nor rule out."""
+        if self.is_unreadable:
+            return tuple(kind for kind in AlarmKind if kind is not AlarmKind.UNREADABLE)
+        return tuple(kind for kind in AlarmKind if self.kafka and kind in OF_KAFKA)
+
+
+def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
+    """The alarms of a stream, errors first. A stream that never ran has none."""
+    if facts.is_unreadable:
+        return (make_unreadable_alarm(facts.reason, facts.next_step),)
+    if not facts.has_table:
+        return ()
+    judges = (_judge_writer, _judge_waiting, _judge_retention, _judge_partitions, _judge_table)
+    found = [alarm for judge in judges for alarm in judge(facts, stream)]
+    return tuple(sorted(found, key=lambda alarm: alarm.severity is not Severity.ERROR))
+
+
+def make_unreadable_alarm(problem: str, next_step: str) -> Alarm:
+    """The alarm of a table that cannot be read."""
+    return _alarm(AlarmKind.UNREADABLE, f"the table cannot be read: {problem}", next_step)
+
+
+def compute_patience_seconds(stream: AnyStream) -> float:
+    """Longest time without a commit while messages wait: the trigger's wait, and a batch up to its deadline."""
+    return find_longest_wait(stream.trigger).total_seconds() + stream.limits.batch_seconds
+
+
+def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """A halt; a Kafka that does not answer; a stream that is to be running and has no writer."""
+    if facts.desired is Desired.HALTED:
+        yield _alarm(AlarmKind.HALTED, f"the stream is halted: {facts.reason}", facts.next_step)
+    if facts.kafka:
+        problem = f"lag, freshness and headroom are unknown: {facts.kafka}"
+        yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", Severity.WARNING)
+    if _lacks_writer(facts):
+        since = "" if facts.writer_seconds is None else f" for {format_duration(facts.writer_seconds)}"
+        problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer{since}"
+        yield _alarm(AlarmKind.NO_WRITER, problem, f"lockstep start {stream.name}")
+
+
+def _lacks_writer(facts: HealthFacts) -> bool:
+    silent = facts.writer_seconds
+    return facts.desired is Desired.RUNNING and not facts.is_written and (silent is None or silent > WRITER_SECONDS_MAX)
+
+
+def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """Messages that wait too long: because no batch is committed, or longer than the objective allows.
+
+    A topic without new messages is never stale. A stream that catches up misses its objective, too, but commits: that
+    is a warning.
+    """
+    patience, since = compute_patience_seconds(stream), facts.progress_seconds
+    stands = since is not None and since > patience
+    waiting = [each for each in facts.partitions if each.readable_messages and each.waiting_seconds is not None]
+    oldest = max(waiting, key=_waiting_seconds, default=None)
+    if not facts.is_wanted or oldest is None:
+        return
+    if facts.is_written and stands and _waiting_seconds(oldest) > patience:
+        problem = (
+            f"{_count(facts.lag_messages or 0, 'message')} wait, and nothing has been committed for "
+            f"{format_duration(since)}, since batch {facts.batch}; epoch {facts.epoch} is alive"
+        )
+        yield _alarm(AlarmKind.STALLED, problem, f"lockstep plan {stream.name}, and the log of the run")
+    objective = stream.objectives.freshness
+    if objective is not None and _waiting_seconds(oldest) > objective.total_seconds():
+        problem = (
+            f"the oldest uncommitted message, of {_place(oldest)}, waits for "
+            f"{format_duration(oldest.waiting_seconds)}; the objective is {format_duration(objective.total_seconds())}"
+        )
+        severity = Severity.ERROR if stands or not facts.is_written else Severity.WARNING
+        yield _alarm(AlarmKind.FRESHNESS, problem, f"lockstep plan {stream.name}", severity)
+
+
+def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """Unread messages that retention deletes soon, or has deleted: of every stream that has run, whatever its state."""
+    wanted = stream.objectives.headroom.total_seconds()
+    low = [each for each in facts.partitions if _headroom_share(each, wanted) < 1]
+    if low:
+        worst = min(low, key=lambda each: _headroom_share(each, wanted))
+        left = worst.headroom_seconds or 0
+        when = f"in {format_duration(left)}" if left > 0 else "at any moment"
+        problem = (
+            f"retention deletes the first unread message of {_place(worst)} {when} "
+            f"with {_count(worst.lag_messages, 'unread message')}{_in_all(low)}; "
+            f"the objective is {format_duration(_needed_headroom(worst, wanted))}"
+        )
+        severity = Severity.ERROR if _headroom_share(worst, wanted) < URGENT_RATIO else Severity.WARNING
+        yield _alarm(AlarmKind.HEADROOM, problem, _start_or_plan(facts), severity)
+    lost = [each for each in facts.partitions if each.expired_messages]
+    if lost:
+        total, worst = sum(each.expired_messages for each in lost), max(lost, key=lambda each: each.expired_messages)
+        problem = f"retention has deleted {_count(total, 'unread offset')}, most of {_place(worst)}{_in_all(lost)}"
+        yield _alarm(AlarmKind.EXPIRED, problem, f"lockstep plan {stream.name} --restart")
+
+
+def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """Partitions of which no message can be read: without a leader, or behind a transaction that does not end."""
+    if not facts.is_wanted:
+        return
+    if facts.unavailable:
+        (topic, partition), more = facts.unavailable[0], _in_all(facts.unavailable)
+        problem = f"{topic}/{partition} has no leader{more}: it can be neither read nor written"
+        step = "kafka-topics.sh --describe --unavailable-partitions, and start the brokers that hold the replicas"
+        yield _alarm(AlarmKind.LEADERLESS, problem, step)
+    limit = stream.objectives.open_transaction.total_seconds()
+    open_too_long = [each for each in facts.transactions if each.seconds > limit]
+    if open_too_long:
+        worst = max(open_too_long, key=lambda each: each.seconds)
+        problem = (
+            f"a transaction open for {format_duration(worst.seconds)} hides {_count(worst.hidden_messages, 'offset')} "
+            f"of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
+        )
+        step = "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
+        yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, Severity.WARNING)
+
+
+def _judge_table(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """A growing quarantine, and hours that nothing compacts."""
+    limit = stream.objectives.quarantine_per_hour
+    if facts.quarantined_last_hour > limit:
+        problem = (
+            f"{_count(facts.quarantined_last_hour, 'message')} entered quarantine within the last hour, more than "
+            f"{limit}; {facts.quarantined_messages} are in it"
+        )
+        yield _alarm(AlarmKind.QUARANTINE, problem, f"lockstep quarantine list {stream.name}", Severity.WARNING)
+    if facts.debt.oldest_seconds > stream.objectives.uncompacted.total_seconds():
+        problem = (
+            f"hour {facts.debt.oldest_hour} has waited for compaction for {format_duration(facts.debt.oldest_seconds)} "
+            f"({_count(facts.debt.hours, 'hour')} with {facts.debt.files} small files)"
+        )
+        yield _alarm(AlarmKind.COMPACTION, problem, f"lockstep compact {stream.name}", Severity.WARNING)
+
+
+def _alarm(kind: AlarmKind, problem: str, next_step: str, severity: Severity = Severity.ERROR) -> Alarm:
+    return Alarm(kind=kind, severity=severity, problem=problem, next_step=next_step)
+
+
+def _waiting_seconds(partition: PartitionFigures) -> float:
+    return partition.waiting_seconds or 0.0
+
+
+def _needed_headroom(partition: PartitionFigures, wanted: float) -> float:
+    """The headroom objective of a partition: half of its retention at most, which a stream without lag always has."""
+    return wanted if partition.retention_seconds is None else min(wanted, partition.retention_seconds / 2)
+
+
+def _headroom_share(partition: PartitionFigures, wanted: float) -> float:
+    """Headroom as a share of the objective; 1 where nothing unread can expire."""
+    needed = _needed_headroom(partition, wanted)
+    if not partition.lag_messages or partition.headroom_seconds is None or needed <= 0:
+        return 1.0
+    return partition.headroom_seconds / needed
+
+
+def _start_or_plan(facts: HealthFacts) -> str:
+    """What lets the stream read on."""
+    if facts.desired is Desired.HALTED:
+        return facts.next_step
+    return f"lockstep plan {facts.stream}" if facts.is_written else f"lockstep start {facts.stream}"
+
+
+def _place(partition: PartitionFigures) -> str:
+    return f"{partition.topic}/{partition.partition}"
+
+
+def _in_all(places: Sequence[object]) -> str:
+    """The number of places, where more than the one that is named has the problem."""
+    return f" ({len(places)} partitions in all)" if len(places) > 1 else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,209 @@
+"""Reads the health of a stream: its table, its heartbeat and Kafka, in one look. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+
+import msgspec
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from lockstep.compaction.plan import LiveFiles, plan_bins
+from lockstep.engine.driver.handover import find_heartbeat_time, read_heartbeat
+from lockstep.errors import LockstepError, TableError
+from lockstep.integrity.resume_options import make_resume_command
+from lockstep.kafka.admin import Place
+from lockstep.kafka.progress import compute_freshness_seconds
+from lockstep.model.position import Key
+from lockstep.operations.health import (
+    Alarm,
+    AlarmKind,
+    CompactionDebt,
+    HealthFacts,
+    OpenTransaction,
+    judge_health,
+)
+from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
+from lockstep.operations.tables import StreamHandle
+from lockstep.table import delta_log
+from lockstep.table.commit import CommitKind
+from lockstep.table.delta_log import Desired, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+
+GROWTH_SECONDS = 3_600.0
+"""What entered quarantine within this time counts as its growth."""
+CLAIMS_LOOKED_AT = 50
+"""Log entries after the last batch that may be the claim: further ones are compactions and desired states."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of a stream.
+
+    Attributes:
+        facts: What is known.
+        alarms: What somebody must act on, errors first.
+        figures: Lag and headroom of all partitions selected or subscribed, by (topic id, partition).
+    """
+
+    facts: HealthFacts
+    alarms: tuple[Alarm, ...]
+    figures: Mapping[Key, PartitionFigures]
+
+    @property
+    def unknown(self) -> tuple[AlarmKind, ...]:
+        """Alarms that can neither be raised nor ruled out now."""
+        return self.facts.unknown
+
+
+class KafkaFacts(msgspec.Struct, frozen=True):
+    """What Kafka says of a stream.
+
+    Attributes:
+        figures: Figures by (topic id, partition).
+        of_stream: Those of the topics that the stream reads or will read.
+        unavailable: Partitions of these topics without a leader.
+        transactions: Open transactions in these topics.
+        problem: Reason why Kafka did not answer; empty when it did.
+    """
+
+    figures: Mapping[Key, PartitionFigures] = {}
+    of_stream: tuple[PartitionFigures, ...] = ()
+    unavailable: tuple[Place, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+    problem: str = ""
+
+
+def read_health(handle: StreamHandle) -> Health:
+    """Read the health of a stream: a look at the table, at a heartbeat and at Kafka, without waiting for changes.
+
+    A table that cannot be read and a Kafka that does not answer are facts, not errors.
+    """
+    stream = handle.stream.name
+    try:
+        if handle.head is not None:
+            return read_known_health(handle, handle.head)
+        facts = HealthFacts(stream=stream, desired=None)
+    except LockstepError as error:
+        facts = HealthFacts(stream=stream, desired=None, reason=error.problem, next_step=error.next_step)
+    except OSError as error:
+        facts = HealthFacts(stream=stream, desired=None, reason=str(error), next_step="lockstep doctor")
+    return Health(facts=facts, alarms=judge_health(facts, handle.stream), figures={})
+
+
+def read_known_health(handle: StreamHandle, head: Head) -> Health:
+    """The health of a stream with a table.
+
+    Raises:
+        TableError: The table or its side tables cannot be read.
+    """
+    cluster = _read_kafka(handle)
+    try:
+        facts = _facts(handle, head, cluster)
+    except DeltaError as error:
+        problem = f"{handle.folders.table.parent}: {str(error).splitlines()[0]}"
+        raise TableError(problem, next_step=f"lockstep repair {head.stream}") from error
+    return Health(facts=facts, alarms=judge_health(facts, handle.stream), figures=cluster.figures)
+
+
+def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts:
+    folders, now = handle.folders, time.time()
+    last, beaten_at = read_heartbeat(folders.control, head.epoch), find_heartbeat_time(folders.control, head.epoch)
+    quarantined, lately = _read_quarantine(folders, head, now)
+    return HealthFacts(
+        stream=handle.stream.name,
+        desired=head.desired,
+        reason=head.reason,
+        next_step=make_resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else "",
+        epoch=head.epoch,
+        batch=head.batch,
+        writer=None if last is None else last.phase,
+        writer_seconds=None if beaten_at is None else max(0.0, now - beaten_at),
+        progress_seconds=_find_progress_seconds(folders, head, handle.positions.values(), now),
+        freshness_seconds=find_freshness_seconds(handle.subscribed, now),
+        committed_offsets=sum(row.until for row in handle.positions.values()),
+        kafka=cluster.problem,
+        partitions=cluster.of_stream,
+        unavailable=cluster.unavailable,
+        transactions=cluster.transactions,
+        quarantined_messages=quarantined,
+        quarantined_last_hour=lately,
+        debt=_read_debt(folders, head, now),
+    )
+
+
+def find_freshness_seconds(rows: Iterable[LedgerRow], now: float) -> float | None:
+    """Age of the newest committed message of these partitions; None without one. The time is in seconds since 1970."""
+    newest = (row.newest_timestamp for row in rows)
+    newest_ms = (None if moment is None else int(moment.timestamp() * 1000) for moment in newest)
+    return compute_freshness_seconds(newest_ms, int(now * 1000))
+
+
+def _read_kafka(handle: StreamHandle) -> KafkaFacts:
+    try:
+        figures, view = read_figures(handle), handle.view
+        read = {key: each for key, each in figures.items() if each.topic in handle.selected}
+        return KafkaFacts(
+            figures=figures,
+            of_stream=tuple(read.values()),
+            unavailable=tuple(place for place in view.unavailable if place[0] in handle.selected),
+            transactions=_read_transactions(handle, read),
+        )
+    except TableError:
+        raise
+    except LockstepError as error:  # no answer, or a secret that is not there
+        return KafkaFacts(problem=error.problem)
+
+
+def _read_transactions(handle: StreamHandle, figures: Mapping[Key, PartitionFigures]) -> tuple[OpenTransaction, ...]:
+    """Open transactions, as old as their first message: it is at the last stable offset."""
+    ends = handle.view.ends
+    hidden = {key: ends[key].high_watermark - ends[key].stable_end for key in figures}
+    asked = {(figures[key].topic, key[1]): ends[key].stable_end for key, offsets in hidden.items() if offsets > 0}
+    begun_ms, now_ms = read_first_timestamps(handle, asked), time.time_ns() // 1_000_000
+    return tuple(
+        OpenTransaction(topic, partition, asked[topic, partition], hidden[key], max(0, now_ms - begun) / 1000)
+        for key, each in figures.items()
+        if (begun := begun_ms.get((topic := each.topic, partition := each.partition))) is not None
+    )
+
+
+def _find_progress_seconds(folders: StreamFolders, head: Head, rows: Iterable[LedgerRow], now: float) -> float | None:
+    """Time since the newest batch, or since the claim of the writer where that is newer."""
+    committed = max((row.committed_at.timestamp() for row in rows), default=None)
+    moments = [moment for moment in (committed, _find_claim_time(folders, head)) if moment is not None]
+    return max(0.0, now - max(moments)) if moments else None
+
+
+def _find_claim_time(folders: StreamFolders, head: Head) -> float | None:
+    """When the writer of the head's epoch claimed the table, if no batch came after it."""
+    versions = [version for version in delta_log.list_versions(folders.table) if version > head.batch_version]
+    for version in reversed(versions[-CLAIMS_LOOKED_AT:]):
+        if delta_log.is_of_kind(folders.table, version, CommitKind.CLAIM.value):
+            return delta_log.find_entry_time(folders.table, version)
+    return None
+
+
+def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[int, int]:
+    """Messages in quarantine, and those of the last hour, from its log: no file is opened."""
+    if head.quarantine is None or not delta_log.has_log(folders.quarantine):
+        return 0, 0
+    table = delta_log.open_delta_table(folders.quarantine)
+    actions = pa.table(table.get_add_actions()).select(["num_records", "modification_time"]).to_pylist()
+    since_ms = (now - GROWTH_SECONDS) * 1000
+    files = [(int(each["num_records"] or 0), int(each["modification_time"])) for each in actions]
+    return sum(rows for rows, _ in files), sum(rows for rows, added_ms in files if added_ms >= since_ms)
+
+
+def _read_debt(folders: StreamFolders, head: Head, now: float) -> CompactionDebt:
+    """What the next compaction would rewrite, from the log of the table."""
+    bins = plan_bins(LiveFiles(folders.table).at(head.batch_version), head)
+    if not bins:
+        return CompactionDebt()
+    oldest = bins[0].commit_hour
+    ended_at = datetime.strptime(oldest, "%Y-%m-%dT%H").replace(tzinfo=UTC).timestamp() + 3_600
+    hours = sum(1 for _ in groupby(part.commit_hour for part in bins))
+    return CompactionDebt(hours, sum(len(part.files) for part in bins), oldest, max(0.0, now - ended_at))

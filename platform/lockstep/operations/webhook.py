@@ -1,0 +1,88 @@
+"""Sends notifications of alarms to a webhook: an address that is a secret, and that may fail at any time."""
+
+from __future__ import annotations
+
+from enum import Enum
+from http import HTTPStatus
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+from typing_extensions import override
+
+from lockstep.errors import SettingsError
+from lockstep.kafka.secrets import fetch_secret
+from lockstep.operations.health import AlarmKind, Severity
+
+POST_SECONDS_MAX = 5.0
+"""Timeout of one request: a sensor with other work waits for it."""
+SETTING = "health.secrets webhook"
+
+
+class NotificationEvent(Enum):
+    """What has happened to an alarm."""
+
+    BEGAN = "began"
+    CHANGED = "changed"
+    """Its severity has changed."""
+    ENDED = "ended"
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a request, as JSON. Stream, alarm and `since` identify an alarm over its life.
+
+    Attributes:
+        text: One line for people, as chat services show it.
+        event: "began", "changed" or "ended".
+        stream: The stream.
+        alarm: Its kind.
+        severity: "warning" or "error".
+        problem: One sentence with the figures and the place; of an alarm that ended, the last one.
+        next_step: The command to run next.
+        since: When it began, in seconds since 1970 (UTC).
+        at: When this happened, in seconds since 1970 (UTC).
+    """
+
+    text: str
+    event: NotificationEvent
+    stream: str
+    alarm: AlarmKind
+    severity: Severity
+    problem: str
+    next_step: str
+    since: float
+    at: float
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect would repeat the notification, as a GET, at an address that no setting names."""
+
+    @override
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def send_notification(reference: str, note: Notification) -> str:
+    """Send one notification; gives why it was not taken, without the address, and empty when it was.
+
+    Args:
+        reference: Location of the address: `health.secrets`.
+        note: The notification.
+    """
+    try:
+        address = fetch_secret(SETTING, reference)
+    except SettingsError as error:
+        return error.problem
+    if not address.startswith(("http://", "https://")):
+        return f"{SETTING} refers to {reference}, which holds no http:// or https:// address"
+    try:
+        request = Request(address, msgspec.json.encode(note), {"Content-Type": "application/json"})  # noqa: S310
+        with build_opener(_NoRedirect).open(request, timeout=POST_SECONDS_MAX) as answer:
+            return "" if answer.status < HTTPStatus.MULTIPLE_CHOICES else f"it answered {answer.status}"
+    except HTTPError as error:
+        error.close()
+        return f"it answered {error.code}"
+    except (OSError, HTTPException, ValueError) as error:  # their texts may hold the address
+        reason = getattr(error, "reason", error)
+        return f"it could not be reached ({type(reason).__name__})"

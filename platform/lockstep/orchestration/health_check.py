@@ -1,0 +1,141 @@
+"""The check `health` of a stream's table: its alarms, as Dagster shows them.
+
+The health sensor evaluates it without a run, on a change and every half hour. Until then it shows no result, which is
+no pass. It may be executed by hand, and holds up nothing that comes after the table.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    DagsterInstance,
+    MetadataValue,
+    TableColumn,
+    TableRecord,
+    TableSchema,
+    asset_check,
+)
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+
+from lockstep.declare.stream import AnyStream
+from lockstep.operations.health import Alarm, HealthFacts, Severity
+from lockstep.operations.inspect.health import read_health
+from lockstep.operations.tables import StreamHandle
+from lockstep.orchestration.names import HEALTH, make_table_key
+from lockstep.settings import Settings
+
+if TYPE_CHECKING:
+    from dagster import EventLogRecord
+    from dagster._core.definitions.metadata import RawMetadataValue
+
+
+ALARM_COLUMNS = TableSchema(
+    [
+        TableColumn("alarm", "string", description="its kind: docs/health.md"),
+        TableColumn("severity", "string", description="error: act now; warning: act today"),
+        TableColumn("problem", "string"),
+        TableColumn("next", "string", description="the command to run next"),
+    ]
+)
+
+
+def make_health_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
+    """The check `health` of `<stream>/table`."""
+
+    @asset_check(
+        asset=make_table_key(stream),
+        name=HEALTH,
+        description=(
+            f"Alarms of {stream.name}, before data is lost: freshness, retention headroom, stalled batches, partitions "
+            "without a leader, open transactions, quarantine, compaction. Evaluated by the health sensor; "
+            f"`lockstep status {stream.name}` shows the same."
+        ),
+    )
+    def check() -> AssetCheckResult:
+        health = read_health(StreamHandle(stream, settings))
+        return AssetCheckResult(
+            passed=not health.alarms and not health.unknown,
+            severity=find_severity(health.alarms),
+            description=describe_health(health.facts, health.alarms),
+            metadata=make_health_metadata(health.facts, health.alarms),
+        )
+
+    return check
+
+
+def make_health_evaluation(
+    stream: AnyStream, facts: HealthFacts, alarms: Sequence[Alarm], newest: "EventLogRecord | None"
+) -> AssetCheckEvaluation:
+    """An evaluation of the check without a run.
+
+    Args:
+        stream: The stream.
+        facts: What is known.
+        alarms: The announced alarms.
+        newest: The newest materialization of the table: Dagster shows a result together with the one it names.
+    """
+    target = None
+    if newest is not None:
+        target = AssetCheckEvaluationTargetMaterializationData(
+            storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp
+        )
+    return AssetCheckEvaluation(
+        asset_key=make_table_key(stream),
+        check_name=HEALTH,
+        passed=not alarms and not facts.unknown,
+        severity=find_severity(alarms),
+        description=describe_health(facts, alarms),
+        metadata=make_health_metadata(facts, alarms),
+        target_materialization_data=target,
+        blocking=False,
+    )
+
+
+def find_newest_materialization(stream: AnyStream, instance: DagsterInstance) -> "EventLogRecord | None":
+    """The newest materialization of the table; None without one."""
+    return next(iter(instance.fetch_materializations(make_table_key(stream), limit=1).records), None)
+
+
+def find_severity(alarms: Sequence[Alarm]) -> AssetCheckSeverity:
+    """The severity of a check: that of its worst alarm."""
+    is_error = any(alarm.severity is Severity.ERROR for alarm in alarms)
+    return AssetCheckSeverity.ERROR if is_error else AssetCheckSeverity.WARN
+
+
+def describe_health(facts: HealthFacts, alarms: Sequence[Alarm]) -> str:
+    """One line an alarm, and one of what is unknown."""
+    lines = [f"{alarm.severity.value}: {alarm.problem} (next: {alarm.next_step})" for alarm in alarms]
+    if facts.unknown:
+        lines.append(f"unknown: {', '.join(kind.value for kind in facts.unknown)}")
+    return "\n".join(lines) or "no alarm"
+
+
+def make_health_metadata(facts: HealthFacts, alarms: Sequence[Alarm]) -> "dict[str, RawMetadataValue]":
+    """The alarms as a table, and the known figures, to be plotted."""
+    figures: dict[str, float | None] = {
+        "lag_messages": facts.lag_messages,
+        "waiting_seconds": facts.waiting_seconds,
+        "freshness_seconds": facts.freshness_seconds,
+        "headroom_hours": None if facts.headroom_seconds is None else facts.headroom_seconds / 3600,
+        "unavailable_partitions": None if facts.kafka else len(facts.unavailable),
+        "quarantined_messages": facts.quarantined_messages,
+        "quarantined_last_hour": facts.quarantined_last_hour,
+        "uncompacted_hours": facts.debt.hours,
+    }
+    records = [
+        TableRecord(
+            {
+                "alarm": alarm.kind.value,
+                "severity": alarm.severity.value,
+                "problem": alarm.problem,
+                "next": alarm.next_step,
+            }
+        )
+        for alarm in alarms
+    ]
+    known = {name: float(value) for name, value in figures.items() if value is not None}
+    return {"alarms": MetadataValue.table(records, ALARM_COLUMNS), **known}

@@ -1,0 +1,274 @@
+"""The health sensor on a real Dagster instance, with a real Kafka, real tables and a real webhook."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from dagster import (
+    AssetCheckKey,
+    AssetMaterialization,
+    AssetSelection,
+    DagsterInstance,
+    Definitions,
+    build_sensor_context,
+    materialize,
+)
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+
+from lockstep.operations.health import AlarmKind, Severity
+from lockstep.operations.webhook import Notification, NotificationEvent
+from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
+from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
+from lockstep.orchestration.health_policy import read_health_cursor
+from lockstep.orchestration.names import HEALTH, make_table_key
+from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.settings import HealthSettings, KafkaSettings
+from sensors.health import health_sensor
+from tests.support.feed import ProducerRecord, session, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster import SensorExecutionData
+    from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+HOUR = 3_600
+PASSED, FAILED = AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED
+VARIABLE, CANARY = "HEALTH_TEST_WEBHOOK", "canary-42"
+
+
+class Watched:
+    """A stream with its health sensor, on an instance of its own."""
+
+    def __init__(self, runs: LocalRuns, instance: DagsterInstance, **changed: object) -> None:
+        self.runs, self.instance, self.cursor = runs, instance, ""
+        self.configure(**changed)
+
+    def configure(self, **changed: object) -> None:
+        """The sensor under other settings, as after a reload of the code location."""
+        settings = self.runs.settings.model_copy(update=changed)
+        self.sensor = health_sensor(self.runs.stream, settings)
+        self.definitions = Definitions(
+            assets=make_stream_assets(self.runs.stream, settings, owners=()),
+            asset_checks=make_stream_checks(self.runs.stream, settings),
+            sensors=[self.sensor],
+            resources={"spark": make_spark_resource(settings)},
+        )
+
+    def look(self) -> SensorExecutionData:
+        """One look, whose events the daemon hands to the instance."""
+        repository = self.definitions.get_repository_def()
+        context = build_sensor_context(instance=self.instance, cursor=self.cursor, repository_def=repository)
+        tick = self.sensor.evaluate_tick(context)
+        for event in tick.asset_events:
+            self.instance.report_runless_asset_event(event)
+        self.cursor = tick.cursor or ""
+        return tick
+
+    @property
+    def results(self) -> list[AssetCheckExecutionRecord]:
+        """The results of the check that Dagster has, newest first."""
+        key = AssetCheckKey(make_table_key(self.runs.stream), HEALTH)
+        return list(self.instance.event_log_storage.get_asset_check_execution_history(key, limit=100))
+
+    @property
+    def waiting(self) -> int:
+        """How many notifications wait for the webhook."""
+        cursor, warning = read_health_cursor(self.cursor)
+        assert warning == ""
+        return len(cursor.waiting)
+
+
+@pytest.fixture
+def watched(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Iterator[Watched]:
+    """A stream that has read its topic, which keeps messages for an hour."""
+    feed.send(feed.create("values", config={"retention.ms": str(HOUR * 1000)}), session(2))
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Watched(runs, instance)
+
+
+def let_headroom_shrink(feed: Feed) -> None:
+    """Append a message that retention deletes in five minutes, as the first unread one of a partition."""
+    late = int((time.time() - 55 * 60) * 1000)
+    feed.append(feed.create("late", config={"retention.ms": str(HOUR * 1000)}), [ProducerRecord("t", b"{}", late)])
+
+
+def test_an_alarm_becomes_a_failed_check_and_its_end_a_passed_one(feed: Feed, watched: Watched) -> None:
+    never = watched.look()
+    assert (watched.results, "nothing to judge" in str(never.skip_message)) == ([], True)
+
+    watched.runs.run()
+    assert str(watched.look().skip_message) == "no alarm"
+    assert [result.status for result in watched.results] == [PASSED]
+    for _ in range(3):
+        watched.look()
+    assert len(watched.results) == 1
+
+    feed.append(feed.create("late"), [ProducerRecord("t", snapshot(1, a=1))])
+    assert watched.look().asset_events == []
+    watched.runs.run()
+    late = feed.create("later", config={"retention.ms": str(HOUR * 1000)})
+    feed.append(late, [ProducerRecord("t", snapshot(1, a=1), int((time.time() - 55 * 60) * 1000))])
+    assert str(watched.look().skip_message) == "no alarm; seen once: headroom"
+    assert str(watched.look().skip_message) == "error: headroom"
+    assert [result.status for result in watched.results] == [FAILED, PASSED]
+    evaluation = watched.results[0].evaluation
+    assert evaluation is not None
+    assert (evaluation.severity.value, evaluation.passed, evaluation.blocking) == ("ERROR", False, False)
+    assert f"of {late}/0 in 5 min" in str(evaluation.description)
+    assert evaluation.metadata["lag_messages"].value == 1.0
+    assert 0 < float(str(evaluation.metadata["headroom_hours"].value)) < 0.1
+
+    watched.runs.run()
+    watched.look()
+    assert [result.status for result in watched.results] == [PASSED, FAILED, PASSED]
+
+
+def test_a_result_is_shown_with_the_newest_materialization_of_the_table(watched: Watched) -> None:
+    watched.runs.run()
+    watched.look()
+    key = make_table_key(watched.runs.stream)
+    watched.instance.report_runless_asset_event(AssetMaterialization(key))
+    watched.look()
+    watched.look()
+    newest = find_newest_materialization(watched.runs.stream, watched.instance)
+    assert newest is not None
+    targets = [result.evaluation and result.evaluation.target_materialization_data for result in watched.results]
+    assert [target and target.storage_id for target in targets] == [newest.storage_id, None]
+
+
+def test_a_kafka_that_does_not_answer_is_a_failed_check_that_says_what_is_unknown(watched: Watched) -> None:
+    watched.runs.run()
+    watched.look()
+    watched.configure(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.2))
+    watched.look()
+    watched.look()
+    evaluation = watched.results[0].evaluation
+    assert evaluation is not None
+    assert (evaluation.passed, evaluation.severity.value) == (False, "WARN")
+    assert "unknown: stalled, freshness, headroom" in str(evaluation.description)
+    assert "lag_messages" not in evaluation.metadata
+
+
+def test_a_cursor_that_cannot_be_read_is_reset_and_the_check_evaluated_again(watched: Watched) -> None:
+    watched.runs.run()
+    watched.look()
+    watched.cursor = "{"
+    watched.look()
+    assert [result.status for result in watched.results] == [PASSED, PASSED]
+
+
+def test_the_check_can_be_executed_by_hand(feed: Feed, watched: Watched) -> None:
+    watched.runs.run()
+    let_headroom_shrink(feed)
+    check = make_health_check(watched.runs.stream, watched.runs.settings)
+    ran = materialize([check], instance=watched.instance, selection=AssetSelection.all_asset_checks())
+    (evaluation,) = ran.get_asset_check_evaluations()
+    assert (ran.success, evaluation.passed, evaluation.severity.value) == (True, False, "ERROR")
+
+
+class Hook:
+    """A webhook on loopback.
+
+    Attributes:
+        answers: Status of the next answers; the last one is repeated.
+        bodies: What was received, as sent.
+    """
+
+    def __init__(self) -> None:
+        self.answers, self.bodies = [204], list[bytes]()
+
+    @property
+    def notes(self) -> list[tuple[NotificationEvent, AlarmKind, Severity]]:
+        decoded = [msgspec.json.decode(body, type=Notification) for body in self.bodies]
+        return [(note.event, note.alarm, note.severity) for note in decoded]
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Its address, while it listens."""
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = hook.answers.pop(0) if len(hook.answers) > 1 else hook.answers[0]
+                if status < 300:
+                    hook.bodies.append(body)
+                self.send_response(status)
+                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            serving = threading.Thread(target=server.serve_forever)
+            serving.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}/{CANARY}"
+            finally:
+                server.shutdown()
+                serving.join()
+
+
+def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
+    feed: Feed, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refusals, redirects and a server that is gone stop no look: what was not taken is sent again."""
+    hook, began = Hook(), (NotificationEvent.BEGAN, AlarmKind.HEADROOM, Severity.ERROR)
+    watched.configure(health=HealthSettings(secrets={"webhook": f"env:{VARIABLE}"}))
+    watched.runs.run()
+    let_headroom_shrink(feed)
+    said = []
+    with hook.listening() as address:
+        monkeypatch.setenv(VARIABLE, address)
+        hook.answers = [503, 302, 204]
+        watched.look()
+        said = [str(watched.look().skip_message) for _ in range(3)]
+        assert hook.notes == [began]
+        watched.look()
+        assert hook.notes == [began]
+    refused = [f"error: headroom; webhook: it answered {status}, 1 waiting" for status in (503, 302)]
+    assert said == [*refused, "error: headroom"]
+
+    lift_retention(feed)
+    gone = watched.look()
+    assert "it could not be reached" in str(gone.skip_message)
+    assert watched.waiting == 1
+    with hook.listening() as address:
+        monkeypatch.setenv(VARIABLE, address)
+        watched.look()
+        watched.look()
+    assert hook.notes == [began, (NotificationEvent.ENDED, AlarmKind.HEADROOM, Severity.ERROR)]
+    assert watched.waiting == 0
+    assert CANARY not in f"{caplog.text}{said}{gone.skip_message}{watched.cursor}{watched.results}"
+
+
+def lift_retention(feed: Feed) -> None:
+    """Delete the message that was about to expire."""
+    feed.delete(f"{feed.family}.late")
+
+
+@pytest.mark.parametrize("address", ["", "file:///etc/passwd", f"{CANARY} of no scheme", "http://[::1"])
+def test_an_address_that_is_none_is_said_without_it(
+    address: str, feed: Feed, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.configure(health=HealthSettings(secrets={"webhook": f"env:{VARIABLE}"}))
+    monkeypatch.setenv(VARIABLE, address)
+    watched.runs.run()
+    let_headroom_shrink(feed)
+    watched.look()
+    said = str(watched.look().skip_message)
+    assert re.search("; webhook: .*, 1 waiting$", said)
+    assert not address or address not in said

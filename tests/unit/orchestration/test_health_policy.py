@@ -1,0 +1,118 @@
+"""Which alarms are announced, and when the check is evaluated: from looks alone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep.operations.health import Alarm, AlarmKind, Severity
+from lockstep.operations.webhook import NotificationEvent
+from lockstep.orchestration.health_policy import (
+    HEALTH_CURSOR_VERSION,
+    REFRESH_SECONDS,
+    WAITING_MAX,
+    HealthCursor,
+    HealthDecision,
+    HealthLook,
+    decide_health,
+    read_health_cursor,
+)
+
+NOW = 1_000_000.0
+HEADROOM = Alarm(kind=AlarmKind.HEADROOM, severity=Severity.WARNING, problem="45 min", next_step="lockstep start s")
+URGENT = msgspec.structs.replace(HEADROOM, severity=Severity.ERROR, problem="5 min")
+SILENT = Alarm(kind=AlarmKind.KAFKA, severity=Severity.WARNING, problem="no answer", next_step="lockstep doctor")
+
+
+def look(*alarms: Alarm, **changes: object) -> HealthLook:
+    return msgspec.structs.replace(HealthLook(stream="s", alarms=alarms, unknown=(), notifies=True), **changes)
+
+
+def decide(*looks: HealthLook, seconds: float = 30.0) -> list[HealthDecision]:
+    """Decisions of consecutive looks."""
+    cursor, found = HealthCursor(), list[HealthDecision]()
+    for number, each in enumerate(looks):
+        found.append(decide_health(each, cursor, NOW + number * seconds))
+        cursor, warning = read_health_cursor(found[-1].cursor.encode())
+        assert (warning, cursor) == ("", found[-1].cursor)
+    return found
+
+
+def events(decisions: list[HealthDecision]) -> list[tuple[NotificationEvent, AlarmKind]]:
+    return [(note.event, note.alarm) for note in decisions[-1].cursor.waiting]
+
+
+BEGAN, CHANGED, ENDED = NotificationEvent.BEGAN, NotificationEvent.CHANGED, NotificationEvent.ENDED
+
+
+def test_a_healthy_stream_is_evaluated_once_and_then_at_times() -> None:
+    count = int(REFRESH_SECONDS // 30) + 2
+    assert [number for number, each in enumerate(decide(*[look()] * count)) if each.evaluates] == [0, count - 2]
+
+
+def test_a_stream_that_never_ran_is_not_evaluated() -> None:
+    (decision,) = decide(look(has_run=False))
+    assert (decision.evaluates, decision.says) == (False, "s has no table yet: there is nothing to judge")
+
+
+def test_an_alarm_is_announced_by_the_second_look_in_a_row_that_sees_it() -> None:
+    decisions = decide(look(HEADROOM), look(HEADROOM), look(HEADROOM))
+    assert [each.evaluates for each in decisions] == [False, True, False]
+    assert [len(each.cursor.raised) for each in decisions] == [0, 1, 1]
+    assert decisions[-1].cursor.raised[0].since == NOW + 30
+    assert events(decisions) == [(BEGAN, AlarmKind.HEADROOM)]
+    (note,) = decisions[-1].cursor.waiting
+    assert note.text == "lockstep s, warning: 45 min; next: lockstep start s"
+
+
+def test_what_only_one_look_sees_is_announced_to_nobody_and_evaluates_nothing() -> None:
+    decisions = decide(look(), look(HEADROOM), look(), look(HEADROOM))
+    assert [each.evaluates for each in decisions] == [True, False, False, False]
+    assert events(decisions) == []
+    assert [each.says for each in decisions[:2]] == ["no alarm", "no alarm; seen once: headroom"]
+
+
+def test_an_alarm_that_ends_and_one_that_becomes_urgent_are_news() -> None:
+    decisions = decide(look(HEADROOM), look(HEADROOM), look(URGENT), look())
+    assert [each.evaluates for each in decisions] == [False, True, True, True]
+    assert events(decisions) == [(event, AlarmKind.HEADROOM) for event in (BEGAN, CHANGED, ENDED)]
+    assert decisions[-1].cursor.waiting[-1].text == "lockstep s, resolved: headroom has ended"
+    assert {note.since for note in decisions[-1].cursor.waiting} == {NOW + 30}
+
+
+def test_an_alarm_that_cannot_be_judged_stays_as_it_was() -> None:
+    blind = look(SILENT, unknown=(AlarmKind.HEADROOM, AlarmKind.LEADERLESS))
+    decisions = decide(look(HEADROOM), look(HEADROOM), blind, blind, look())
+    kinds = [{each.alarm.kind for each in decision.cursor.raised} for decision in decisions]
+    both = {AlarmKind.HEADROOM, AlarmKind.KAFKA}
+    assert kinds == [set(), {AlarmKind.HEADROOM}, {AlarmKind.HEADROOM}, both, set()]
+    assert [each.evaluates for each in decisions] == [False, True, False, True, True]
+
+
+def test_a_materialization_is_followed_by_an_evaluation_that_is_shown_with_it() -> None:
+    decisions = decide(look(), look(materialization=7), look(materialization=7))
+    assert [each.evaluates for each in decisions] == [True, True, False]
+
+
+def test_a_clock_that_went_back_delays_no_evaluation() -> None:
+    assert [each.evaluates for each in decide(look(), look(), seconds=-30.0)] == [True, True]
+
+
+def test_without_a_webhook_nothing_waits_for_one() -> None:
+    silent = look(HEADROOM, notifies=False)
+    assert events(decide(silent, silent)) == []
+    assert events(decide(look(HEADROOM), look(HEADROOM), silent)) == []
+
+
+def test_what_waits_for_a_webhook_is_bounded() -> None:
+    looks = [look(HEADROOM), look(HEADROOM), look()] * WAITING_MAX
+    waiting = decide(*looks)[-1].cursor.waiting
+    assert (len(waiting), waiting[-1].event) == (WAITING_MAX, ENDED)
+
+
+def test_a_cursor_that_cannot_be_read_is_reset_with_a_warning() -> None:
+    assert read_health_cursor(None) == (HealthCursor(), "")
+    newer = HealthCursor(version=HEALTH_CURSOR_VERSION + 1).encode()
+    for text, why in (("{", "cannot be read"), ('{"raised": 7}', "cannot be read"), (newer, "is of version 2")):
+        cursor, warning = read_health_cursor(text)
+        assert cursor == HealthCursor()
+        assert why in warning
