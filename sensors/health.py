@@ -9,7 +9,7 @@ from dagster import (
 )
 
 from lockstep.declare.stream import AnyStream
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.health_policy import read_health_cursor
 from lockstep.orchestration.health_sensor import look_at_health
@@ -23,6 +23,7 @@ KAFKA_SECONDS_MAX = 5.0
 
 def health_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
     """Looks at the health of a stream; starts nothing."""
+    cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
 
     @sensor(
         name=names.name_health_sensor(stream),
@@ -34,7 +35,7 @@ def health_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
         cursor, warning = read_health_cursor(context.cursor)
         if warning:
             context.log.warning(warning)
-        handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)
+        handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
         result, problem = look_at_health(handle, context.instance, cursor)
         if problem:
             context.log.warning("the webhook of %s took nothing, it is tried again: %s", stream.name, problem)

@@ -22,7 +22,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
 from lockstep.operations.health import AlarmKind, HealthFacts, Severity
 from lockstep.operations.inspect.health import Health, read_health
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table.delta_log import Desired
 
@@ -180,6 +180,7 @@ class HealthCollector(Collector):
         """
         self._streams = sorted(streams, key=lambda stream: stream.name)
         self._settings, self._cache_seconds = settings, cache_seconds
+        self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
         self._lock, self._looks, self._looked_at = threading.Lock(), tuple[StreamLook, ...](), float("-inf")
 
     @override
@@ -200,8 +201,8 @@ class HealthCollector(Collector):
 
     def _look(self, stream: AnyStream) -> StreamLook:
         began = time.monotonic()
-        health = read_health(StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX))
-        return StreamLook(health, time.monotonic() - began)
+        handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
+        return StreamLook(read_health(handle), time.monotonic() - began)
 
 
 def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:

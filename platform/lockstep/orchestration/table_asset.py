@@ -147,6 +147,10 @@ TABLE_WARN, TABLE_FAIL = timedelta(hours=2, minutes=10), timedelta(hours=4)
 """The table is checked each hour: one check may fail, or wait behind others."""
 
 
+WINDOW_MIN = timedelta(minutes=1)
+"""Dagster refuses a shorter window."""
+
+
 def make_ledger_freshness(stream: AnyStream) -> FreshnessPolicy | None:
     """Freshness of the ledger: a recent batch, or no lag."""
     return _windows(stream, LEDGER_WARN, LEDGER_FAIL)
@@ -170,7 +174,7 @@ def _windows(stream: AnyStream, warn: timedelta, fail: timedelta) -> FreshnessPo
     """
     objective = stream.objectives.freshness
     if isinstance(stream.trigger, AvailableNow):
-        return None if objective is None else FreshnessPolicy.time_window(fail_window=objective)
+        return None if objective is None else FreshnessPolicy.time_window(fail_window=max(objective, WINDOW_MIN))
     longest, wanted = find_longest_wait(stream.trigger), objective or timedelta()
     return FreshnessPolicy.time_window(
         fail_window=max(fail + longest, wanted), warn_window=max(warn + longest, wanted / 2)

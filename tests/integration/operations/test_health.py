@@ -115,7 +115,9 @@ def test_a_transaction_is_as_old_as_its_first_message(feed: Feed, runs: LocalRun
     assert read_health(runs.handle).facts.transactions == ()
 
 
-def test_a_partition_without_a_leader_is_named(tmp_path: Path) -> None:
+def test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The disk with its only replica is gone: a broker of two log folders goes on with the other one."""
     folders = [tmp_path / "kafka" / name for name in ("data", "more")]
     with Broker.start(tmp_path / "kafka", settings={"log.dirs": ",".join(map(str, folders))}) as broker:
@@ -135,6 +137,8 @@ def test_a_partition_without_a_leader_is_named(tmp_path: Path) -> None:
         assert raised(health) == {AlarmKind.LEADERLESS: Severity.ERROR}
         assert problem(health, AlarmKind.LEADERLESS).startswith(f"{topic}/{lost} has no leader: ")
         assert read_status(runs.handle).alarms == health.alarms
+        runs.run()
+        assert caplog.text.count(f"{topic}/{lost} has no leader: its messages wait") == 1
 
 
 def lose_leader(feed: Feed, topic: str, partition: int) -> None:

@@ -9,15 +9,21 @@ from typing import Annotated
 
 import msgspec
 import pytest
+from dagster import FreshnessPolicy
+from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep import EventTime
+from lockstep import AvailableNow, EventTime, Objectives
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.table_asset import (
+    LEDGER_FAIL,
+    TABLE_FAIL,
     make_column_schema,
+    make_ledger_freshness,
     make_table_description,
+    make_table_freshness,
     make_table_metadata,
     read_field_descriptions,
 )
@@ -92,3 +98,31 @@ def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_row
     assert not may_begin_unseen(first)  # an END without rows lies between
     assert may_begin_unseen(replace(first, event_time=idle))
     assert not may_begin_unseen(replace(by_snapshot, event_time=idle))
+
+
+@pytest.mark.parametrize(
+    ("hours", "ledger", "table"),
+    [(None, LEDGER_FAIL, TABLE_FAIL), (0.1, LEDGER_FAIL, TABLE_FAIL), (24, timedelta(hours=24), timedelta(hours=24))],
+)
+def test_the_freshness_of_the_assets_follows_a_longer_objective(
+    hours: float | None, ledger: timedelta, table: timedelta
+) -> None:
+    """A shorter one is for the check `health`: the assets are observed too rarely for it."""
+    objectives = Objectives(freshness=None if hours is None else timedelta(hours=hours))
+    stream = replace(order_books, objectives=objectives)
+    wait = timedelta(seconds=5) if hours is None or hours < 1 else timedelta()
+    policies = (make_ledger_freshness(stream), make_table_freshness(stream))
+    assert [fail_window(policy) for policy in policies] == [ledger + wait, table + wait]
+
+
+def fail_window(policy: FreshnessPolicy | None) -> timedelta:
+    assert isinstance(policy, TimeWindowFreshnessPolicy)
+    return policy.fail_window.to_timedelta()
+
+
+def test_a_stream_of_bounded_runs_has_a_freshness_only_with_an_objective() -> None:
+    bounded = replace(order_books, trigger=AvailableNow())
+    assert (make_ledger_freshness(bounded), make_table_freshness(bounded)) == (None, None)
+    for objective, window in ((timedelta(hours=26), timedelta(hours=26)), (timedelta(seconds=5), timedelta(minutes=1))):
+        policy = make_table_freshness(replace(bounded, objectives=Objectives(freshness=objective)))
+        assert fail_window(policy) == window
