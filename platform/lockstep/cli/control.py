@@ -195,9 +195,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     from_snapshot: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION[@FROM-UNTIL]: all its sessions, until the next snapshot of each.")
     ] = None,
-    accept_truncated: Annotated[
-        Several, typer.Option(help="TOPIC/PARTITION: its log was truncated; its sessions wait for snapshots.")
-    ] = None,
+    accept_truncated: Annotated[Several, typer.Option(help="TOPIC/PARTITION: its sessions wait for snapshots.")] = None,
     accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read the re-created topic from its start.")] = None,
     accept_gone: Annotated[Several, typer.Option(help="TOPIC: it was deleted; drop it from the subscription.")] = None,
     accept_growth: Annotated[Several, typer.Option(help="TOPIC: read its new partitions from their start.")] = None,
@@ -215,8 +213,6 @@ def resume(  # noqa: PLR0913  # an option a kind
     Each finding of the halt needs an option that covers it; all options except the flags may be repeated.
     """
     from lockstep.integrity import resume_options as kinds
-    from lockstep.operations.resume import plan_resume
-    from lockstep.operations.resume import resume_stream as do_resume
 
     accepted: list[Acceptance] = [
         *_parsed(kinds.AcceptLoss.parse, accept_loss),
@@ -229,10 +225,19 @@ def resume(  # noqa: PLR0913  # an option a kind
         *([kinds.Quarantined()] if accept_quarantine else ()),
         *([kinds.Fixed()] if fixed else ()),
     ]
+    _plan_or_resume(stream, why, accepted, suggested=suggested, plan=plan, as_json=as_json)
+
+
+def _plan_or_resume(  # the options of the command
+    stream: str, why: str, accepted: list[Acceptance], *, suggested: bool, plan: bool, as_json: bool
+) -> None:
+    from lockstep.operations.resume import plan_resume, resume_stream
+
+    folders = find_folders(stream)
     if plan:
-        print_answer(plan_resume(find_folders(stream), accepted, suggested=suggested), _resume_preview, as_json=as_json)
+        print_answer(plan_resume(folders, accepted, suggested=suggested), _resume_preview, as_json=as_json)
         return
-    head = do_resume(find_folders(stream), why=why, who=getpass.getuser(), accepted=accepted, suggested=suggested)
+    head = resume_stream(folders, why=why, who=getpass.getuser(), accepted=accepted, suggested=suggested)
     print_answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
 
 
