@@ -387,7 +387,8 @@ class _Proving:
 
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""
-        if kept.first < chain.start and not chain.is_joined and chain.ranges[0].accepted_loss is None:
+        joined_here = chain.is_joined and {row.joined_at for row in chain.ranges} == {chain.start}
+        if kept.first < chain.start and not joined_here and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
         for row in chain.ranges:

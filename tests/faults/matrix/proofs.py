@@ -11,6 +11,7 @@ WRITERS = "faults/matrix/test_writers.py::"
 OTHERS = "faults/matrix/test_other_tools.py::"
 DAMAGE = "faults/matrix/test_damage.py::"
 DISKS = "faults/matrix/test_disks.py::"
+BROKERS = "integration/engine/test_brokers.py::"
 ISOLATION = "integration/engine/test_poison_messages.py::"
 WATCHED = "faults/crash/test_kills.py::test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row"
 
@@ -373,6 +374,31 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "classes that need every message refuse to start",
         T1,
         ("integration/engine/test_transactions.py::test_a_compacted_topic_is_refused_at_start",),
+    ),
+    Fault(
+        "F24",
+        "a broker of three is killed, and comes back; all brokers are restarted one after another",
+        "the stream goes on with the other leaders; nothing is lost",
+        T2,
+        (f"{BROKERS}test_a_killed_broker_and_a_rolling_restart_lose_nothing",),
+    ),
+    Fault(
+        "F25",
+        "a broker of three is stopped (SIGSTOP) and keeps its connections",
+        "partitions with other leaders go on at once; its own follow with their next leader",
+        T1,
+        (f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",),
+    ),
+    Fault(
+        "F63",
+        "one partition among many has no leader, or its leader is silent",
+        "the others go on; an alarm names it",
+        T1,
+        (
+            f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",
+            "integration/operations/test_health.py::"
+            "test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it",
+        ),
     ),
     Fault(
         "F40",

@@ -128,6 +128,7 @@ def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker,
     going.assert_whole()
 
 
+@pytest.mark.slow
 def test_a_killed_broker_and_a_rolling_restart_lose_nothing(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
     with Going(brokers, tmp_path, "rolling") as going:
         for broker in brokers:
