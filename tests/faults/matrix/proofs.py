@@ -396,8 +396,10 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         T1,
         (
             f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",
-            "integration/operations/test_health.py::"
-            "test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it",
+            (
+                "integration/operations/test_health.py::"
+                "test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it"
+            ),
         ),
     ),
     Fault(
