@@ -29,6 +29,8 @@ from lockstep.table.delta_log import Desired, Head
 
 COUNT_SECONDS = 0.4
 LOOK_SECONDS = 1.0
+HANDOVER_LOOK_SECONDS = 0.05
+"""While a writer hands over, nothing is committed until its end is seen. A look costs one open()."""
 LOOKS = 3
 """A counter unchanged over so many looks belongs to a dead writer."""
 RUN_FILE = ".run.json"
@@ -268,16 +270,19 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
     The timeout runs only while there is no acknowledgement: a long last batch is waited for.
     """
     find_storage(control).replace(_request(control, epoch), b"{}")
-    asked = time.monotonic()
+    before, asked = read_heartbeat(control, epoch), time.monotonic()
+    counted = asked
     while not cancelled():
-        now = read_heartbeat(control, epoch)
+        now, clock = read_heartbeat(control, epoch), time.monotonic()
         if now is None or now.phase is Phase.ENDED:
             return Takeover.HANDOVER
-        if now.phase is Phase.WRITING and time.monotonic() - asked > timeout_seconds:
+        if now != before:
+            before, counted = now, clock
+        if now.phase is Phase.WRITING and clock - asked > timeout_seconds:
             return Takeover.SILENT
-        if now.phase is Phase.DRAINING and not is_writer_alive(control, epoch, cancelled=cancelled):
-            return Takeover.HANDOVER if _ended(control, epoch) else Takeover.DEAD
-        time.sleep(COUNT_SECONDS / 2)
+        if now.phase is Phase.DRAINING and clock - counted > LOOKS * LOOK_SECONDS:
+            return Takeover.DEAD
+        time.sleep(HANDOVER_LOOK_SECONDS)
     return Takeover.SILENT
 
 
@@ -296,11 +301,6 @@ def find_heartbeat_time(control: Path, epoch: int) -> float | None:
     """
     found = find_storage(control).get_status(_liveness(control, epoch))
     return None if found is None else found.modified_at
-
-
-def _ended(control: Path, epoch: int) -> bool:
-    now = read_heartbeat(control, epoch)
-    return now is not None and now.phase is Phase.ENDED
 
 
 def _started(pid: int) -> int | None:

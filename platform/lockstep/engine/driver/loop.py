@@ -361,7 +361,7 @@ class MicroBatchLoop:
 
 LOG = logging.getLogger("lockstep")
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
 """Interval at which a stop or a successor's request is looked for while waiting; a look costs one stat()."""
 
 
@@ -393,7 +393,8 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
         try:
             batches = MicroBatchLoop(context, claimed, helper, courier)
             outcome = _run_until_done(batches, context, claimed, heartbeat)
-            batches.end()
+            if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes with its first batch
+                batches.end()
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
             return RunOutcome.FENCED
@@ -416,8 +417,17 @@ def _run_until_done(
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
         outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)
+        if outcome is RunOutcome.HANDED_OVER and isinstance(context.trigger, Every):
+            _run_last(batches)
         if outcome is not None:
             return outcome
+
+
+def _run_last(batches: MicroBatchLoop) -> None:
+    """A batch before its time: the next writer begins with less, and nothing waits for the interval as well."""
+    plan = batches.plan()
+    if plan is not None:
+        batches.run_batch(plan)
 
 
 def _wait_for_next_batch(
