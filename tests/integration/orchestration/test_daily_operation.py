@@ -42,7 +42,8 @@ def run_of(installation: Installation, run_id: str) -> DagsterRun:
 def launched(installation: Installation, job: str) -> str:
     """Launch a job as `dagster job launch` does; the id of its run, which the daemon starts."""
     run_id = str(uuid.uuid4())
-    command(installation, "dagster", "job", "launch", "-w", "workspace.yaml", "-j", job, "--run-id", run_id)
+    workspace = str(installation.workspace)
+    command(installation, "dagster", "job", "launch", "-w", workspace, "-j", job, "--run-id", run_id)
     return run_id
 
 
@@ -90,7 +91,7 @@ def writing_run(installation: Installation) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _daemon(installation: Installation) -> Iterator[None]:
-    with installation.daemon():
+    with installation.daemon(served=True):
         yield
 
 
