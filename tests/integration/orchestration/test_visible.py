@@ -113,7 +113,10 @@ def visible(installation: Installation) -> Iterator[Visible]:
         finally:
             family = [process.pid, *list_descendants(process.pid)]
             process.send_signal(signal.SIGINT)
-            process.wait(120)
+            try:
+                process.wait(120)
+            finally:
+                process.kill()
             wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left")
 
 
