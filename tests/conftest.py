@@ -6,6 +6,7 @@ of a module stay together, because its fixtures are made once a worker, and so d
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import uuid
@@ -116,6 +117,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         ranks = {module: rank for rank, module in enumerate(FIRST_MODULES)}
         items.sort(key=lambda item: ranks.get(_module(item), len(ranks)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what is collected to the end of the process: searching it for garbage costs each worker a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

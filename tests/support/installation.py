@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import psutil
 from dagster import DagsterInstance
 
 from lockstep.engine.driver.handover import Phase, read_heartbeat
-from lockstep.localdev.processes import NO_CHANGE
+from lockstep.localdev.processes import NO_CHANGE, find_free_ports
 from lockstep.localdev.producer import produce
 from lockstep.localdev.recordings import Recorded, read_recorded_days, to_sent
 from lockstep.orchestration.launch import create_dagster_storage
@@ -38,6 +39,8 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
 DEADLINE_SECONDS = 240
 """A start takes some ten seconds on an idle machine, and ten times as long on a busy one."""
+POLL_SECONDS = 0.3
+"""A look opens a Dagster instance or the log of a table: some ten ms of CPU, for minutes."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
@@ -45,13 +48,21 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.1)
+        time.sleep(POLL_SECONDS)
 
 
 @cache
 def messages() -> tuple[Recorded, ...]:
     """One market, as a good producer sends it."""
     return to_sent(read_recorded_days(RECORDINGS, "spot_btcusdt")).messages
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _read(path: Path) -> str:
@@ -111,13 +122,16 @@ class Daemon:
 
     process: subprocess.Popen[bytes]
     output: Path
+    server: subprocess.Popen[bytes] | None = None
     family: dict[int, psutil.Process] = field(default_factory=dict)
 
     def look(self) -> list[psutil.Process]:
         """Take note of the processes it has started by now; those that live."""
-        if self.process.poll() is None:
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                self.family.setdefault(child.pid, child)
+        for parent in (self.process, self.server):
+            if parent is not None and parent.poll() is None:
+                whole = psutil.Process(parent.pid)
+                for each in (whole, *whole.children(recursive=True)):
+                    self.family.setdefault(each.pid, each)
         return [each for each in self.family.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
     def code_server(self) -> psutil.Process:
@@ -136,6 +150,8 @@ class Daemon:
         for each in family:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
+        if self.server is not None:
+            self.server.wait()
         psutil.wait_procs(family, timeout=DEADLINE_SECONDS)
 
 
@@ -196,19 +212,56 @@ class Installation:
         return self.start(*arguments, home=home, without=without)
 
     @contextmanager
-    def daemon(self, home: str = "home", more: Mapping[str, str] = NO_CHANGE) -> Iterator[Daemon]:
-        """A daemon of a home while the block lasts; whatever it started ends with it."""
-        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
+    def daemon(
+        self, home: str = "home", more: Mapping[str, str] = NO_CHANGE, *, served: bool = False
+    ) -> Iterator[Daemon]:
+        """A daemon of a home while the block lasts; whatever it started ends with it.
+
+        Args:
+            home: Where its Dagster lies.
+            more: Further variables of its environment.
+            served: Whether it works with a code server that stays, as docker-compose.yml has it; a daemon replaces
+                one of its own each minute, which costs six seconds of CPU.
+        """
+        environment = {**self.environment(home), **more}
+        create_dagster_storage(self.folder / home / "dagster")
+        server = self._start_code_server(environment) if served else None
+        workspace = str(self.workspace) if served else "workspace.yaml"
         output = self.folder / f"daemon-{time.monotonic_ns()}.log"
-        with output.open("wb") as log_file:
-            environment = {**self.environment(home), **more}
-            create_dagster_storage(self.folder / home / "dagster")
-            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log_file, stderr=log_file)
-        daemon = Daemon(process, output)
+        process = self._start_dagster(environment, output, "dagster._daemon", "run", "-w", workspace)
+        daemon = Daemon(process, output, server)
         try:
             yield daemon
         finally:
             daemon.kill_all()
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace of a code server that stays."""
+        return self.folder / "workspace.yaml"
+
+    def _start_code_server(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start it and wait until it answers: it opens its port when it has loaded the definitions."""
+        (port,) = find_free_ports(1)
+        where = {"host": "127.0.0.1", "port": port, "location_name": "lockstep"}
+        self.workspace.write_text(json.dumps({"load_from": [{"grpc_server": where}]}))
+        arguments = ("api", "grpc", "--host", "127.0.0.1", "--port", str(port), "-m", "definitions")
+        output = self.folder / f"code-server-{time.monotonic_ns()}.log"
+        server = self._start_dagster(environment, output, "dagster", *arguments, "--location-name", "lockstep")
+        try:
+            wait_until(lambda: server.poll() is not None or _answers(port), "the code server answers")
+            assert server.poll() is None, output.read_text()
+        except BaseException:
+            server.kill()
+            server.wait()
+            raise
+        return server
+
+    def _start_dagster(self, environment: Mapping[str, str], output: Path, *command: str) -> subprocess.Popen[bytes]:
+        with output.open("wb") as log_file:
+            return subprocess.Popen(
+                [sys.executable, "-m", *command], cwd=ROOT, env=environment, stdout=log_file, stderr=log_file
+            )
 
     def daemon_said(self) -> str:
         """The end of what the newest daemon printed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,12 @@ class Offline:
     def of(self, stream: AnyStream) -> Offline:
         """The same tables and topics with another declaration."""
         return dataclasses.replace(self, stream=stream)
+
+    def copied(self, root: Path) -> Offline:
+        """The same in a folder of its own, without hot copies: its next run reads the state of the tables."""
+        shutil.copytree(self.root / "tables", root / "tables")
+        topics = {topic: list(held) for topic, held in self.log.topics.items()}
+        return dataclasses.replace(self, root=root, log=MemoryLog(topics))
 
     def claim(self) -> WriterClaim:
         """Become the writer, as a run does."""

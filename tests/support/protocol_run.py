@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,13 @@ class ProtocolRun:
         self.folders, self.clock = folders, datetime(2026, 1, 1, tzinfo=UTC)
         self.output = output or open_tables(folders, make_table_schema(Row), "cluster")
         self.head = self.output.base().head
+
+    def copied(self, root: Path) -> ProtocolRun:
+        """A run that goes on in a copy of all folders: a test may change it, and the original was made once."""
+        shutil.copytree(self.folders.root, root)
+        made = ProtocolRun(folders_in(root, self.folders.stream))
+        made.clock = self.clock
+        return made
 
     @property
     def writer(self) -> Writer:

@@ -21,6 +21,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
 from lockstep.localdev.processes import find_free_ports, is_free, start_child, start_detached
+from lockstep.spark.class_archive import find_archive, make_use_options, name_archive
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 
@@ -167,6 +168,7 @@ class _Wanted:
     log_levels: Mapping[str, str]
     port: int | None
     detached: bool
+    java_options: tuple[str, ...] | None = None
 
 
 class PortTaken(EnvironmentProblem):
@@ -197,6 +199,7 @@ class Broker:
         log_levels: Mapping[str, str] = NO_SETTINGS,
         port: int | None = None,
         detached: bool = False,
+        java_options: tuple[str, ...] | None = None,
     ) -> Self:
         """Start a broker in a folder, new or of an earlier broker, and wait until it answers.
 
@@ -208,13 +211,15 @@ class Broker:
             log_levels: Levels of single loggers of Kafka: "kafka.request.logger" at DEBUG shows every request.
             port: Port for clients; another one is chosen when it is in use.
             detached: Whether it outlives this process; otherwise the kernel kills it with this thread.
+            java_options: Further options of its JVM; by default it maps the archive of classes, if there is one.
 
         Raises:
             EnvironmentProblem: No Java, no jars, or no answer in time; shows the end of the broker's log.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        wanted = _Wanted(settings, listeners, log_levels, port, detached, java_options)
         retry = Retrying(stop=stop_after_attempt(PORT_ATTEMPTS), retry=retry_if_exception_type(PortTaken), reraise=True)
-        return retry(cls._on_new_ports, folder, _Wanted(settings, listeners, log_levels, port, detached))
+        return retry(cls._on_new_ports, folder, wanted)
 
     @classmethod
     def _on_new_ports(cls, folder: Path, wanted: _Wanted) -> Self:
@@ -317,13 +322,15 @@ class Broker:
 
     def spawn(self, cluster_id: str) -> None:
         """Start the process; a new data folder becomes a part of this cluster."""
-        classpath = f"{resolve_jars('kafka')[0].parent}/*"
-        java = str(require_java())
+        jars = resolve_jars("kafka")[0].parent
+        java, classpath = require_java(), f"{jars}/*"
+        archived = make_use_options(find_archive(jars, name_archive("kafka", jars, java)))
         self._write_settings()
         if not (self.folder / "data" / "meta.properties").exists():
-            self._format([java, *JAVA_OPTIONS, "-cp", classpath], cluster_id)
-        options = [*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties"]
-        command = [java, *options, "-cp", classpath, "kafka.Kafka", str(self.folder / "server.properties")]
+            self._format([str(java), *JAVA_OPTIONS, *archived, "-cp", classpath], cluster_id)
+        further = archived if self._wanted.java_options is None else self._wanted.java_options
+        options = [*JAVA_OPTIONS, *further, f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties"]
+        command = [str(java), *options, "-cp", classpath, "kafka.Kafka", str(self.folder / "server.properties")]
         start = start_detached if self._wanted.detached else start_child
         self._process = start(command, folder=self.folder, log=self.log)
 

@@ -101,7 +101,7 @@ STREAM_METRICS = (
     ),
     StreamMetric(
         "lockstep_unavailable_partitions",
-        "Partitions of these topics without a leader.",
+        "Partitions of these topics without a leader that answers.",
         _of_kafka(lambda facts: len(facts.unavailable)),
     ),
     StreamMetric(

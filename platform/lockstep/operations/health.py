@@ -133,7 +133,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         committed_offsets: Sum of the positions of all partitions.
         kafka: Reason why Kafka did not answer; empty when it did.
         partitions: Figures of the partitions that the stream reads or will read; none while Kafka does not answer.
-        unavailable: Partitions without a leader.
+        unavailable: Partitions without a leader that answers.
         transactions: Open transactions.
         quarantined_messages: Messages in quarantine.
         quarantined_last_hour: Those that entered it within the last hour.
@@ -299,7 +299,7 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         return
     if facts.unavailable:
         (topic, partition), more = facts.unavailable[0], _in_all(facts.unavailable)
-        problem = f"{topic}/{partition} has no leader{more}: it can be neither read nor written"
+        problem = f"{topic}/{partition} has no leader that answers{more}: it can be neither read nor written"
         step = "kafka-topics.sh --describe --unavailable-partitions, and start the brokers that hold the replicas"
         yield _alarm(AlarmKind.LEADERLESS, problem, step)
     limit = stream.objectives.open_transaction.total_seconds()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.join_offsets import read_join_offsets
@@ -96,6 +96,26 @@ class SharedCluster:
             return self._cluster
 
 
+V = TypeVar("V")
+
+
+class computed_once(Generic[V]):  # noqa: N801  # it is used as a decorator
+    """`functools.cached_property` without its lock, which in Python 3.11 all instances of a class share.
+
+    Looks at several streams would wait for each other: one at a Kafka that does not answer, for all before it.
+    """
+
+    def __init__(self, compute: Callable[[Any], V]) -> None:
+        """Decorate the method that computes the value."""
+        self._compute, self._name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: object, owner: type) -> V:
+        value = self._compute(instance)
+        vars(instance)[self._name] = value  # found there from now on
+        return value
+
+
 class StreamHandle:
     """A declared stream with its table and its cluster, each opened at first use and only once.
 
@@ -128,7 +148,7 @@ class StreamHandle:
         self.folders = StreamFolders(stream.name, settings.table_root)
         self.timeout_seconds = min(settings.kafka.timeout_seconds, kafka_seconds_max)
 
-    @cached_property
+    @computed_once
     def head(self) -> Head | None:
         """The head of the table; None while there is no table.
 
@@ -148,7 +168,7 @@ class StreamHandle:
             raise NoTable(self.folders.stream, self.folders.root)
         return self.head
 
-    @cached_property
+    @computed_once
     def positions(self) -> Mapping[Key, LedgerRow]:
         """The newest ledger row of every partition ever read, by (topic id, partition).
 
@@ -168,17 +188,17 @@ class StreamHandle:
         """Names of topics that are in the ledger and not read any more."""
         return find_retired_topics(self.positions.values())
 
-    @cached_property
+    @computed_once
     def admin(self) -> ClusterClient:
         """Client of the cluster."""
         return make_admin_client(self.settings.kafka)
 
-    @cached_property
+    @computed_once
     def cluster(self) -> ClusterAdmin:
         """Metadata of the cluster."""
         return self._shared.connect() if self._shared else ClusterAdmin(self.admin, self.timeout_seconds)
 
-    @cached_property
+    @computed_once
     def selected(self) -> frozenset[str]:
         """Topics in Kafka that the pattern selects.
 
@@ -187,7 +207,7 @@ class StreamHandle:
         """
         return self.stream.topics.select(self.cluster.topic_names())
 
-    @cached_property
+    @computed_once
     def view(self) -> ClusterView:
         """Ids and offsets of the topics that are selected or subscribed.
 
@@ -197,7 +217,7 @@ class StreamHandle:
         """
         return self.cluster.view(self.selected | {row.topic for row in self.subscribed})
 
-    @cached_property
+    @computed_once
     def joined(self) -> Mapping[Key, int]:
         """Offset at which a run would join the log of each new partition that it does not read from its beginning.
 

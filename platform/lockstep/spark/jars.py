@@ -79,7 +79,8 @@ def fetch_ivy_jar() -> Path:
 
 def _command(folder: Path) -> list[str]:
     return [
-        *(str(require_java()), f"-Divy.default.ivy.user.dir={folder}", "-cp", str(fetch_ivy_jar())),
+        *(str(require_java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),  # a start of a second
+        *(f"-Divy.default.ivy.user.dir={folder}", "-cp", str(fetch_ivy_jar())),
         *("org.apache.ivy.Main", "-settings", str(folder / "settings.xml"), "-ivy", str(folder / "ivy.xml")),
         *("-cache", str(folder / "cache"), "-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"),
     ]

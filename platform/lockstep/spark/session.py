@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import lockstep
 from lockstep.errors import EnvironmentProblem
 from lockstep.settings import SparkSettings
+from lockstep.spark.class_archive import find_spark_archive, make_use_options
 from lockstep.spark.jars import resolve_jars
-from lockstep.spark.java import require_java
+from lockstep.spark.java import find_java, require_java
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -65,7 +66,7 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
     return {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f'{JAVA_OPTIONS} "-Dlog4j2.configurationFile={LOG_SETTINGS}"',
+        "spark.driver.extraJavaOptions": make_driver_options(_archive_options()),
         "spark.jars": ",".join(str(jar) for jar in resolve_jars("delta")),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -82,6 +83,17 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
         **settings.options,
     }
+
+
+def make_driver_options(further: tuple[str, ...]) -> str:
+    """The Java options of the driver's JVM, with further ones."""
+    return " ".join([JAVA_OPTIONS, *(f'"{each}"' for each in (f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *further))])
+
+
+def _archive_options() -> tuple[str, ...]:
+    """The driver maps the archive of classes, if one was made for this Java and this pyspark."""
+    java = find_java(os.environ)
+    return make_use_options(find_spark_archive(java)) if java else ()
 
 
 def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Path, ...] = ()) -> SparkContext:
@@ -109,6 +121,7 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
 
     require_java()
     _name_python(settings.options.get("spark.pyspark.python"))
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_OPTIONS)  # of the JVM that only composes the command
     wanted = make_spark_properties(settings, import_roots=import_roots)
     running = SparkContext._active_spark_context  # noqa: SLF001  # what getOrCreate itself looks at
     if running is not None:

@@ -75,7 +75,6 @@ ONE_IMPORTER = {
     "engine.driver.retirement": "topics that come and go, apart from the loop",
     "integrity.opening": "a gate around the gates of all classes",
     "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",
-    "localdev.broker": "embedded Kafka, for the tests as well",
     "localdev.feed": "a program of its own",
     "localdev.log_rotation": "a program of its own, started by its path",
     "localdev.platform": "a program of its own, on which the demo runs as well",

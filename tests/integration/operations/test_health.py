@@ -6,13 +6,13 @@ import dataclasses
 import os
 import shutil
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
-from lockstep import Objectives, Ordered
+from lockstep import FromTime, Objectives, Ordered, Topics
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.handover import Heartbeat, Phase
 from lockstep.localdev.broker import Broker
@@ -85,6 +85,19 @@ def test_headroom_that_shrinks_is_a_warning_then_an_error_in_whatever_state_the_
     assert raised(desire(runs, Desired.HELD)) == {AlarmKind.HEADROOM: Severity.ERROR}
 
 
+def test_what_a_stream_will_never_read_of_a_new_topic_is_neither_lag_nor_about_to_be_lost(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    feed.send(feed.create("values"), session(2))
+    runs.run()
+    late = feed.create("late", config={"retention.ms": str(HOUR * 1000)})
+    feed.append(late, [ProducerRecord("t", snapshot(1, a=1), ago_ms(55 * 60))])
+    topics = Topics(pattern=feed.pattern, start=FromTime(datetime.now(UTC) - timedelta(minutes=5)))
+    health = read_health(runs.of(dataclasses.replace(runs.stream, topics=topics)).handle)
+    assert (health.alarms, health.facts.lag_messages) == ((), 0)
+    assert read_health(runs.handle).facts.lag_messages == 1
+
+
 def test_what_retention_deleted_from_under_a_stopped_stream_is_an_error(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, session(2))
@@ -135,10 +148,10 @@ def test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it(
 
         health = read_health(runs.handle)
         assert raised(health) == {AlarmKind.LEADERLESS: Severity.ERROR}
-        assert problem(health, AlarmKind.LEADERLESS).startswith(f"{topic}/{lost} has no leader: ")
+        assert problem(health, AlarmKind.LEADERLESS).startswith(f"{topic}/{lost} has no leader that answers: ")
         assert read_status(runs.handle).alarms == health.alarms
         runs.run()
-        assert caplog.text.count(f"{topic}/{lost} has no leader: its messages wait") == 1
+        assert caplog.text.count(f"{topic}/{lost} has no leader that answers: its messages wait") == 1
 
 
 def lose_leader(feed: Feed, topic: str, partition: int) -> None:

@@ -51,8 +51,8 @@ class Site:
     def __init__(self, installation: Installation, home: str) -> None:
         self.installation, self.home, self.folders = installation, home, installation.folders
 
-    def daemon(self) -> AbstractContextManager[Daemon]:
-        return self.installation.daemon(self.home)
+    def daemon(self, *, served: bool = False) -> AbstractContextManager[Daemon]:
+        return self.installation.daemon(self.home, served=served)
 
     def runs(self) -> list[DagsterRun]:
         """The stream's runs of the home, the newest first."""
@@ -154,7 +154,7 @@ def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site
     """It was a run of the command line: Dagster itself would show it as started for ever."""
     run = site.started_by_hand()
     killed, epoch = site.writer().run_id, site.epoch()
-    with site.daemon():
+    with site.daemon(served=True):
         run.process.kill()
         began = time.monotonic()
         site.read_on("a new run commits what came after the kill")

@@ -31,18 +31,11 @@ pytestmark = pytest.mark.timeout(900)
 ENDED = {DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
 
 
-def run_of(installation: Installation, run_id: str) -> DagsterRun:
-    """A run as Dagster sees it now."""
-    with installation.dagster() as instance:
-        found = instance.get_run_by_id(run_id)
-    assert found is not None
-    return found
-
-
 def launched(installation: Installation, job: str) -> str:
     """Launch a job as `dagster job launch` does; the id of its run, which the daemon starts."""
     run_id = str(uuid.uuid4())
-    command(installation, "dagster", "job", "launch", "-w", "workspace.yaml", "-j", job, "--run-id", run_id)
+    workspace = str(installation.workspace)
+    command(installation, "dagster", "job", "launch", "-w", workspace, "-j", job, "--run-id", run_id)
     return run_id
 
 
@@ -61,14 +54,20 @@ def command(installation: Installation, module: str, *arguments: str) -> None:
 
 def ended(installation: Installation, run_id: str) -> DagsterRun:
     """A run once it is over; one that does not end in time fails with what Dagster knows of it."""
-    try:
-        wait_until(lambda: run_of(installation, run_id).status in ENDED, "the run ends")
-    except AssertionError as late:
-        with installation.dagster() as instance:
+    with installation.dagster() as instance:  # once: to open it costs as much as many looks
+
+        def run() -> DagsterRun:
+            found = instance.get_run_by_id(run_id)
+            assert found is not None
+            return found
+
+        try:
+            wait_until(lambda: run().status in ENDED, "the run ends")
+        except AssertionError as late:
             events = "\n".join(entry.message for entry in instance.all_logs(run_id)[-20:])
-        late.add_note(f"{run_of(installation, run_id)}\n{events}\n{installation.daemon_said()}")
-        raise
-    return run_of(installation, run_id)
+            late.add_note(f"{run()}\n{events}\n{installation.daemon_said()}")
+            raise
+        return run()
 
 
 def newest_metadata(installation: Installation, asset: str) -> Mapping[str, object]:
@@ -90,7 +89,7 @@ def writing_run(installation: Installation) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _daemon(installation: Installation) -> Iterator[None]:
-    with installation.daemon():
+    with installation.daemon(served=True):
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from contextlib import contextmanager
@@ -258,17 +257,3 @@ def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
 def lift_retention(feed: Feed) -> None:
     """Delete the message that was about to expire."""
     feed.delete(f"{feed.family}.late")
-
-
-@pytest.mark.parametrize("address", ["", "file:///etc/passwd", f"{CANARY} of no scheme", "http://[::1"])
-def test_an_address_that_is_none_is_said_without_it(
-    address: str, feed: Feed, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched.configure(health=HealthSettings(secrets={"webhook": f"env:{VARIABLE}"}))
-    monkeypatch.setenv(VARIABLE, address)
-    watched.runs.run()
-    let_headroom_shrink(feed)
-    watched.look()
-    said = str(watched.look().skip_message)
-    assert re.search("; webhook: .*, 1 waiting$", said)
-    assert not address or address not in said

@@ -16,7 +16,6 @@ from gql.transport.requests import RequestsHTTPTransport
 
 from lockstep.localdev.platform import find_dagster_problems
 from lockstep.localdev.processes import find_free_ports
-from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.orchestration.names import OUTCOME_TAG
 from tests.support.descendants import list_descendants
 from tests.support.installation import ROOT, Installation, Run, wait_until
@@ -94,28 +93,31 @@ ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 @pytest.fixture(scope="module")
 def visible(installation: Installation) -> Iterator[Visible]:
-    """A stream that lives, and a Dagster that looks at freshness every second."""
+    """A stream that lives, and a Dagster that looks at freshness every other second."""
     installation.produce("first", 0, 500)
     (port,) = find_free_ports(1)
-    environment = {**installation.environment("home"), "FRESHNESS_DAEMON_INTERVAL_SECONDS": "1"}
-    create_dagster_storage(installation.folder / "home" / "dagster")
-    command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
-    with (installation.folder / "dev.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    shown = Visible(installation, port)
-    home = installation.folder / "home" / "dagster"
-    try:
-        wait_until(
-            lambda: process.poll() is not None or not find_dagster_problems(shown.console, home), "Dagster works"
-        )
-        assert process.poll() is None, (installation.folder / "dev.log").read_text()
-        shown.stream()
-        yield shown
-    finally:
-        family = [process.pid, *list_descendants(process.pid)]
-        process.send_signal(signal.SIGINT)
-        process.wait(120)
-        wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left")
+    with installation.daemon(more={"FRESHNESS_DAEMON_INTERVAL_SECONDS": "2"}, served=True):
+        workspace = str(installation.workspace)
+        command = [sys.executable, "-m", "dagster_webserver", "-w", workspace, "-h", "127.0.0.1", "-p", str(port)]
+        with (installation.folder / "web.log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=installation.environment("home"), stdout=log, stderr=log)
+        shown = Visible(installation, port)
+        home = installation.folder / "home" / "dagster"
+        try:
+            wait_until(
+                lambda: process.poll() is not None or not find_dagster_problems(shown.console, home), "Dagster works"
+            )
+            assert process.poll() is None, (installation.folder / "web.log").read_text()
+            shown.stream()
+            yield shown
+        finally:
+            family = [process.pid, *list_descendants(process.pid)]
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(120)
+            finally:
+                process.kill()
+            wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left")
 
 
 def test_a_result_stays_visible_while_windows_and_handovers_go_by(visible: Visible) -> None:

@@ -53,12 +53,21 @@ def counting_jobs(spark: SparkSession, folders: StreamFolders, group: str) -> tu
     return checked, len(context.statusTracker().getJobIdsForGroup(group))
 
 
-def test_the_counts_of_a_clean_partition_are_exact(spark: SparkSession, tmp_path: Path) -> None:
+RESTING = Place("sensors.quiet", "id-q", 0)
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[StreamFolders, Checked]:
+    """A clean stream with a partition at rest, and its check."""
     batches = clean_batches(4)
-    resting = Place("sensors.quiet", "id-q", 0)
-    batches[1][resting] = Part([], [quiet(resting, 2)])
-    first, *others = check_stream(spark, write(tmp_path, batches)).partitions
-    assert [Place(p.topic, p.topic_id, p.partition) for p in (first, *others)] == [*CLEAN, resting]
+    batches[1][RESTING] = Part([], [quiet(RESTING, 2)])
+    folders = write(tmp_path_factory.mktemp("kept"), batches)
+    return folders, check_stream(spark, folders)
+
+
+def test_the_counts_of_a_clean_partition_are_exact(kept: tuple[StreamFolders, Checked]) -> None:
+    first, *others = kept[1].partitions
+    assert [Place(p.topic, p.topic_id, p.partition) for p in (first, *others)] == [*CLEAN, RESTING]
     assert (first.batches, first.sessions, first.rows, first.distinct_rows, first.ledger_rows) == (4, 3, 132, 132, 132)
     assert (first.offsets_read, first.messages, first.messages_with_rows, first.holes) == (4 * RANGE, 108, 84, 12)
     assert (first.first_event_time_us, first.last_event_time_us) == (101_000_000, 217_000_000)
@@ -94,10 +103,9 @@ def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_
         check_stream(spark, folders)
 
 
-def test_the_last_result_is_kept_beside_the_table(spark: SparkSession, tmp_path: Path) -> None:
-    folders = write(tmp_path, clean_batches(1))
-    checked = check_stream(spark, folders)
-    kept = json.loads(make_result_path(folders).read_text())
-    assert msgspec.convert(kept["checked"], Checked) == checked
-    assert [part["success"] for part in kept["great_expectations"]] == [True, True]
+def test_the_last_result_is_kept_beside_the_table(kept: tuple[StreamFolders, Checked]) -> None:
+    folders, checked = kept
+    read = json.loads(make_result_path(folders).read_text())
+    assert msgspec.convert(read["checked"], Checked) == checked
+    assert [part["success"] for part in read["great_expectations"]] == [True, True]
     assert list(make_result_path(folders).parent.iterdir()) == [make_result_path(folders)]

@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 BATCHES_AN_HOUR, HOURS = 6, 4
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> ProtocolRun:
+@pytest.fixture(scope="module")
+def some_hours(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
     """Some hours of batches, each with a full set of positions in its first batch; the newest hour is open."""
-    made = ProtocolRun(folders_in(tmp_path))
+    made = ProtocolRun(folders_in(tmp_path_factory.mktemp("some-hours")))
     made.claim()
     for _ in range(HOURS):
         batches_of_an_hour(made)
     return made
+
+
+@pytest.fixture
+def run(some_hours: ProtocolRun, tmp_path: Path) -> ProtocolRun:
+    return some_hours.copied(tmp_path / "copy")
 
 
 def batches_of_an_hour(run: ProtocolRun) -> None:

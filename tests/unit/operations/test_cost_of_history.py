@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from typing import TYPE_CHECKING
 
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FEW, MANY = 100, 100_000
-LINKS_MAX = 50_000
-"""Of one file, below the limit of ext4."""
+FEW, MANY = 100, 10_000
+"""Files of the ledger; one that is opened more for each of them, or for some, makes a difference of thousands."""
 BATCHES = 30
 
 
@@ -44,12 +42,8 @@ def stream_with_history(root: Path, files: int) -> Offline:
     folder = made.folders.ledger
     seed = folder / ledger.find_live_paths(folder)[0]
     names = [f"ledger-2026-01-01T00-g1-b0-0-{uuid.uuid4().hex}.parquet" for _ in range(files)]
-    for number, name in enumerate(names):
-        if number % LINKS_MAX == 0:
-            shutil.copy(seed, folder / name)
-            linked = folder / name
-        else:
-            os.link(linked, folder / name)
+    for name in names:
+        os.link(seed, folder / name)
     _name_in_log(folder, names, seed.stat().st_size)
     return made
 
@@ -112,7 +106,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Offline:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_hundred_thousand_ledger_files_cost_no_more_than_a_hundred(young: Offline, old: Offline, look: str) -> None:
+def test_ten_thousand_ledger_files_cost_no_more_than_a_hundred(young: Offline, old: Offline, look: str) -> None:
     opened = {}
     for made in (young, old):
         with opened_files(made.folders.ledger, made.folders.ledger / "_delta_log") as names:

@@ -196,7 +196,7 @@ def test_a_sentence_names_figures_place_and_the_number_of_others() -> None:
             "lockstep plan adding",
         ),
         AlarmKind.LEADERLESS: (
-            "a.x/3 has no leader (2 partitions in all): it can be neither read nor written",
+            "a.x/3 has no leader that answers (2 partitions in all): it can be neither read nor written",
             "kafka-topics.sh --describe --unavailable-partitions, and start the brokers that hold the replicas",
         ),
         AlarmKind.OPEN_TRANSACTION: (

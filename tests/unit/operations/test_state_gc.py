@@ -35,10 +35,10 @@ BATCHES = 14
 """A small state is soon written whole again: the chains before are unreachable then."""
 
 
-@pytest.fixture
-def stream(tmp_path: Path) -> Offline:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Offline:
     """One partition is silent after its first batch, one until the last; one goes on, with deltas and state bases."""
-    made = Offline(keeping(), tmp_path)
+    made = Offline(keeping(), tmp_path_factory.mktemp("original"))
     large = message(Kind.SNAPSHOT, 1, **{f"name{number}": number for number in range(30)})
     made.run(
         {"kept.idle": [("i", message(Kind.SNAPSHOT, 1, x=1))]},
@@ -48,6 +48,11 @@ def stream(tmp_path: Path) -> Offline:
         {"kept.seldom": [("s", message(Kind.SNAPSHOT, 2, x=2, larger=1))]},
     )
     return made
+
+
+@pytest.fixture
+def stream(original: Offline, tmp_path: Path) -> Offline:
+    return original.copied(tmp_path)
 
 
 def cleaned(stream: Offline, *, keep_seconds: float) -> tuple[int, StepResult]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lockstep.errors import DeclarationError
 from lockstep.kafka.admin import Place, find_oldest_unread
 from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
@@ -50,7 +51,7 @@ def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
         KafkaError: Kafka does not answer.
         TableError: A ledger file is missing or damaged.
     """
-    view, positions = handle.view, {key: row.until for key, row in handle.positions.items()}
+    view, positions = handle.view, _joined(handle) | {key: row.until for key, row in handle.positions.items()}
     lags = {key: compute_lag_messages(positions.get(key), ends) for key, ends in view.ends.items()}
     topics = {topic.topic_id: topic for topic in view.topics.values()}
     first = {key: max(positions.get(key, ends.start), ends.start) for key, ends in view.ends.items()}
@@ -73,6 +74,14 @@ def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
             expired_messages=first[key] - positions.get(key, first[key]),
         )
     return found
+
+
+def _joined(handle: StreamHandle) -> dict[Key, int]:
+    """Where a run would join new topics; from their beginning where the declaration cannot be followed now."""
+    try:
+        return dict(handle.joined)
+    except DeclarationError:
+        return {}
 
 
 def read_first_timestamps(handle: StreamHandle, offsets: dict[Place, int]) -> dict[Place, int]:

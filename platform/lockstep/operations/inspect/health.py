@@ -149,7 +149,7 @@ def _read_kafka(handle: StreamHandle) -> KafkaFacts:
         return KafkaFacts(
             figures=figures,
             of_stream=tuple(read.values()),
-            unavailable=tuple(place for place in view.unavailable if place[0] in handle.selected),
+            unavailable=tuple(place for place in view.unavailable if place[0] in handle.selected - handle.retired),
             transactions=_read_transactions(handle, read),
         )
     except TableError:

@@ -1,0 +1,139 @@
+"""Archives of loaded classes: a JVM maps what it would otherwise parse and verify on each start.
+
+Java calls this class-data sharing. An archive is made once for a Java and a set of jars, by a JVM that does what
+later ones do and writes down its classes when it ends:
+
+    python -m lockstep.spark.class_archive      that of Spark, in the environment that holds pyspark
+    python -m lockstep.localdev.class_archives  those of Spark and of the local Kafka (`make setup`)
+
+Nothing depends on one. Its name holds the Java and the jars, so that after a change of either there is none, and its
+own checksum, which is compared before each use: a JVM aborts on an archive that is torn (JDK 17, seen).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.spark.jars import fetch_ivy_jar
+from lockstep.spark.java import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUIET = "-Xlog:cds*=off"
+"""A JVM that leaves a class out, or cannot map an archive, would say so where its own output belongs."""
+
+
+def name_archive(program: str, jars: Path, java: Path) -> str:
+    """The name of the archive of a program, without the checksum.
+
+    Args:
+        program: What runs on it, for example `spark`.
+        jars: The folder whose jars are the class path: the JVM compares their sizes and times as well.
+        java: The java command.
+    """
+    home = java.resolve().parents[1]
+    release = home / "release"
+    facts = [str(home), release.read_text() if release.is_file() else "", str(jars)]
+    for jar in sorted(jars.glob("*.jar")):
+        held = jar.stat()
+        facts.append(f"{jar.name} {held.st_size} {held.st_mtime_ns}")
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    return f"{program}-{digest}"
+
+
+def find_archive(folder: Path, name: str) -> Path | None:
+    """The archive of a name that is whole; None where none was made."""
+    return next((path for path in sorted(folder.glob(f"{name}-*.jsa")) if path == _path(folder, name, path)), None)
+
+
+def make_use_options(archive: Path | None) -> tuple[str, ...]:
+    """The options of a JVM that uses an archive; none without one."""
+    return () if archive is None else (f"-XX:SharedArchiveFile={archive}", QUIET)
+
+
+def make_archive(folder: Path, name: str, train: Callable[[tuple[str, ...]], None]) -> Path:
+    """Make an archive, unless it is there; those of the same program for another Java or other jars are removed.
+
+    1. Run a JVM that writes down its classes when it ends. 2. Publish by one rename. 3. Remove the others.
+
+    Args:
+        folder: Where it is to lie.
+        name: By `name_archive`.
+        train: Starts the JVM with the options it is given, lets it do what later ones do, and waits for its end.
+
+    Raises:
+        EnvironmentProblem: This Java wrote no archive, or the folder cannot be written.
+    """
+    if (found := find_archive(folder, name)) is not None:
+        return found
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".draft-", dir=folder) as private:
+            draft = Path(private) / "classes.jsa"
+            train((f"-XX:ArchiveClassesAtExit={draft}", QUIET))  # 1
+            archive = draft.replace(_path(folder, name, draft))  # 2
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"no archive of Java classes was made: {error}", next_step="go on without: a start takes some seconds more"
+        ) from error
+    for other in folder.glob(f"{name.partition('-')[0]}-*.jsa"):  # 3
+        if other != archive:
+            other.unlink(missing_ok=True)
+    return archive
+
+
+def _path(folder: Path, name: str, content: Path) -> Path:
+    """Where an archive with this content lies."""
+    with content.open("rb") as handle:
+        return folder / f"{name}-{hashlib.file_digest(handle, 'blake2b').hexdigest()[:16]}.jsa"
+
+
+def find_spark_archive(java: Path) -> Path | None:
+    """That of Spark: in this environment, whose pyspark it goes with."""
+    return find_archive(_spark_folder(), name_archive("spark", fetch_ivy_jar().parent, java))
+
+
+def _spark_folder() -> Path:
+    return Path(sys.prefix) / "var" / "lockstep"
+
+
+def make_spark_archive() -> Path:
+    """Make that of Spark in this process, which must not run one: a task in a Python worker, and a small Delta table.
+
+    Raises:
+        EnvironmentProblem: No Java, no jars, or no archive was made.
+    """
+    return make_archive(_spark_folder(), name_archive("spark", fetch_ivy_jar().parent, require_java()), _train_spark)
+
+
+def _train_spark(options: tuple[str, ...]) -> None:
+    from pyspark.sql import SparkSession  # heavy; only this pays for it
+
+    from lockstep.settings import SparkSettings
+    from lockstep.spark.session import make_driver_options, start_context
+
+    own = {
+        "spark.driver.extraJavaOptions": make_driver_options(options),
+        "spark.python.worker.reuse": "false",  # one that waits for another task would complain of the end
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        context = start_context(SparkSettings(master="local[2,3]", options=own), "class archive")
+        context.parallelize(range(2), 2).map(str).collect()
+        session = SparkSession(context)
+        session.range(2).write.format("delta").save(f"{folder}/table")
+        session.read.format("delta").load(f"{folder}/table").groupBy().sum("id").collect()
+        gateway: Any = context._gateway  # noqa: SLF001  # pyspark leaves its JVM to the end of the process
+        context.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{make_spark_archive()}\n")
