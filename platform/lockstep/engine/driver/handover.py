@@ -30,7 +30,7 @@ from lockstep.table.delta_log import Desired, Head
 COUNT_SECONDS = 0.4
 LOOK_SECONDS = 1.0
 HANDOVER_LOOK_SECONDS = 0.05
-"""While a writer hands over, nothing is committed until its end is seen. A look costs one open()."""
+"""During a handover nothing is committed until the end of the writer is seen. A look costs one open()."""
 LOOKS = 3
 """A counter unchanged over so many looks belongs to a dead writer."""
 RUN_FILE = ".run.json"
