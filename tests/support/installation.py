@@ -220,8 +220,8 @@ class Installation:
         Args:
             home: Where its Dagster lies.
             more: Further variables of its environment.
-            served: Whether it works with a code server that stays, as docker-compose.yml has it; a daemon replaces
-                one of its own each minute, which costs six seconds of CPU.
+            served: Whether it works with a code server that stays, as docker-compose.yml has it, and looks at one of
+                the streams; a daemon replaces one of its own each minute, which costs six seconds of CPU.
         """
         environment = {**self.environment(home), **more}
         create_dagster_storage(self.folder / home / "dagster")
@@ -245,7 +245,7 @@ class Installation:
         (port,) = find_free_ports(1)
         where = {"host": "127.0.0.1", "port": port, "location_name": "lockstep"}
         self.workspace.write_text(json.dumps({"load_from": [{"grpc_server": where}]}))
-        arguments = ("api", "grpc", "--host", "127.0.0.1", "--port", str(port), "-m", "definitions")
+        arguments = ("api", "grpc", "--host", "127.0.0.1", "--port", str(port), "-m", "tests.support.one_stream")
         output = self.folder / f"code-server-{time.monotonic_ns()}.log"
         server = self._start_dagster(environment, output, "dagster", *arguments, "--location-name", "lockstep")
         try:
