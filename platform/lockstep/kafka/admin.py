@@ -261,7 +261,7 @@ class ClusterAdmin:
             try:
                 return self._describe_once(wanted, min(patience, left))
             except KafkaException as error:
-                if error.args[0].code() >= 0 or left <= patience or self._admin.is_failing_permanently():
+                if left <= patience or self._admin.is_failing_permanently():
                     raise self._unread("topics", error) from error
             patience = min(2 * patience, deadline - time.monotonic())
             with suppress(KafkaException):
@@ -274,8 +274,11 @@ class ClusterAdmin:
             try:
                 found[name] = future.result()
             except KafkaException as error:
-                if error.args[0].code() != _UNKNOWN_TOPIC:
-                    raise
+                code = error.args[0].code()
+                if code < 0:
+                    raise  # no answer
+                if code != _UNKNOWN_TOPIC:
+                    raise self._unread(f"topic {name}", error) from error
         return found
 
     def _learn_policies(self, ids: Mapping[str, str]) -> None:

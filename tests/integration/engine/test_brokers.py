@@ -40,7 +40,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
 
 def leaders(servers: str, topic: str) -> dict[int, int]:
     """The node that leads each partition, from 1; -1 for none."""
-    metadata = AdminClient({"bootstrap.servers": servers, "log_level": 2}).list_topics(topic, timeout=30)
+    metadata = AdminClient({"bootstrap.servers": servers, "log_level": 2}).list_topics(topic, timeout=90)
     return {number: partition.leader for number, partition in metadata.topics[topic].partitions.items()}
 
 

@@ -17,6 +17,7 @@ from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.retire import RetirementRefused, retire_topic
+from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
@@ -46,8 +47,8 @@ def send_old(feed: Feed, topic: str, values: list[bytes]) -> None:
 
 def changes(runs: LocalRuns, topic: str) -> list[str]:
     """What the ledger says happened to a topic, in order."""
-    rows = [row for row in read_table(runs.folders.ledger).to_pylist() if row["topic"] == topic]
-    return [row["lifecycle"] for row in sorted(rows, key=lambda row: row["batch"]) if row["lifecycle"]]
+    rows = [row for row in read_ledger(runs.folders.ledger) if row.topic == topic]
+    return [row.lifecycle for row in rows if row.lifecycle]
 
 
 def states(runs: LocalRuns) -> dict[str, TopicLifecycle]:

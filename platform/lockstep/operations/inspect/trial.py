@@ -48,6 +48,8 @@ from lockstep.table.commit import Writer
 from lockstep.table.delta_log import Head
 
 SAMPLE_ROWS = 5
+LATENESS_MAX = timedelta(days=1)
+"""Event times further apart are of several clocks: no window of them is worth a comparison."""
 REMEMBERED_IDS = 1_000
 """`Once.keep_ids` of the comparison."""
 
@@ -269,7 +271,8 @@ def _list_candidates(read: _Read) -> Iterator[IntegrityClass]:
     if read.has_all("link"):
         yield Strict(evidence=Linked())
     yield Strict(evidence=LogOnly())
-    yield FuzzyWindow(lateness=_find_lateness(read), reorder=read.has_all("sequence"))
+    if (lateness := _find_lateness(read)) <= LATENESS_MAX:
+        yield FuzzyWindow(lateness=lateness, reorder=read.has_all("sequence"))
     yield Ordered()
     if read.has_all("id"):
         yield Once(keep_ids=REMEMBERED_IDS)
