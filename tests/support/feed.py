@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 ANSWER_SECONDS = 60.0
+SILENT_SECONDS = 5
+"""A broker that does not answer for so long is not asked again while another one does."""
 GONE_SECONDS_MAX = 60.0
 NEWEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
 COLUMNS = ("_offset", "_row", "_session", "_sequence", "name", "value", "total")
@@ -80,7 +82,8 @@ def kept_producer(bootstrap_servers: str) -> Producer:
     A broker that was restarted is found again within half a second.
     """
     order = {"acks": "all", "enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
-    return Producer({**order, "bootstrap.servers": bootstrap_servers, "reconnect.backoff.max.ms": 500, "log_level": 2})
+    patience = {"reconnect.backoff.max.ms": 500, "socket.timeout.ms": SILENT_SECONDS * 1000}
+    return Producer({**order, **patience, "bootstrap.servers": bootstrap_servers, "log_level": 2})
 
 
 def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord], partition: int = 0) -> None:
@@ -92,11 +95,24 @@ def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord
         if error is not None:
             refused.append(error)
 
-    producer.list_topics(topic, timeout=ANSWER_SECONDS)  # it may have grown or been made again since the last time
+    _refresh(producer, topic)  # it may have grown or been made again since the last time
     for key, value, timestamp_ms in messages:
         producer.produce(topic, value, key, partition, timestamp=timestamp_ms, on_delivery=delivered)
     assert producer.flush(ANSWER_SECONDS) == 0
     assert refused == []
+
+
+def _refresh(producer: Producer, topic: str) -> None:
+    """Ask for a topic until a broker answers: the first one that is asked may be stopped."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            producer.list_topics(topic, timeout=SILENT_SECONDS + 1)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
     started = Broker.start_cluster(tmp_path_factory.mktemp("cluster"))
     yield started
     for broker in started:
-        broker.stop()
+        broker.kill()  # the last one would wait for the others
 
 
 def leaders(servers: str, topic: str) -> dict[int, int]:
