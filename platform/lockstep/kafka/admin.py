@@ -78,6 +78,10 @@ _HIGH_WATERMARK = _Question(_LATEST, IsolationLevel.READ_UNCOMMITTED)
 _STABLE_END = _Question(_LATEST, IsolationLevel.READ_COMMITTED)
 
 
+_OffsetAnswers = dict[TopicPartition, Future[ListOffsetsResultInfo]]
+"""The answers of one leader to one question, by partition."""
+
+
 class _Leader(NamedTuple):
     """The broker that leads a partition."""
 
@@ -264,8 +268,8 @@ class ClusterAdmin:
                 if left <= patience or self._admin.is_failing_permanently():
                     raise self._unread("topics", error) from error
             patience = min(2 * patience, deadline - time.monotonic())
-            with suppress(KafkaException):
-                self._admin.list_topics(_PROBE, timeout=max(0.1, min(TURN_SECONDS, patience)))
+            with suppress(KafkaException):  # of all topics: one that is asked for by name may be created by that
+                self._admin.list_topics(timeout=max(0.1, min(TURN_SECONDS, patience)))
 
     def _describe_once(self, wanted: Sequence[str], seconds: float) -> dict[str, TopicDescription]:
         answers = self._admin.describe_topics(TopicCollection(list(wanted)), request_timeout=seconds)
@@ -346,33 +350,31 @@ class ClusterAdmin:
         self, asked: Mapping[Place, _Leader], *questions: _Question
     ) -> tuple[dict[Key, ListOffsetsResultInfo], ...]:
         """The answers to each question, by partition; all questions to all leaders at once."""
+        places: dict[int, list[Place]] = {}
+        for place, leader in asked.items():
+            places.setdefault(leader.broker, []).append(place)
         answers = {
-            (leader, question): self._list_offsets(asked, leader, question)
-            for leader in {each.broker for each in asked.values()}
+            (broker, question): self._list_offsets(led, question)
+            for broker, led in places.items()
             for question in questions
         }
-        self._await_leaders(answers)
         found: dict[_Question, dict[Key, ListOffsetsResultInfo]] = {question: {} for question in questions}
         silent: KafkaException | None = None
-        for (_, question), futures in answers.items():
-            for place, future in futures.items():
-                if not future.done():
-                    continue
+        for broker, question in self._await_leaders(answers):
+            for at, future in answers[broker, question].items():
                 try:
-                    found[question][asked[place.topic, place.partition].key] = future.result()
+                    found[question][asked[at.topic, at.partition].key] = future.result()
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code == _NO_RIGHT:
-                        raise self._unread(f"the offsets of topic {place.topic}", error) from error
+                        raise self._unread(f"the offsets of topic {at.topic}", error) from error
                     silent = error if code < 0 else silent
         if not any(found.values()) and silent is not None:
             raise self._unread("offsets", silent) from silent
         return tuple(found[question] for question in questions)
 
-    def _list_offsets(
-        self, asked: Mapping[Place, _Leader], broker: int, question: _Question
-    ) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
-        request = {TopicPartition(*place): question.which for place, leader in asked.items() if leader.broker == broker}
+    def _list_offsets(self, places: Iterable[Place], question: _Question) -> _OffsetAnswers:
+        request = {TopicPartition(*place): question.which for place in places}
         return self._ask(
             "offsets",
             lambda: self._admin.list_offsets(
@@ -380,22 +382,20 @@ class ClusterAdmin:
             ),
         )
 
-    def _await_leaders(
-        self, answers: Mapping[tuple[int, _Question], Mapping[TopicPartition, Future[ListOffsetsResultInfo]]]
-    ) -> None:
-        """Wait for the first leader, and then a while for the others: less for one that was silent the last time."""
-        waiting = {broker: set[Future[ListOffsetsResultInfo]]() for broker, _ in answers}
-        for (broker, _), futures in answers.items():
-            waiting[broker] |= set(futures.values())
-        alert = [future for broker, futures in waiting.items() if broker not in self._silent for future in futures]
-        everything = [future for futures in waiting.values() for future in futures]
-        if len(waiting) <= 1:
-            wait(everything)
+    def _await_leaders(self, answers: Mapping[tuple[int, _Question], _OffsetAnswers]) -> list[tuple[int, _Question]]:
+        """Wait for the first leader, and then a while for the others: less for one that was silent the last time.
+
+        The answer of a leader is about all its partitions: one of them shows that it is there.
+        """
+        first = {asked: next(iter(futures.values())) for asked, futures in answers.items()}
+        if len({broker for broker, _ in first}) <= 1:
+            wait(first.values())
         else:
-            wait(everything, return_when=FIRST_COMPLETED)
-            wait(alert, SILENT_LEADER_SECONDS)
-            wait(everything, SILENT_AGAIN_SECONDS)
-        self._silent = {broker for broker, futures in waiting.items() if not all(map(Future.done, futures))}
+            wait(first.values(), return_when=FIRST_COMPLETED)
+            wait([each for (broker, _), each in first.items() if broker not in self._silent], SILENT_LEADER_SECONDS)
+            wait(first.values(), SILENT_AGAIN_SECONDS)
+        self._silent = {broker for (broker, _), each in first.items() if not each.done()}
+        return [asked for asked, each in first.items() if each.done()]
 
     def _metadata(self) -> ClusterMetadata:
         """Polled with short timeouts: a refused password is known immediately, without waiting for the full timeout."""

@@ -121,6 +121,10 @@ def make_admin_client(settings: KafkaSettings) -> ClusterClient:
 def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536) -> Configuration:
     """Configuration of the consumer that reads ranges in a task."""
     return {
+        # A silent broker keeps its connections: without these the client learns of a new leader after minutes. A fetch
+        # over a slow link may take seconds.
+        "socket.timeout.ms": 20_000,
+        "topic.metadata.refresh.interval.ms": 5_000,
         **_reach(settings),
         # No consumer group is ever joined; librdkafka requires a name nevertheless.
         "group.id": "lockstep-reader",
@@ -140,10 +144,6 @@ def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 6
         # queued and fetches of 4 MiB that was 1.1 to 3 us for each message of a 25,000-message range (measured).
         "queued.min.messages": 5_000,
         "fetch.queue.backoff.ms": 20,
-        # A silent broker keeps its connections: without these the client learns of a new leader after minutes. A fetch
-        # over a slow link may take seconds.
-        "socket.timeout.ms": 20_000,
-        "topic.metadata.refresh.interval.ms": 5_000,
         # The broker's own largest batch: of larger ones it would send one partition's per fetch, and stall the others.
         "fetch.message.max.bytes": 1_048_588,
     }

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.positions import DELETED, RECREATED_TOPIC, LedgerStamp, make_kept_row, read_position
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import (
@@ -32,18 +31,10 @@ from lockstep.integrity.resume_options import (
 )
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, SuspendedSession
+from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger, side_tables
-from lockstep.table.commit import (
-    BatchCommit,
-    CommitKind,
-    Committed,
-    HourClosed,
-    OutputLog,
-    Writer,
-    commit_batch,
-    commit_claim,
-)
+from lockstep.table.commit import CommitKind, commit_batch, commit_claim
 from lockstep.table.delta_log import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import Accepted, LedgerRow
@@ -345,9 +336,19 @@ def resume_stream(
     )
     rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)  # 3
     burst = any(isinstance(each, Quarantined) for each in accepted)
-    landed = _commit(output, folders, claimed, rows, why=f"resumed: {why} ({who})", accepts_burst=burst)  # 4
-    side_tables.SideLogs(folders).catch_up(landed.head)
-    return landed.head
+    resumption = Resumption(batch=claimed.batch + 1, at=time.time(), cause=f"{why} ({who})")
+    return commit_positions(  # 4
+        output,
+        folders,
+        claimed,
+        rows,
+        lambda writer, batch: commit_batch(
+            writer,
+            replace(batch, accepts_burst=burst, resumption=resumption),
+            kind=CommitKind.RESUME,
+            reason=f"resumed: {why} ({who})",
+        ),
+    )
 
 
 def _is_somewhere(accepted: Acceptance, places: Iterable[tuple[str, int]]) -> bool:
@@ -364,32 +365,6 @@ def _stamp(head: Head, decision: ResumeDecision) -> LedgerStamp:
         batch_seconds=0.0,
         restart_cause=f"resume: {decision.why} ({decision.who})",
     )
-
-
-def _commit(
-    output: OutputLog,
-    folders: StreamFolders,
-    head: Head,
-    rows: list[ledger.LedgerRow],
-    *,
-    why: str,
-    accepts_burst: bool,
-) -> Committed:
-    """Commit the resume; again, for a later hour, when its hour has been closed."""
-    writer = Writer(epoch=head.epoch, generation=head.generation)
-    planned = make_batch_identity(writer, head)
-    batch = BatchCommit(
-        number=planned.number,
-        commit_hour=planned.commit_hour,
-        ledger=ledger.write_ledger(folders.ledger, rows),
-        full_ledger_at=time.time(),
-        accepts_burst=accepts_burst,
-        resumption=Resumption(batch=planned.number, at=time.time(), cause=why.removeprefix("resumed: ")),
-    )
-    try:
-        return output.commit(commit_batch(writer, batch, kind=CommitKind.RESUME, reason=why))
-    except HourClosed:
-        return _commit(output, folders, output.base().head, rows, why=why, accepts_burst=accepts_burst)
 
 
 def _refuse_running(head: Head) -> None:

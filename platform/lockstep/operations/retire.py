@@ -13,7 +13,6 @@ from lockstep.engine.driver.handover import (
     is_writer_alive,
     request_retirement,
 )
-from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.positions import (
     RETIRED,
     LedgerStamp,
@@ -24,9 +23,10 @@ from lockstep.engine.driver.positions import (
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import LockstepError
 from lockstep.kafka.progress import compute_lag_messages
+from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.table import ledger, side_tables
-from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
+from lockstep.table.commit import commit_batch, commit_claim
 from lockstep.table.delta_log import Head
 from lockstep.table.ledger import LedgerRow
 
@@ -140,26 +140,17 @@ def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) ->
     """A batch without messages, by a claim: a full set of positions, in which the topic is retired."""
     folders, output = handle.folders, open_table(handle.folders)
     claimed = output.commit(commit_claim(head.epoch, output.table_id, check_not_halted, cause=f"retire {topic}")).head
-    logs = side_tables.SideLogs(folders)
-    logs.catch_up(claimed)
-    writer = Writer(epoch=claimed.epoch, generation=claimed.generation)
-    planned, now = make_batch_identity(writer, claimed), ledger.read_clock()
+    side_tables.SideLogs(folders).catch_up(claimed)
     stamp = LedgerStamp(
         generation=claimed.generation,
-        batch=planned.number,
+        batch=claimed.batch + 1,
         epoch=claimed.epoch,
-        committed_at=now,
+        committed_at=ledger.read_clock(),
         batch_seconds=0.0,
         restart_cause=f"retire {topic}: {why} ({who})",
     )
     rows = [_make_row(stamp, row, topic, who, why) for row in ledger.read_positions(folders, claimed).values()]
-    batch = BatchCommit(
-        number=planned.number,
-        commit_hour=planned.commit_hour,
-        ledger=ledger.write_ledger(folders.ledger, rows),
-        full_ledger_at=now.timestamp(),
-    )
-    logs.catch_up(output.commit(commit_batch(writer, batch)).head)
+    commit_positions(output, folders, claimed, rows, commit_batch)
 
 
 def _make_row(stamp: LedgerStamp, row: LedgerRow, topic: str, who: str, why: str) -> LedgerRow:

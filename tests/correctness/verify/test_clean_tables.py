@@ -9,7 +9,7 @@ import pytest
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.clean_meters import clean_meters
-from tests.correctness.verify.clean_tables import clean_table
+from tests.correctness.verify.clean_tables import Made, clean_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,43 +17,37 @@ if TYPE_CHECKING:
     from lockstep.localdev.broker import Broker
 
 CLEAN_TABLES = 100
-USUAL_CLEAN_TABLES = USUAL_CLEAN_METERS = 2
+USUAL_CLEAN_TABLES = 2
 """In the usual tier the tables that test_prover forges are proven clean as well."""
 
-
-@pytest.mark.parametrize(
+SEEDS = pytest.mark.parametrize(
     "seed",
     [pytest.param(n, marks=() if n < USUAL_CLEAN_TABLES else pytest.mark.slow) for n in range(CLEAN_TABLES)],
 )
-def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
-    made = clean_table(seed, broker.bootstrap_servers, tmp_path)
+
+
+def _check_proven(made: Made) -> None:
     found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
     assert (found.violations, made.told) == ((), made.told)
     if found.notes != ("no message could be read again",):  # retention took all of them
         assert found.status is InvariantStatus.PROVEN, (found.notes, made.told)
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(n, marks=() if n < USUAL_CLEAN_TABLES else pytest.mark.slow) for n in range(CLEAN_TABLES)],
-)
+@SEEDS
+def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
+    made = clean_table(seed, broker.bootstrap_servers, tmp_path)
+    _check_proven(made)
+
+
+@SEEDS
 def test_a_clean_table_of_logs_that_were_joined_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     """Retention had cut the logs before the first run: sessions begin at their first snapshots."""
     made = clean_table(seed, broker.bootstrap_servers, tmp_path, joins=True)
-    found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
-    assert (found.violations, made.told) == ((), made.told)
-    if found.notes != ("no message could be read again",):  # retention took all of them
-        assert found.status is InvariantStatus.PROVEN, (found.notes, made.told)
+    _check_proven(made)
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(n, marks=() if n < USUAL_CLEAN_METERS else pytest.mark.slow) for n in range(CLEAN_TABLES)],
-)
+@SEEDS
 def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     """Windows, reordering, timers, silent sessions, late messages, snapshots in parts."""
     made = clean_meters(seed, broker.bootstrap_servers, tmp_path)
-    found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
-    assert (found.violations, made.told) == ((), made.told)
-    if found.notes != ("no message could be read again",):  # retention took all of them
-        assert found.status is InvariantStatus.PROVEN, (found.notes, made.told)
+    _check_proven(made)

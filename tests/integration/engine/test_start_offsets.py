@@ -138,6 +138,10 @@ def test_the_offsets_of_a_group_and_a_topic_with_a_start_of_its_own(feed: Feed, 
     runs.run()
     assert runs.rows(taken) == rows_from(5)
     assert runs.rows(untaken) == rows_from(0)
+    later = feed.create("later")  # the group knows no offset of a topic that appears after the first run
+    feed.send(later, session(2))
+    runs.run()
+    assert runs.rows(later) == folded([(at, "s", value) for at, value in enumerate(session(2))])
     assert_proven(runs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -11,6 +11,7 @@ from lockstep.engine.driver.positions import (
     LedgerStamp,
     Subscription,
     find_initial_positions,
+    find_silences,
     make_ledger_row,
     make_unchanged_row,
     read_position,
@@ -263,3 +264,32 @@ def test_a_partition_that_never_had_a_message_has_no_time() -> None:
     cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ENDS})
     (row,) = Subscription(known, cluster, frozenset({"a"})).ledger_rows(STAMP, (), {}, full=True)
     assert row.newest_timestamp is None
+
+
+def seen(partition: int, *, until: int, newest: int | None, at: int, topic_id: str = "id-a") -> LedgerRow:
+    """A partition with 5 messages, whose newest message and last ledger row have these times, in hours."""
+    row = make_ledger_row(STAMP, FACTS, ENDS)
+    return msgspec.structs.replace(
+        row,
+        topic_id=topic_id,
+        partition=partition,
+        until=until,
+        high_watermark=5,
+        newest_timestamp=None if newest is None else STAMP.committed_at + timedelta(hours=newest),
+        committed_at=STAMP.committed_at + timedelta(hours=at),
+    )
+
+
+def test_a_topic_had_been_silent_since_the_newest_message_of_all_its_partitions() -> None:
+    rows = [seen(0, until=5, newest=0, at=30), seen(1, until=5, newest=20, at=29), seen(2, until=5, newest=None, at=31)]
+    assert find_silences(rows) == {"id-a": timedelta(hours=9)}
+
+
+def test_the_silence_of_a_topic_is_unknown_where_messages_are_unread_or_none_was_ever_seen() -> None:
+    unread = [seen(0, until=5, newest=0, at=30), seen(1, until=4, newest=0, at=30)]
+    never = [seen(0, until=5, newest=None, at=30, topic_id="id-b")]
+    assert find_silences([*unread, *never]) == {}
+
+
+def test_a_topic_in_use_when_its_stream_stopped_had_not_been_silent() -> None:
+    assert find_silences([seen(0, until=5, newest=30, at=30)]) == {"id-a": timedelta(0)}

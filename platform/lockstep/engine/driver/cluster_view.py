@@ -26,7 +26,6 @@ class ClusterMonitor:
         self._names, self._looked_at, self._listed_at = known_topics - retired, 0.0, time.monotonic()
         self._held: dict[Key, int] = {}
         self.view = self._first_look()
-        self._names = self._names | self.view.topics.keys()
 
     @property
     def is_fresh(self) -> bool:

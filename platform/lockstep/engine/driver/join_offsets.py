@@ -36,7 +36,7 @@ def read_join_offsets(
 
     Raises:
         KafkaError: Kafka did not answer.
-        DeclarationError: A declared consumer group has no offset of the topics that start with it.
+        DeclarationError: In the first run, a declared consumer group has no offset of the topics that start with it.
     """
     by_start: dict[StartingOffsets, list[Topic]] = {}
     for topic in new:
@@ -56,7 +56,7 @@ def read_join_offsets(
             case FromTime():
                 found |= _at_time(start, readable, view, cluster)
             case GroupOffsets():
-                found |= _of_group(start, readable, committed)
+                found |= _of_group(start, readable, committed, is_first_run=is_first_run)
             case _:
                 pass
     return found
@@ -71,9 +71,12 @@ def _at_time(
     return {key: offset for key, offset in found.items() if offset > 0}
 
 
-def _of_group(start: GroupOffsets, readable: Mapping[Place, Key], committed: CommittedOffsets) -> dict[Key, int]:
+def _of_group(
+    start: GroupOffsets, readable: Mapping[Place, Key], committed: CommittedOffsets, *, is_first_run: bool
+) -> dict[Key, int]:
+    """Topics that appear later are unknown to the group; a first run without any of its offsets has a mistyped one."""
     offsets = committed(start.group, readable)
-    if readable and not offsets:
+    if is_first_run and readable and not offsets:
         topics = ", ".join(sorted({topic for topic, _ in readable})[:3])
         raise DeclarationError(
             "Topics.start",

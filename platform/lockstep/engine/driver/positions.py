@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -240,6 +241,23 @@ def find_retired_topics(rows: Iterable[LedgerRow]) -> frozenset[str]:
     return frozenset(row.topic for row in listed if row.retired) - {row.topic for row in listed if not row.retired}
 
 
+def find_silences(rows: Iterable[LedgerRow]) -> dict[str, timedelta]:
+    """How long each topic had been without a message at its last ledger rows, by topic id.
+
+    Topics that were not read to their ends then, or whose newest message is unknown, are left out. The time since does
+    not count: no run looked.
+    """
+    by_topic: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        by_topic.setdefault(row.topic_id, []).append(row)
+    found: dict[str, timedelta] = {}
+    for topic_id, listed in by_topic.items():
+        newest = max((row.newest_timestamp for row in listed if row.newest_timestamp is not None), default=None)
+        if newest is not None and all(row.until == row.high_watermark for row in listed):
+            found[topic_id] = min(row.committed_at for row in listed) - newest
+    return found
+
+
 class Subscription:
     """The partitions that a run reads, and those whose position it only carries in the ledger.
 
@@ -276,7 +294,7 @@ class Subscription:
             if position.topic in selected and key not in self._retired
         }
         self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
-        self._drained = frozenset(key for key, row in known.items() if row.until == row.high_watermark)
+        self._gone_silence = find_silences(row for key, row in known.items() if key in self._gone)
         self._told_lifecycle: tuple[Key, ...] = ()
         self._notes: dict[Key, Accepted] = {}
         self._bins: dict[Key, int] = {}
@@ -379,7 +397,7 @@ class Subscription:
             self._lifecycle[key], self.is_unsaved = READDED, True
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
 
-    def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets], before_ms: int) -> frozenset[str]:
+    def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets], before_ms: float = math.inf) -> frozenset[str]:
         """Topics without lag, and without a message that this run knows to be newer than a time."""
         busy = {
             position.topic
@@ -390,9 +408,9 @@ class Subscription:
         }
         return frozenset({position.topic for position in self.positions.values()} - busy)
 
-    def find_newest_of_drained(self, key: Key) -> int | None:
-        """Timestamp of the newest message of a deleted partition, in ms since 1970; None unless all of it was read."""
-        return self._newest_ms.get(key) if key in self._gone and key in self._drained else None
+    def find_silence(self, topic_id: str) -> timedelta | None:
+        """How long a topic that is gone had been silent when it was last seen; None unless all of it was read then."""
+        return self._gone_silence.get(topic_id)
 
     def note_newest(self, newest_ms: Mapping[Key, int]) -> None:
         """Note the timestamps of the newest messages, as Kafka says."""

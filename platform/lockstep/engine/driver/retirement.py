@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,8 +14,6 @@ from lockstep.errors import KafkaError
 from lockstep.kafka.admin import Topic
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
 from lockstep.model.finding import Finding
-
-LOG = logging.getLogger("lockstep")
 
 
 class TopicRetirement:
@@ -37,7 +34,7 @@ class TopicRetirement:
         """Answer an operator's request; at an interval also retire drained topics, and read revived ones again."""
         request = take_retire_request(self._context.folders.control, self._epoch)
         if request is not None:
-            idle = self._partitions.find_idle_topics(self._watch.view.ends, before_ms=_NEVER_MS)
+            idle = self._partitions.find_idle_topics(self._watch.view.ends)
             self._retire(idle & frozenset(request.topics), request.who, request.why)
         if time.monotonic() - self._looked_at < self._context.launch.tuning.lifecycle_seconds:
             return
@@ -47,12 +44,9 @@ class TopicRetirement:
             self._retire(self._find_drained(), "the declaration", "drained: Topics(retire_drained=True)")
 
     def tolerates_deletion(self, finding: Finding) -> bool:
-        """Whether a deleted topic was drained, as the last batch of an earlier run knew it, and would be retired."""
-        topics = self._context.stream.topics
-        newest_ms = self._partitions.find_newest_of_drained((finding.topic_id, finding.partition))
-        if not topics.retire_drained or newest_ms is None:
-            return False
-        return time.time() - newest_ms / 1000 >= topics.inactive_after.total_seconds()
+        """Whether a deleted topic was drained when an earlier run saw it last, and drained topics are retired."""
+        topics, silence = self._context.stream.topics, self._partitions.find_silence(finding.topic_id)
+        return topics.retire_drained and silence is not None and silence >= topics.inactive_after
 
     def _retire(self, names: frozenset[str], who: str, why: str) -> None:
         if names:
@@ -86,7 +80,3 @@ class TopicRetirement:
             inactive_after=self._context.stream.topics.inactive_after,
         )
         return judge_lifecycle(facts, now) is TopicLifecycle.DRAINED
-
-
-_NEVER_MS = 2**63
-"""An operator retires a topic without lag, however new its newest message is."""

@@ -142,13 +142,12 @@ class _Read(msgspec.Struct):
     partitions: list[tuple[Position, Envelopes]]
     undecodable: int = 0
 
-    def has_all(self, *names: str) -> bool:
-        """Whether each message that is not skipped has these parts."""
+    def has_all(self, name: str) -> bool:
+        """Whether each message that is not skipped has this part."""
         return all(
             getattr(place, name) is not None
             for _, envelopes in self.partitions
             for place, _ in envelopes
-            for name in names
             if place.kind is not Kind.SKIP
         )
 
@@ -312,7 +311,7 @@ def _report(
         sample=sample,
         declared=declared,
         others=others,
-        advice=tuple(_advise(ranges, read, declared, others)),
+        advice=tuple(_advise(stream.integrity, ranges, read, declared, others)),
     )
 
 
@@ -337,7 +336,11 @@ def _add_counts(ranges: Iterable[RangeResult]) -> Counts:
 
 
 def _advise(
-    ranges: Sequence[RangeResult], read: _Read, declared: TriedClass, others: Sequence[TriedClass]
+    integrity: IntegrityClass,
+    ranges: Sequence[RangeResult],
+    read: _Read,
+    declared: TriedClass,
+    others: Sequence[TriedClass],
 ) -> Iterator[str]:
     finding = next((each.finding for each in ranges if each.finding is not None), None)
     if finding is not None:
@@ -356,6 +359,6 @@ def _advise(
     if not declared.broken:
         yield f"{declared.declaration} holds on all messages tried"
     numbered = format_source(Strict(evidence=SequenceEvidence()))
-    by_log = declared.declaration.startswith(format_source(Strict(evidence=LogOnly()))[:-1])
+    by_log = isinstance(integrity, Strict) and integrity.evidence == LogOnly()
     if by_log and any(each.declaration == numbered and not each.broken for each in others):
         yield f"The messages are numbered without a gap: {numbered} also proves what the producer sent"
