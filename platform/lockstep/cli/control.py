@@ -30,9 +30,8 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
-    from lockstep.compaction.ledger_files import LedgerCompaction
-    from lockstep.compaction.run import CompactionResult
     from lockstep.integrity.resume_options import Acceptance
+    from lockstep.operations.compact import Compacted, StreamCompactionPlan
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.repair import Repair
@@ -298,24 +297,24 @@ def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     print_answer(Closed(stream, close_hour(find_folders(stream))), _closed, as_json=as_json)
 
 
-class Compacted(msgspec.Struct, frozen=True):
-    """Results of a compaction for the table and the ledger."""
+@register_command("compact order_books --plan", Panel.OPERATE)
+def compact(
+    stream: StreamName,
+    plan: Annotated[bool, typer.Option("--plan", help="Show hours, files, cost and gain.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does so every hour.
 
-    stream: str
-    table: CompactionResult
-    ledger: LedgerCompaction
-
-
-@register_command("compact order_books", Panel.OPERATE)
-def compact(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does so every hour."""
-    from lockstep.compaction.ledger_files import compact_ledger
-    from lockstep.compaction.run import compact_stream
-    from lockstep.operations.tables import open_table
+    The open hour of a stream that has been idle for an hour is closed first.
+    """
+    from lockstep.operations.compact import compact as do_compact
+    from lockstep.operations.compact import plan_compaction
 
     folders = find_folders(stream)
-    ledger = compact_ledger(folders, open_table(folders).base().head)
-    print_answer(Compacted(folders.stream, compact_stream(folders), ledger), _compacted, as_json=as_json)
+    if plan:
+        print_answer(plan_compaction(folders), _compaction_plan, as_json=as_json)
+    else:
+        print_answer(do_compact(folders), _compacted, as_json=as_json)
 
 
 @register_command("housekeeping order_books --plan", Panel.OPERATE)
@@ -377,6 +376,22 @@ def _closed(found: Closed) -> RenderableType:
     return style_text(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
 
 
+def _compaction_plan(found: StreamCompactionPlan) -> RenderableType:
+    table, ledger = found.table, found.ledger
+    bins = ((b.commit_hour, len(b.files), 1, b.size, b.rows) for b in table.bins[-SHOWN_HOURS:])
+    left = ((f.reason.value, f.hours, f.files, f.bytes, f.oldest_hour, f.newest_hour) for f in table.left)
+    closes = f"closes hour {found.closes_hour}, as the stream is idle" if found.closes_hour else "closes no hour"
+    total = f"table: {table.files_before} files become {table.files_after}, about {table.cpu_seconds:g} CPU seconds"
+    return make_lines(
+        style_text(f"{found.stream}: {closes}"),
+        style_text(total),
+        make_grid(("hour", "files", "become", "bytes", "rows"), bins) if table.bins else None,
+        _more(len(table.bins) - SHOWN_HOURS),
+        make_grid(("left, because", "hours", "files", "bytes", "from", "to"), left),
+        style_text(f"ledger: {sum(len(part.files) for part in ledger)} files become {len(ledger)}"),
+    )
+
+
 def _compacted(found: Compacted) -> RenderableType:
     rows = (
         ("table", len(found.table.hours), found.table.files_before, found.table.files_after, found.table.rows),
@@ -402,7 +417,7 @@ def _checks(found: Repair) -> RenderableType:
 
 
 PROVEN, VIOLATED, NOT_PROVEN = 0, 1, 2
-SHOWN_VIOLATIONS = 20
+SHOWN_VIOLATIONS, SHOWN_HOURS = 20, 48
 SHOWN_SCOPES = 50
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from enum import Enum
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,9 @@ LARGE_RATIO = 0.5
 """A file of this share of the target is not rewritten: that could at best halve the number of files."""
 COMPACTED_PREFIX = "compacted"
 """Files with this prefix are final: nothing is added to a closed hour, so a second rewrite gains nothing."""
+
+CPU_SECONDS_A_FILE, CPU_SECONDS_A_GIGABYTE = 0.0012, 20.0
+"""Expected cost of rewriting, proofs included; measured: `python -m benchmarks compaction`."""
 
 RowKey = tuple[str, int, int]
 """(topic id, partition, emit offset)."""
@@ -63,6 +67,98 @@ class Bin(msgspec.Struct, frozen=True):
         return sum(file.rows for file in self.files)
 
 
+class LeftReason(Enum):
+    """Why a file is not compacted."""
+
+    OPEN = "the hour is open"
+    COMPACTED = "compacted before"
+    LARGE = "large enough"
+    ALONE = "no other small file in its part of the hour"
+
+
+class LeftFiles(msgspec.Struct, frozen=True):
+    """The files that a compaction leaves as they are for one reason.
+
+    Attributes:
+        reason: Why.
+        hours: Number of hours with such files.
+        files: Their number.
+        bytes: Their bytes.
+        oldest_hour: The oldest of the hours, "YYYY-MM-DDTHH" UTC.
+        newest_hour: The newest.
+    """
+
+    reason: LeftReason
+    hours: int
+    files: int
+    bytes: int
+    oldest_hour: str
+    newest_hour: str
+
+
+class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction of the output table would do, what it gains and what it costs.
+
+    Attributes:
+        bins: What it would rewrite, one commit each, oldest hour first.
+        files_before: Files of the bins: the debt.
+        files_after: Files that would replace them.
+        bytes: Bytes to read; at most as many are written.
+        rows: Rows to rewrite.
+        cpu_seconds: Expected CPU time, proofs included.
+        left: What it would leave, by reason.
+    """
+
+    bins: tuple[Bin, ...]
+    files_before: int
+    files_after: int
+    bytes: int
+    rows: int
+    cpu_seconds: float
+    left: tuple[LeftFiles, ...]
+
+
+def plan_table(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARGET_BYTES) -> CompactionPlan:
+    """The plan of one compaction: the bins, and a reason for each file that is in none. Pure."""
+    listed = tuple(files)
+    bins = plan_bins(listed, head, target_bytes=target_bytes)
+    count = sum(len(part.files) for part in bins)
+    size = sum(part.size for part in bins)
+    return CompactionPlan(
+        bins=bins,
+        files_before=count,
+        files_after=len(bins),
+        bytes=size,
+        rows=sum(part.rows for part in bins),
+        cpu_seconds=round(count * CPU_SECONDS_A_FILE + size * CPU_SECONDS_A_GIGABYTE / 1e9, 1),
+        left=_explain_left(listed, bins, head, target_bytes),
+    )
+
+
+def _explain_left(
+    files: tuple[LiveFile, ...], bins: tuple[Bin, ...], head: Head, target_bytes: int
+) -> tuple[LeftFiles, ...]:
+    chosen = {file.path for part in bins for file in part.files}
+    left: dict[LeftReason, list[LiveFile]] = {reason: [] for reason in LeftReason}
+    for file in files:
+        if file.path not in chosen:
+            left[_explain_file(file, head, target_bytes)].append(file)
+    return tuple(_sum_up(reason, found) for reason, found in left.items() if found)
+
+
+def _explain_file(file: LiveFile, head: Head, target_bytes: int) -> LeftReason:
+    if not is_closed(file.commit_hour, head):
+        return LeftReason.OPEN
+    if _is_compacted(file):
+        return LeftReason.COMPACTED
+    return LeftReason.ALONE if _is_small(file, target_bytes) else LeftReason.LARGE
+
+
+def _sum_up(reason: LeftReason, files: list[LiveFile]) -> LeftFiles:
+    hours = {file.commit_hour for file in files}
+    return LeftFiles(reason, len(hours), len(files), sum(file.size for file in files), min(hours), max(hours))
+
+
 def is_closed(hour: str, head: Head) -> bool:
     """Whether no batch can be committed into an hour any more: hours are closed by the log, not by the clock."""
     return hour < head.hour or hour <= head.closed_hour
@@ -77,16 +173,19 @@ def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARG
        clock went back, only the bins overlap, never the rows inside.
     3. Split the hour into parts of equal size, each at most about the target; a part of one file is not rewritten.
     """
-    chosen = [file for file in files if is_closed(file.commit_hour, head) and _small(file, target_bytes)]
+    chosen = [file for file in files if is_closed(file.commit_hour, head) and _is_small(file, target_bytes)]
     ordered = sorted(chosen, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
     hours = groupby(ordered, key=attrgetter("commit_hour"))
     bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
     return tuple(part for part in bins if len(part.files) > 1)
 
 
-def _small(file: LiveFile, target_bytes: int) -> bool:
-    compacted = PurePosixPath(file.path).name.startswith(f"{COMPACTED_PREFIX}-")
-    return not compacted and file.size < target_bytes * LARGE_RATIO
+def _is_compacted(file: LiveFile) -> bool:
+    return PurePosixPath(file.path).name.startswith(f"{COMPACTED_PREFIX}-")
+
+
+def _is_small(file: LiveFile, target_bytes: int) -> bool:
+    return not _is_compacted(file) and file.size < target_bytes * LARGE_RATIO
 
 
 def _parts(hour: str, files: list[LiveFile], target_bytes: int) -> list[Bin]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake.transaction import RemoveAction
 
-from lockstep.compaction.plan import TARGET_BYTES, Bin, LiveFile, LiveFiles, plan_bins
+from lockstep.compaction.plan import TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_bins, plan_table
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
@@ -147,6 +147,11 @@ def compact_stream(
     if work.refused:
         raise CompactionRefused(work.refused, result)
     return result
+
+
+def plan_stream(folders: StreamFolders, head: Head, *, target_bytes: int = TARGET_BYTES) -> CompactionPlan:
+    """What `compact_stream` would do after a head; reads the log, opens no file."""
+    return plan_table(LiveFiles(folders.table).at(0), head, target_bytes=target_bytes)
 
 
 class _Compaction:

@@ -1,27 +1,35 @@
 """The asset of a stream's compaction, which rewrites the small files of closed hours as large ones."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dagster import AssetExecutionContext, AssetsDefinition, DagsterExecutionInterruptedError, MaterializeResult, asset
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    DagsterExecutionInterruptedError,
+    MaterializeResult,
+    MetadataValue,
+    TableRecord,
+    asset,
+)
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
+from lockstep.operations.compact import Compacted, compact
 from lockstep.orchestration.names import make_compaction_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
-    from lockstep.compaction.ledger_files import LedgerCompaction
-    from lockstep.compaction.run import CompactionResult
+    from lockstep.compaction.run import Rewriter
 
 
 KINDS = {"spark", "deltalake"}
+BINS_SHOWN = 48
 PATIENCE_SECONDS = 10.0
 """Stop patience, short because a bin that is not committed is invisible."""
 
@@ -37,7 +45,7 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
             "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: a file "
-            "an hour instead of one a batch."
+            "an hour instead of one a batch. The open hour of a stream that is idle is closed first."
         ),
         kinds=KINDS,
         owners=owners,
@@ -47,35 +55,52 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         context.log.info("compacting closed hours of %s", folders.table)
         try:
-            ledger = _compact_ledger(folders)
-            result = _compact(stream, folders, spark)
+            done = _compact(stream, folders, spark)
         except LockstepError as error:
             raise report_failure(error) from error
-        numbers = {name: getattr(result, name) for name in result.__struct_fields__ if name != "hours"}
-        of_ledger = {f"ledger_{name}": getattr(ledger, name) for name in ledger.__struct_fields__}
-        return MaterializeResult(metadata={**numbers, "hours": ", ".join(result.hours) or "none", **of_ledger})
+        return MaterializeResult(metadata=_describe(done))
 
     return compaction
 
 
-def _compact_ledger(folders: StreamFolders) -> "LedgerCompaction":
-    """Compact the ledger before the table: a refused hour of the table must not let the ledger grow."""
-    from lockstep.compaction.ledger_files import compact_ledger
+def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> Compacted:
+    def rewriter() -> "Rewriter":
+        from lockstep.compaction.run import compact_on_spark
 
-    return compact_ledger(folders, OutputLog(folders.table).base().head)
-
-
-def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "CompactionResult":
-    def work() -> "CompactionResult":
-        from lockstep.compaction.run import compact_on_spark, compact_stream
-
-        session = spark.session(f"{stream.name} compaction")
-        return compact_stream(folders, rewriter=compact_on_spark(session.sparkContext))
+        return compact_on_spark(spark.session(f"{stream.name} compaction").sparkContext)
 
     stopping = StopSignal()
     try:
         return run_off_main_thread(
-            work, stopping, patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel
+            lambda: compact(folders, make_rewriter=rewriter),
+            stopping,
+            patience_seconds=PATIENCE_SECONDS,
+            tick=lambda: None,
+            abandon=spark.cancel,
         )
     except StopTimeout as abandoned:
         raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); committed bins stay") from None
+
+
+def _describe(done: Compacted) -> dict[str, Any]:
+    table, plan = done.table, done.plan.table
+    numbers = {name: getattr(table, name) for name in table.__struct_fields__ if name != "hours"}
+    of_ledger = {f"ledger_{name}": getattr(done.ledger, name) for name in done.ledger.__struct_fields__}
+    bins = [
+        TableRecord({"hour": part.commit_hour, "files": len(part.files), "bytes": part.size, "rows": part.rows})
+        for part in plan.bins[-BINS_SHOWN:]
+    ]
+    left = [
+        TableRecord({"because": each.reason.value, "hours": each.hours, "files": each.files, "bytes": each.bytes})
+        for each in plan.left
+    ]
+    return {
+        **numbers,
+        "hours": ", ".join(table.hours) or "none",
+        **of_ledger,
+        "closed_idle_hour": done.plan.closes_hour or "none",
+        "planned_files": plan.files_before,
+        "planned_cpu_seconds": plan.cpu_seconds,
+        **({"plan": MetadataValue.table(bins)} if bins else {}),
+        **({"left": MetadataValue.table(left)} if left else {}),
+    }

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compaction.plan import COMPACTED_PREFIX, Bin, LiveFile, is_closed, plan_bins
+from lockstep.compaction.plan import (
+    COMPACTED_PREFIX,
+    Bin,
+    LeftFiles,
+    LeftReason,
+    LiveFile,
+    is_closed,
+    plan_bins,
+    plan_table,
+)
 from lockstep.table.delta_log import Head
 
 HOURS = ("2026-01-01T00", "2026-01-01T01", "2026-01-01T02")
@@ -89,3 +98,29 @@ def test_after_compaction_nothing_is_left_to_do(sizes: list[int]) -> None:
 
 def compacted(part: Bin, number: int) -> LiveFile:
     return file(f"{COMPACTED_PREFIX}-{number}", part.size // 3, part.commit_hour)
+
+
+def test_the_plan_gives_a_reason_for_each_file_that_it_leaves() -> None:
+    files = [file("a"), file("b", 30), file("c", 50), file(f"{COMPACTED_PREFIX}-d", 7)]
+    files += [file("alone", 20, HOURS[1]), file("open", 40, HOURS[2]), file("too", 2, HOURS[2])]
+    plan = plan_table(files, head(), target_bytes=TARGET)
+    assert [{each.path.split("/")[1] for each in part.files} for part in plan.bins] == [{"a", "b"}]
+    assert (plan.files_before, plan.files_after, plan.bytes, plan.rows) == (2, 1, 40, 40)
+    assert plan.left == (
+        LeftFiles(LeftReason.OPEN, 1, 2, 42, HOURS[2], HOURS[2]),
+        LeftFiles(LeftReason.COMPACTED, 1, 1, 7, HOURS[0], HOURS[0]),
+        LeftFiles(LeftReason.LARGE, 1, 1, 50, HOURS[0], HOURS[0]),
+        LeftFiles(LeftReason.ALONE, 1, 1, 20, HOURS[1], HOURS[1]),
+    )
+
+
+@given(SIZES, SIZES)
+def test_every_file_is_in_one_bin_or_left_for_one_reason(closed: list[int], open_: list[int]) -> None:
+    files = [
+        file(f"{hour}-{n}", size, hour, n)
+        for hour, of in zip(HOURS[1:], (closed, open_), strict=True)
+        for n, size in enumerate(of)
+    ]
+    plan = plan_table(files, head(), target_bytes=TARGET)
+    assert len(files) == plan.files_before + sum(each.files for each in plan.left)
+    assert sum(each.size for each in files) == plan.bytes + sum(each.bytes for each in plan.left)

@@ -1,0 +1,121 @@
+"""One compaction of a stream: closes the hour of an idle stream, then compacts ledger and table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from lockstep.compaction.ledger_files import LedgerBin, LedgerCompaction, compact_ledger, list_live_files, plan_ledger
+from lockstep.compaction.plan import TARGET_BYTES, CompactionPlan
+from lockstep.compaction.run import CompactionResult, Rewriter, compact_in_process, compact_stream, plan_stream
+from lockstep.engine.driver.planner import find_current_hour
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.tables import open_table
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Head
+from lockstep.table.layout import StreamFolders
+
+IDLE_SECONDS = 3600.0
+"""A stream that has committed nothing for so long is idle. A batch in progress for the hour would lose to the close
+and be planned again; one that takes longer than this is stalled, and has an alarm."""
+CLEANED_UP_SECONDS = 86_400.0
+"""Age of a batch whose log entry is gone: retention is an hour at least."""
+
+
+class StreamCompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction of a stream would do.
+
+    Attributes:
+        stream: Name of the stream.
+        closes_hour: The open hour that it would close first, as the stream is idle; empty for none.
+        table: The output table.
+        ledger: Hours of the ledger that would become one file each.
+    """
+
+    stream: str
+    closes_hour: str
+    table: CompactionPlan
+    ledger: tuple[LedgerBin, ...]
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of a compaction.
+
+    Attributes:
+        plan: What it was to do.
+        table: Result of the output table.
+        ledger: Result of the ledger.
+    """
+
+    plan: StreamCompactionPlan
+    table: CompactionResult
+    ledger: LedgerCompaction
+
+
+def plan_compaction(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> StreamCompactionPlan:
+    """What `compact` would do now. Changes nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: The table does not match its head.
+    """
+    head = open_table(folders).base().head
+    closes = find_idle_hour(head, find_current_hour(), _count_idle_seconds(folders, head))
+    after = msgspec.structs.replace(head, closed_hour=max(head.closed_hour, closes))
+    return StreamCompactionPlan(
+        stream=folders.stream,
+        closes_hour=closes,
+        table=plan_stream(folders, after, target_bytes=target_bytes),
+        ledger=plan_ledger(list_live_files(delta_log.open_delta_table(folders.ledger)), after),
+    )
+
+
+def compact(
+    folders: StreamFolders,
+    *,
+    make_rewriter: Callable[[], Rewriter] = compact_in_process,
+    target_bytes: int = TARGET_BYTES,
+) -> Compacted:
+    """Compact a stream; safe while a writer runs.
+
+    1. Plan; close the open hour of an idle stream, as nothing else would.
+    2. Compact the ledger first: a refused hour of the table must not let it grow.
+    3. Compact the closed hours of the table.
+
+    Args:
+        folders: Folders of the stream.
+        make_rewriter: Called only where there is something to rewrite: a start of Spark costs more than most hours.
+        target_bytes: Size of a compacted file at most, about.
+
+    Raises:
+        NoTable: The stream has never run.
+        CompactionRefused: Some hours could not be compacted; the others are done.
+        TableError: The table does not match its head.
+    """
+    plan = plan_compaction(folders, target_bytes=target_bytes)  # 1
+    if plan.closes_hour:
+        close_hour(folders, plan.closes_hour)
+    ledger = compact_ledger(folders, open_table(folders).base().head)  # 2
+    table = CompactionResult()
+    if plan.table.bins:  # 3
+        table = compact_stream(folders, rewriter=make_rewriter(), target_bytes=target_bytes)
+    return Compacted(plan=plan, table=table, ledger=ledger)
+
+
+def find_idle_hour(head: Head, clock_hour: str, idle_seconds: float) -> str:
+    """The open hour of a stream that is over by the clock, and whose last batch is long ago; empty for none. Pure.
+
+    The next batch of a live writer belongs to a later hour, so that the close does not disturb it.
+    """
+    is_over = head.closed_hour < head.hour < clock_hour
+    return head.hour if is_over and idle_seconds >= IDLE_SECONDS else ""
+
+
+def _count_idle_seconds(folders: StreamFolders, head: Head) -> float:
+    """Time since the newest batch, by the storage's clock; a day where its entry was cleaned up."""
+    entry = delta_log.make_entry_path(folders.table, head.batch_version)
+    found = find_storage(entry).get_status(entry)
+    return time.time() - found.modified_at if found is not None else CLEANED_UP_SECONDS
