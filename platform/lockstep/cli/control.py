@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.repair import Repair
     from lockstep.operations.resume import ResumePreview
+    from lockstep.operations.retain import RetentionPlan
     from lockstep.operations.retire import RetiredTopic
     from lockstep.orchestration.launch import Launched
     from lockstep.verify.report import Scope, VerifyReport
@@ -325,13 +327,40 @@ def housekeeping(
 ) -> None:
     """Delete files that nothing can need any more: old log entries, replaced files, unreachable state.
 
-    Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go.
+    Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go. Rows past the
+    stream's declared retention are dropped first.
     """
     from lockstep.operations.housekeeping import run_housekeeping
 
-    kept_seconds = load_settings_or_exit().retention_hours * 3600
-    done = run_housekeeping(find_folders(stream), retention_seconds=kept_seconds, plan_only=plan)
+    done = run_housekeeping(
+        find_folders(stream),
+        retention_seconds=load_settings_or_exit().retention_hours * 3600,
+        keep_rows=find_stream_or_exit(stream).retention,
+        plan_only=plan,
+    )
     print_answer(done, _housekeeping, as_json=as_json)
+
+
+@register_command("retain order_books --days 90 --plan", Panel.OPERATE)
+def retain(
+    stream: StreamName,
+    days: Annotated[int, typer.Option(help="Days of rows that stay, counted from the newest batch.", min=1)],
+    why: Annotated[str, typer.Option(help="Reason, stored with the stream and shown.")] = "by hand",
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be dropped.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Drop the rows of whole closed hours that are older; the stream goes on. `Stream(retention=...)` does so hourly.
+
+    Housekeeping deletes the files once no rewind can go back to them (`retention_hours`).
+    """
+    from lockstep.operations.retain import drop_old_rows, plan_retention
+
+    folders, keep = find_folders(stream), timedelta(days=days)
+    if plan:
+        print_answer(plan_retention(folders, keep), lambda found: _retention(found, "would be"), as_json=as_json)
+        return
+    done = drop_old_rows(folders, keep, cause=f"{why}, by {getpass.getuser()}")
+    print_answer(done, lambda found: _retention(found.plan, "were"), as_json=as_json)
 
 
 @register_command("reset order_books --new", Panel.OPERATE)
@@ -398,6 +427,11 @@ def _compacted(found: Compacted) -> RenderableType:
         ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
     )
     return make_grid(("table", "hours", "files before", "files after", "rows"), rows)
+
+
+def _retention(plan: RetentionPlan, verb: str) -> RenderableType:
+    what = f"{plan.rows} rows of {plan.hours} hours before {plan.before_hour or '-'} {verb} dropped"
+    return style_text(f"{plan.stream}: {what} ({len(plan.files)} files, {plan.bytes} bytes)")
 
 
 def _housekeeping(found: HousekeepingResult) -> RenderableType:

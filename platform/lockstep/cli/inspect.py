@@ -255,6 +255,7 @@ def _status(found: Status) -> RenderableType:
             ("freshness", format_duration(found.freshness_seconds)),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
+            *((("dropped", found.dropped),) if found.dropped else ()),
         )
     )
     table = make_grid(
@@ -443,6 +444,8 @@ def query(
         _csv(found)
     else:
         print_answer(found, _rows, as_json=as_json)
+    for note in found.notes:
+        print_note(note)
     if found.more:
         print_note(f"the first {len(found.rows)} rows; more with --limit")
 

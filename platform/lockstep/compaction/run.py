@@ -221,12 +221,13 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
         kind=CommitKind.COMPACTION,
         next_head=next_head,
         adds=(output.file,),
-        removes=tuple(_removed(file) for file in part.files),
+        removes=tuple(make_removal(file) for file in part.files),
         metadata={PROOF: msgspec.json.encode(verdict).decode()},
     )
 
 
-def _removed(file: LiveFile) -> RemoveAction:
+def make_removal(file: LiveFile) -> RemoveAction:
+    """The action that removes a file from the table."""
     return RemoveAction(
         file.path,
         data_change=False,  # a removal that changes data ends a stream reader

@@ -130,6 +130,8 @@ class Stream(Generic[M, S, R]):
         limits: Bounds; the defaults suit most streams.
         event_time: Watermark, timers and idle timeouts.
         objectives: When the stream raises an alarm.
+        retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
+            Housekeeping drops older ones. Ledger, quarantine and late table keep theirs.
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
@@ -145,6 +147,7 @@ class Stream(Generic[M, S, R]):
     limits: Limits = field(default_factory=Limits)
     event_time: EventTime = field(default_factory=EventTime)
     objectives: Objectives = field(default_factory=Objectives)
+    retention: timedelta | None = None
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -155,6 +158,7 @@ class Stream(Generic[M, S, R]):
         _check_start(self)
         _check_timers(self.transform, self.integrity)
         _check_freshness(self.objectives, self.trigger)
+        _check_retention(self.retention)
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
@@ -234,6 +238,13 @@ def _check_freshness(objectives: Objectives, trigger: Trigger) -> None:
             objectives.freshness,
             f"is not longer than messages wait for their batch under {format_source(trigger, with_defaults=True)}",
             f"more than {format_source(wait)}, or a shorter trigger",
+        )
+
+
+def _check_retention(retention: object) -> None:
+    if retention is not None and (not isinstance(retention, timedelta) or retention < timedelta(hours=1)):
+        raise DeclarationError(
+            "Stream.retention", retention, "is not at least an hour", "for example timedelta(days=90)"
         )
 
 

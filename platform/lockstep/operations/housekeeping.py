@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,9 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.errors import LockstepError
+from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
+from lockstep.operations.tables import NoTable
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import is_due, write_checkpoint
@@ -94,11 +97,12 @@ class HousekeepingFailed(LockstepError):
 
 
 def run_housekeeping(
-    folders: StreamFolders, *, retention_seconds: float, plan_only: bool = False
+    folders: StreamFolders, *, retention_seconds: float, keep_rows: timedelta | None = None, plan_only: bool = False
 ) -> HousekeepingResult:
     """Delete files that nothing can need any more.
 
-    1. Raise the rewind floor in the head to the oldest batch of the retention.
+    1. Drop rows that are older than the stream's retention, if it declares one; raise the rewind floor in the head to
+       the oldest batch of the setting.
     2. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     3. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     4. Delete unreachable state files.
@@ -107,6 +111,7 @@ def run_housekeeping(
     Args:
         folders: Folders of the stream.
         retention_seconds: How far back a rewind, a slow reader and time travel may go.
+        keep_rows: The stream's retention; None where rows stay.
         plan_only: Report what would be deleted, as of the current floor; change nothing.
 
     Raises:
@@ -114,7 +119,8 @@ def run_housekeeping(
         TableError: The table does not match its head; nothing was deleted.
         HousekeepingFailed: A step failed, after the others are done.
     """
-    head = raise_floor(folders, retention_seconds, plan_only=plan_only)  # 1
+    dropped = () if keep_rows is None else (_drop_rows(folders, keep_rows, plan_only=plan_only),)  # 1
+    head = raise_floor(folders, retention_seconds, plan_only=plan_only)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
         "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head)),  # 2
@@ -129,11 +135,25 @@ def run_housekeeping(
         stream=folders.stream,
         planned_only=plan_only,
         rewind_floor=head.rewind_floor,
-        steps=tuple(_attempt(step, files, plan_only=plan_only) for step, files in due.items()),
+        steps=(*dropped, *(_attempt(step, files, plan_only=plan_only) for step, files in due.items())),
     )
     if result.problems:
         raise HousekeepingFailed(result)
     return result
+
+
+def _drop_rows(folders: StreamFolders, keep: timedelta, *, plan_only: bool) -> StepResult:
+    """Drop rows past the retention; their files are deleted by a later housekeeping."""
+    step = "rows past retention"
+    try:
+        cause = "declared by the stream"
+        plan = plan_retention(folders, keep) if plan_only else drop_old_rows(folders, keep, cause=cause).plan
+    except NoTable:
+        raise
+    except (LockstepError, DeltaError, OSError) as error:
+        LOG.warning("housekeeping: %s failed", step, exc_info=True)
+        return StepResult(step=step, problem=str(error).splitlines()[0])
+    return StepResult(step=step, files=len(plan.files), bytes=plan.bytes)
 
 
 def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError
+from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
@@ -91,6 +92,7 @@ class QueryResult(msgspec.Struct, frozen=True):
         types: Their Arrow types.
         rows: The rows; each a list of values in the order of the columns.
         more: Whether the limit left rows out.
+        notes: Rows that the tables do not have any more, by stream.
     """
 
     sql: str
@@ -99,6 +101,7 @@ class QueryResult(msgspec.Struct, frozen=True):
     types: list[str]
     rows: list[list[object]]
     more: bool
+    notes: tuple[str, ...] = ()
 
 
 def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
@@ -120,11 +123,12 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query STREAM --version N, or SQL with --at TIME",
         )
-    tables, until = dict[str, DeltaTable](), dict[str, int]()
+    found = _Tables({}, {})
     for stream in streams:
-        found = _tables(StreamFolders(stream, root), as_of)
-        tables, until = tables | found.tables, until | found.until
-    return _result(_Tables(tables, until), sql, limit)
+        of_stream = _tables(StreamFolders(stream, root), as_of)
+        notes = of_stream.notes if stream in sql else ()
+        found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
+    return _result(found, sql, limit)
 
 
 def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
@@ -143,10 +147,11 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
 
 
 class _Tables(msgspec.Struct, frozen=True):
-    """Tables by name, and the newest visible batch of each side table."""
+    """Tables by name, the newest visible batch of each side table, and what was dropped from them."""
 
     tables: dict[str, DeltaTable]
     until: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
@@ -161,6 +166,7 @@ def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
         types=[str(field.type) for field in shown.schema],
         rows=[list(row) for row in zip(*columns, strict=True)],
         more=more,
+        notes=tables.notes,
     )
 
 
@@ -193,11 +199,12 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
         for name, at in folder_of.items()
         if delta_log.has_log(at)
     }
-    if as_of == AsOf():
-        return _Tables({folders.stream: output, **sides}, {})
     entry = delta_log.read_entry(folders.table, output.version())
-    batch = entry.head.batch if entry is not None and entry.head is not None else 0
-    return _Tables({folders.stream: output, **sides}, dict.fromkeys(sides, batch))
+    head = entry.head if entry is not None else None
+    dropped = describe_retention(head.retention) if head is not None else ""
+    notes = (f"{folders.stream}: {dropped} were dropped",) if dropped else ()
+    until = {} if as_of == AsOf() else dict.fromkeys(sides, 0 if head is None else head.batch)
+    return _Tables({folders.stream: output, **sides}, until, notes)
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:

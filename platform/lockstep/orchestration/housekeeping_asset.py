@@ -36,7 +36,8 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
         if not delta_log.has_log(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
-            done = run_housekeeping(folders, retention_seconds=settings.retention_hours * 3600)
+            kept_seconds = settings.retention_hours * 3600
+            done = run_housekeeping(folders, retention_seconds=kept_seconds, keep_rows=stream.retention)
         except LockstepError as error:
             raise report_failure(error) from error
         context.log.info("rewind floor of %s: batch %s", stream.name, done.rewind_floor)

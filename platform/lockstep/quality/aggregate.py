@@ -60,15 +60,21 @@ with ranges as (
 )
 select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
        struct(batch, until, until > greatest(start, reached) as covers, until - start as offsets_read, messages,
-              if(until > start, rows, 0) as ledger_rows, if(until > start, 0, rows) as silent_rows, with_rows,
-              released, buffered, late, timer_rows, accepted_without_row, skipped, dropped, quarantined, repeats,
+              if(until > start and batch > {retired}, rows, 0) as ledger_rows,
+              if(until > start or batch <= {retired}, 0, rows) as silent_rows,
+              if(batch > {retired}, with_rows, 0) as with_rows,
+              released, buffered, late, if(batch > {retired}, timer_rows, 0) as timer_rows,
+              if(batch > {retired}, accepted_without_row, coalesce(accepted_without_row + with_rows,
+                 messages + released - skipped - dropped - quarantined - late - buffered)) as accepted_without_row,
+              skipped, dropped, quarantined, repeats,
               hole_offsets as holes, unproven_offsets as unproven_holes,
               if(accepted_loss is null, 0L, until - start - messages - hole_offsets) as accepted_losses,
               greatest(start - reached, 0) as gap_offsets,
               greatest(least(until, reached) - start, 0) as overlap_offsets) as ledger
 from ranges
 """
-"""A range covers the offsets that no earlier range covers, so each offset belongs to one batch."""
+"""A range covers the offsets that no earlier range covers, so each offset belongs to one batch. The rows of batches up
+to {retired} were dropped by retention: their messages count as accepted without a row."""
 
 _SUMMARY: Final = """
 with placed as (
@@ -177,7 +183,7 @@ def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersio
     with _own_session(spark, folders) as session:
         rows = _load(session, folders.table, versions.table)
         ledger = _load_ledger(session, folders.ledger, versions.ledger)
-        ranges = session.sql(_RANGES, ledger=ledger, batch=versions.batch)
+        ranges = session.sql(_RANGES, ledger=ledger, batch=versions.batch, retired=versions.retired)
         events = session.sql(_ROWS, rows=rows).unionByName(ranges, allowMissingColumns=True)
         found = session.sql(_summary_text(), events=events).collect()
     places = [msgspec.convert(row.asDict(), PartitionSummary) for row in found]
@@ -255,11 +261,13 @@ class TableVersions(msgspec.Struct, frozen=True):
         table: Version of the output table.
         ledger: Version of the ledger, which may hold later batches as well.
         batch: Number of the last batch that both hold; 0 before the first.
+        retired: Number of the last batch whose rows were dropped by retention; 0 for none.
     """
 
     table: int
     ledger: int
     batch: int
+    retired: int = 0
 
 
 def find_matching_versions(folders: StreamFolders) -> TableVersions:
@@ -275,10 +283,11 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     ledger = delta_log.open_delta_table(folders.ledger)
     held = ledger.transaction_version(delta_log.BATCH) or 0
     head = base.head
+    retired = 0 if head.retention is None else head.retention.batch
     if held >= head.batch:
-        return TableVersions(table=base.version, ledger=ledger.version(), batch=head.batch)
-    if held == head.batch - 1:
-        return TableVersions(table=head.batch_version - 1, ledger=ledger.version(), batch=held)
+        return TableVersions(table=base.version, ledger=ledger.version(), batch=head.batch, retired=retired)
+    if held == head.batch - 1:  # no retention was committed since: it brings the ledger forward first
+        return TableVersions(table=head.batch_version - 1, ledger=ledger.version(), batch=held, retired=retired)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",

@@ -44,6 +44,7 @@ class CommitKind(Enum):
     COMPACTION = "compaction"
     SCHEMA = "schema"
     FLOOR = "floor"
+    RETENTION = "retention"
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class Proposal(msgspec.Struct, frozen=True):
         next_head: The head after it, recomputed for each base; checks the requirements of the kind on
             the base and raises where they do not hold. Pure.
         adds: Files to add.
-        removes: Files to remove (compaction only).
+        removes: Files to remove (compaction and retention only).
         batch: Batch number, for kinds that are batches.
         epoch: New epoch, for claims.
         metadata: Further metadata of the entry.

@@ -96,6 +96,22 @@ class Resumption(msgspec.Struct, frozen=True):
     cause: str
 
 
+class Retention(msgspec.Struct, frozen=True):
+    """The newest retention: rows that were dropped because of their age.
+
+    Attributes:
+        hour: Rows of commit hours before it are dropped, "YYYY-MM-DDTHH" UTC.
+        batch: Last batch whose rows are dropped, with those of all batches before it.
+        at: Time, in seconds since 1970 (UTC).
+        cause: Why, and who.
+    """
+
+    hour: str
+    batch: int
+    at: float
+    cause: str
+
+
 class Lineage(msgspec.Struct, frozen=True):
     """A generation that ended: its batches are valid up to `last_batch`."""
 
@@ -130,6 +146,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
         rewind_floor: Oldest batch that a rewind may go back to.
         last_resumption: The newest resumption; None before the first.
+        retention: The newest retention; None before the first.
         version: Version of this layout.
     """
 
@@ -156,6 +173,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     accepts_burst: bool = False
     rewind_floor: int = 0
     last_resumption: Resumption | None = None
+    retention: Retention | None = None
     version: int = 1
 
     def encode(self) -> str:

@@ -274,6 +274,13 @@ class Emitted:
         """The number of rows emitted before an offset."""
         return bisect_left(self.proof["_emit_offset"], offset)
 
+    def emitted_before_row(self, position: RowPosition) -> int:
+        """The number of rows before one."""
+        return bisect_left(range(len(self.rows)), position, key=self._position)
+
+    def _position(self, at: int) -> RowPosition:
+        return self.proof["_emit_offset"][at], self.proof["_row"][at]
+
 
 class RowComparison:
     """Compares the rows of one partition.
@@ -283,7 +290,12 @@ class RowComparison:
     """
 
     def __init__(
-        self, place: ViolationPlace, violations: Violations, absent: Mapping[str, RowPosition] = NONE_ADDED
+        self,
+        place: ViolationPlace,
+        violations: Violations,
+        absent: Mapping[str, RowPosition] = NONE_ADDED,
+        *,
+        dropped_before: RowPosition | None = None,
     ) -> None:
         """Begin a comparison.
 
@@ -292,8 +304,10 @@ class RowComparison:
             violations: Where differences are noted.
             absent: Columns that were added to the table, each with the first row that has it: the rows before hold no
                 value in it, and null where a compaction has put them into one file with rows that do.
+            dropped_before: Where the rows begin that retention has left in the table; None where it dropped none.
         """
         self._place, self._violations, self._absent = place, violations, absent
+        self._dropped_before = dropped_before
         self.compared = 0
 
     def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
@@ -305,6 +319,8 @@ class RowComparison:
             kept: The quarantine, whose messages must have no rows.
         """
         self.compared += sum(batch.num_rows for batch in table)
+        if self._dropped_before is not None:
+            emitted = emitted.since(emitted.emitted_before_row(self._dropped_before))
         if not self._alike(emitted, table):
             self._differences(emitted, table, kept)
 

@@ -165,16 +165,24 @@ def _next_step(stream: str, status: InvariantStatus) -> str:
 
 
 def check_without_kafka(
-    ranges: Iterable[LedgerRange], cursor: RowCursor, aside: SideTableCheck, violations: Violations
+    ranges: Iterable[LedgerRange],
+    cursor: RowCursor,
+    aside: SideTableCheck,
+    violations: Violations,
+    *,
+    dropped_up_to: int = 0,
 ) -> None:
     """Compare the ledger's counts of each range with its rows in the table, the quarantine and the late table.
 
-    Rows that timers emit where a range ends have the first offset of the next one.
+    Rows that timers emit where a range ends have the first offset of the next one. Batches up to `dropped_up_to` have
+    no rows: retention dropped them.
     """
     ahead = 0
     for row in ranges:
-        rows = sum(batch.num_rows for batch in cursor.before(row.until)) - ahead + row.rows_emitted
-        ahead = row.rows_emitted
+        held = sum(batch.num_rows for batch in cursor.before(row.until))
+        is_dropped = row.batch <= dropped_up_to
+        rows = held + row.rows if is_dropped else held - ahead + row.rows_emitted
+        ahead = 0 if is_dropped else row.rows_emitted
         compared = {
             "rows": (rows, "the table"),
             "quarantined": (aside.kept.count(row.batch), "the quarantine"),
@@ -277,6 +285,7 @@ class _Proving:
         self._integrity, self._absent = stream.integrity, stored.absent
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
+        self._dropped = 0 if stored.head.retention is None else stored.head.retention.batch
         self.work = PartitionWork()
         try:
             self._rules: GateRules | None = make_rules(stream.integrity, ReplayWatermark())
@@ -334,7 +343,7 @@ class _Proving:
             else:
                 opened = self._open(chain, first)
                 if opened is not None:
-                    self.work.scopes.append(_scope(chain, first, kept))
+                    self._add_scope(chain, _scope(chain, first, kept))
                     yield chain, kept, opened
 
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
@@ -352,8 +361,9 @@ class _Proving:
                 self.work.blocked.append(reason)
                 self._not_again(chain, "not provable: the state to begin with cannot be read")
                 return None
-            check_without_kafka(chain.ranges[:first], parts.cursor, parts.aside, self._violations)
-            parts.cursor.skip(chain.ranges[first - 1].rows_emitted)
+            self._check_counts(chain.ranges[:first], parts.cursor, parts.aside)
+            if chain.ranges[first - 1].batch > self._dropped:
+                parts.cursor.skip(chain.ranges[first - 1].rows_emitted)
         return PartitionProof(parts, first, self._violations)
 
     def _parts(self, chain: LedgerChain) -> PartitionInputs:
@@ -368,7 +378,10 @@ class _Proving:
             aside=aside,
             cursor=self._rows.cursor(key),
             rows=RowComparison(
-                chain.place, self._violations, {name: chain.end_of(batch) for name, batch in self._absent.items()}
+                chain.place,
+                self._violations,
+                {name: chain.end_of(batch) for name, batch in self._absent.items()},
+                dropped_before=chain.end_of(self._dropped) if self._dropped else None,
             ),
             stored=StoredState(self._folders.state, self._declared, self._violations),
         )
@@ -382,8 +395,18 @@ class _Proving:
     def _not_again(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
         cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
-        check_without_kafka(chain.ranges, cursor, self._aside(chain), self._violations)
-        self.work.scopes.append(_scope_of(chain, None, why))
+        self._check_counts(chain.ranges, cursor, self._aside(chain))
+        self._add_scope(chain, _scope_of(chain, None, why))
+
+    def _add_scope(self, chain: LedgerChain, scope: Scope) -> None:
+        """Record what is proven of a partition; of dropped rows only that they are gone."""
+        if chain.ranges[0].batch <= self._dropped:
+            dropped = f"rows of batches up to {self._dropped} were dropped by retention"
+            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
+        self.work.scopes.append(scope)
+
+    def _check_counts(self, ranges: Iterable[LedgerRange], cursor: RowCursor, aside: SideTableCheck) -> None:
+        check_without_kafka(ranges, cursor, aside, self._violations, dropped_up_to=self._dropped)
 
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""

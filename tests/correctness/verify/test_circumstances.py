@@ -17,6 +17,7 @@ from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
+from lockstep.operations import retain
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
@@ -78,6 +79,35 @@ def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) ->
         feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
         runs.run()
     return runs
+
+
+@pytest.fixture
+def later_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
+    """A batch of each of four hours, of a stream whose timers emit rows where a range ends."""
+    topic = feed.create("values")
+    for number in range(4):
+        feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
+        runs.run()
+        close_hour(runs.folders)
+    newest = open_table(runs.folders).base().head.hour
+    monkeypatch.setattr(retain, "find_current_hour", lambda: newest)
+    return runs
+
+
+def test_rows_that_retention_dropped_are_not_expected_and_all_others_are(
+    later_hours: LocalRuns, tmp_path: Path
+) -> None:
+    rows = len(read_table(later_hours.folders.table))
+    done = retain.drop_old_rows(later_hours.folders, timedelta(hours=1), cause="test")
+    assert (done.plan.hours, len(read_table(later_hours.folders.table))) == (2, rows - done.plan.rows)
+    found = proof(later_hours)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    assert "rows of batches up to 2 were dropped by retention" in found.scopes[0].note
+    elsewhere = StreamFolders(later_hours.folders.stream, tmp_path / "forged")
+    forged = Forged.copy(later_hours.folders.table.parent, elsewhere.table.parent)
+    path = min(forged.files("table"))
+    forged.rewrite("table", path, [])
+    assert {each.kind for each in proof(later_hours, elsewhere).violations} == {ViolationKind.ROW_MISSING}
 
 
 def test_a_compacted_ledger_is_proven_with_the_files_it_replaced_and_without_them(three_hours: LocalRuns) -> None:

@@ -21,7 +21,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 HOUR = "2026-01-01T00"
@@ -174,16 +174,19 @@ def quiet(place: Place, batch: int) -> ledger.LedgerRow:
     )
 
 
-def write(root: Path, batches: list[Batch], *, forwarded: int | None = None) -> StreamFolders:
+def write(
+    root: Path, batches: list[Batch], *, forwarded: int | None = None, hours: Sequence[str] = ()
+) -> StreamFolders:
     """Commit the batches in order, the ledgers of the first `forwarded` ones also to their table."""
     folders = StreamFolders(STREAM, root)
     output = open_tables(folders, make_table_schema(Reading), "cluster")
     output.commit(commit_claim(0, output.table_id, lambda _: None))
     for number, batch in enumerate(batches, 1):
+        hour = hours[number - 1] if hours else HOUR
         held = ledger.write_ledger(folders.ledger, [row for part in batch.values() for row in part.ledger])
         files = [arrow(rows) for part in batch.values() for rows in part.files if rows]
-        named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=HOUR) for file in files)
-        planned = BatchCommit(number=number, commit_hour=HOUR, files=named, ledger=held)
+        named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=hour) for file in files)
+        planned = BatchCommit(number=number, commit_hour=hour, files=named, ledger=held)
         output.commit(commit_batch(Writer(epoch=1, generation=1), planned))
         if forwarded is None or number <= forwarded:
             side_tables.SideLog(folders.ledger).catch_up((held,), number, after=number - 1)

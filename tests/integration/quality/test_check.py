@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from lockstep.errors import TableError
+from lockstep.operations.retain import drop_old_rows
 from lockstep.quality.check import RULES, Checked, check_stream, make_result_path
 from lockstep.quality.rules import RuleOutcome
 from tests.integration.quality.stream_tables import CLEAN, RANGE, Part, Place, clean_batches, quiet, write
@@ -95,6 +98,19 @@ def test_a_ledger_that_is_a_batch_behind_is_checked_up_to_there(spark: SparkSess
     checked = check_stream(spark, write(tmp_path, clean_batches(3), forwarded=2))
     assert (checked.versions.batch, checked.versions.table) == (2, 3)
     assert checked.passed
+
+
+def test_rows_that_retention_dropped_are_not_missed_and_others_are(spark: SparkSession, tmp_path: Path) -> None:
+    hours = [f"2026-01-01T0{number}" for number in (0, 1, 3)]
+    folders = write(tmp_path, clean_batches(3), hours=hours)
+    retained = drop_old_rows(folders, timedelta(hours=1), cause="test")
+    assert (retained.plan.hours, retained.retention and retained.retention.batch) == (2, 2)
+    checked = check_stream(spark, folders, snapshots_emit=False)
+    assert (outcomes(checked), checked.rows * 2) == (ALL_PASSED, retained.plan.rows)
+    (removed, *_) = (folders.table / f"commit_hour={hours[2]}").iterdir()
+    pq.write_table(pq.read_table(removed).slice(1), removed)
+    broken = outcomes(check_stream(spark, folders, snapshots_emit=False))
+    assert broken["rows_match_ledger"] is RuleOutcome.FAILED
 
 
 def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
-from lockstep.table.delta_log import Head, LogEntry
+from lockstep.table.delta_log import Head, LogEntry, Retention
 from lockstep.table.layout import StreamFolders
 
 EVENTS = {
@@ -30,6 +30,7 @@ EVENTS = {
     CommitKind.COMPACTION: "compacted",
     CommitKind.SCHEMA: "columns changed",
     CommitKind.FLOOR: "rewind floor",
+    CommitKind.RETENTION: "rows dropped",
 }
 FOREIGN = "foreign commit"
 
@@ -50,8 +51,14 @@ DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
     CommitKind.DESIRE: _describe_desired,
     CommitKind.CLOSE: lambda head: head.closed_hour,
     CommitKind.FLOOR: lambda head: f"batch {head.rewind_floor}",
+    CommitKind.RETENTION: lambda head: describe_retention(head.retention),
 }
 """Why, and who, from the head after a commit; the entry of a run's claim tells its cause itself."""
+
+
+def describe_retention(retention: Retention | None) -> str:
+    """What was dropped, why and by whom, in one line; empty while nothing was."""
+    return f"rows of hours before {retention.hour} ({retention.cause})" if retention is not None else ""
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +67,8 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
         event: "new writer" (a run, or a command, has claimed the table), "batches", "halted", "resumed",
-            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "created",
-            or "foreign commit".
+            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped",
+            "created", or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.

@@ -16,6 +16,7 @@ from lockstep.model.position import Key
 from lockstep.operations.health import Alarm, AlarmKind, make_unreadable_alarm
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
+from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -72,6 +73,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         unknown: Alarms that could neither be raised nor ruled out, because Kafka did not answer.
         halted_at: Time of the halt's commit (UTC); None unless halted, or when the log no longer holds that entry.
         next_step: The command that ends the halt; empty unless halted.
+        dropped: Rows that retention has dropped, why and by whom; empty while none were.
     """
 
     stream: str
@@ -94,6 +96,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[AlarmKind, ...] = ()
     halted_at: datetime | None = None
     next_step: str = ""
+    dropped: str = ""
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +201,7 @@ def read_status(handle: StreamHandle) -> Status:
         unknown=facts.unknown,
         halted_at=_halted_at(folders, head),
         next_step=facts.next_step,
+        dropped=describe_retention(head.retention),
     )
 
 
