@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import Envelope, Kind, Limits, Link, Linked, Record, Stream, Strict, TableFold, Topics
+from lockstep import Envelope, Kind, Limits, Link, Linked, NewTopics, Record, Stream, Strict, TableFold, Topics
 
 Level = tuple[str, str]
 """(price, quantity) as sent; quantity zero removes the level."""
@@ -80,7 +80,7 @@ class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
 
 order_books = Stream(
     name="order_books",
-    topics=Topics(pattern=r"order_books\..+"),
+    topics=Topics(pattern=r"order_books\..+", new_topics=NewTopics.RESTART),
     transform=OrderBook(),
     integrity=Strict(evidence=Linked()),
     # A message changes some 15 levels: 1,500 of them make a batch of a second.

@@ -1,4 +1,4 @@
-"""One sensor a stream: restarts it when new topics appear."""
+"""One sensor a stream: restarts it when topics appear that its run does not read."""
 
 import time
 
@@ -25,14 +25,14 @@ KAFKA_SECONDS_MAX = 10.0
 
 
 def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
-    """Looks for new topics of a stream; a never-ending run is handed over, otherwise a bounded run reads them."""
+    """Looks for new topics of a stream that its run does not adopt: it is handed over, or a bounded run reads them."""
 
     @sensor(
         name=names.name_topics_sensor(stream),
         job_name=names.name_stream_job(stream),
         minimum_interval_seconds=LOOK_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Starts {stream.name} again when a topic appears that matches {stream.topics.pattern}.",
+        description=f"Starts {stream.name} again for topics that match {stream.topics.pattern} and that no run reads.",
     )
     def look_for_topics(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         cursor, warning = read_cursor(context.cursor)

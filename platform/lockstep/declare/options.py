@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import cast
 
 from lockstep.errors import DeclarationError
@@ -82,6 +83,15 @@ class GroupOffsets(StartingOffsets):
             raise DeclarationError("GroupOffsets.group", self.group, "is no consumer group", 'GroupOffsets("old-job")')
 
 
+class NewTopics(Enum):
+    """How topics that appear while a stream runs are read. A bounded run reads those that exist at its start."""
+
+    ADOPT = "adopt"
+    """The run reads them within seconds. The sensor starts another run only where none does."""
+    RESTART = "restart"
+    """The sensor starts another run, which takes over: each set of topics is a run of Dagster with its cause."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topics:
     r"""The topics of a stream, by name.
@@ -92,6 +102,7 @@ class Topics:
         inactive_after: A topic without messages for this long is drained, once all of them are read.
         retire_drained: Retire drained topics: they are neither read nor audited until a message arrives, and their
             deletion is no fault. Otherwise only `lockstep retire` does so.
+        new_topics: How topics that appear are read.
         start: Where partitions that were never read are read from; without effect on the others.
         start_by_topic: The same for the topics whose whole name matches a regular expression; the first match counts.
     """
@@ -100,6 +111,7 @@ class Topics:
     exclude: str | None = None
     inactive_after: timedelta = timedelta(days=7)
     retire_drained: bool = False
+    new_topics: NewTopics = NewTopics.ADOPT
     start: StartingOffsets = Earliest()
     start_by_topic: Mapping[str, StartingOffsets] = field(default_factory=dict[str, StartingOffsets])
 
@@ -110,6 +122,8 @@ class Topics:
             _check_expression("Topics.exclude", self.exclude)
         for expression in self.start_by_topic:
             _check_expression("Topics.start_by_topic", expression)
+        if not isinstance(self.new_topics, NewTopics):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+            raise DeclarationError("Topics.new_topics", self.new_topics, "is not one of NewTopics", "NewTopics.ADOPT")
         for start in (self.start, *self.start_by_topic.values()):
             if not isinstance(start, StartingOffsets):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
                 raise DeclarationError("Topics.start", start, "is not a start", "for example FirstSnapshot()")

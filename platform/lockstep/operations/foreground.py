@@ -59,7 +59,7 @@ def run_in_foreground(
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
             report=lambda batch: say(format_report(batch)),
-            launch=Launch(adopts_topics=not available_now, tuning=tuning),
+            launch=Launch(adopts_topics=True, tuning=tuning),
         )
 
     def abandon() -> None:

@@ -2,7 +2,8 @@
 
 The first new topic gets a run at once, and then there is a pause: 200 topics within ten seconds cost two
 restarts, the second for all but the first few. A run that did not subscribe the topics is requested
-again, at growing intervals. The desired state decides which kind of run is requested, whatever run lives now: a
+again, at growing intervals. A writer that adopts new topics has a minute for it before it is replaced.
+The desired state decides which kind of run is requested, whatever run lives now: a
 never-ending one for `running`, a bounded one for `bounded`.
 """
 
@@ -29,6 +30,8 @@ that starts several streams at once, half a minute."""
 SUPERVISE_SECONDS = 60.0
 """The supervisor replaces a dead writer, and the new run reads the new topics, too. If there is no
 supervisor (its sensor may be turned off), this sensor requests a run after this time."""
+ADOPT_SECONDS = 60.0
+"""A run that adopts topics has subscribed them after its second look, at an interval of seconds, and a batch."""
 CURSOR_VERSION = 1
 
 
@@ -45,6 +48,8 @@ class Cursor(msgspec.Struct, frozen=True):
         awaited: One of these topics.
         attempt: Number of consecutive requests for the same topics.
         asked_at: Time of the last request, in seconds since 1970 (UTC).
+        new: A topic that was new at the last evaluation.
+        new_at: When it was first seen, in seconds since 1970 (UTC).
         sweep: Progress of the observations of all topics.
     """
 
@@ -57,6 +62,8 @@ class Cursor(msgspec.Struct, frozen=True):
     awaited: str = ""
     attempt: int = 0
     asked_at: float = 0.0
+    new: str = ""
+    new_at: float = 0.0
     sweep: ObservationCursor = ObservationCursor()
 
     def encode(self) -> str:
@@ -71,6 +78,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
         head: The head of the table; None while there is none.
         wanted: Topics in Kafka that match the stream's pattern.
         subscribed: Topics of the ledger; a run looks after its retired ones itself.
+        adopts: Whether the stream's never-ending runs adopt new topics.
         pulse: The last heartbeat of the writer that holds the table.
         on_its_way: A run of the stream that was launched and does not work yet.
         unfinished: Run keys of runs requested here that have not ended.
@@ -79,6 +87,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
     head: Head | None
     wanted: frozenset[str]
     subscribed: frozenset[str] = frozenset()
+    adopts: bool = False
     pulse: HeartbeatRecord | None = None
     on_its_way: str | None = None
     unfinished: frozenset[str] = frozenset()
@@ -125,18 +134,20 @@ def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> Resta
     """Decide whether to request a run.
 
     1. Leave a stream alone that has never run, or was stopped, held or halted.
-    2. No new topic, a run in progress, an unknown writer, or one that the supervisor replaces: wait.
+    2. No new topic, a run in progress, an unknown writer, one that the supervisor replaces, or one that adopts: wait.
     3. A recent request whose run has not failed: wait.
     4. Request a run.
     """
-    seen = _seen(look, cursor, now)
-    counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
     added = tuple(sorted(look.wanted - look.subscribed))
+    seen = _note_new(_seen(look, cursor, now), added, now)
+    counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
     if look.head is None or look.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return RestartDecision(seen, f"{counts}; {_left_alone(look.head)}")
     if not added:
         return RestartDecision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
-    waiting = _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at)
+    waiting = (
+        _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at) or _adopting(look, seen, now)
+    )
     if waiting:
         return RestartDecision(seen, f"{counts}, {len(added)} new ({_preview(added)}); {waiting}")
     return _restart(look.head, seen, now, added)
@@ -152,6 +163,13 @@ def _seen(look: SensorObservation, cursor: Cursor, now: float) -> Cursor:
         pulse_at=cursor.pulse_at if sign == cursor.pulse else now,
         writer_at=cursor.writer_at if same_epoch else now,
     )
+
+
+def _note_new(cursor: Cursor, added: tuple[str, ...], now: float) -> Cursor:
+    """The cursor with the time since when one of the new topics is new: others may come and be adopted meanwhile."""
+    if cursor.new in added:
+        return cursor
+    return msgspec.structs.replace(cursor, new=added[0] if added else "", new_at=now)
 
 
 def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> RestartDecision:
@@ -210,6 +228,13 @@ def _supervised(look: SensorObservation, before: Cursor, still_seconds: float) -
     if look.head is None or look.head.desired is not Desired.RUNNING or _lives(look, before):
         return ""
     return "no writer counts: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
+
+
+def _adopting(look: SensorObservation, cursor: Cursor, now: float) -> str:
+    """Reason to leave new topics to the writer; empty where it does not adopt any, or has not read them for long."""
+    left = cursor.new_at + ADOPT_SECONDS - now
+    adopts = look.adopts and look.pulse is not None and look.pulse.never_ending and look.pulse.phase is not Phase.ENDED
+    return f"the run adopts them, or is replaced in {left:.0f} s" if adopts and 0 < left <= ADOPT_SECONDS else ""
 
 
 def _lives(look: SensorObservation, cursor: Cursor) -> bool:

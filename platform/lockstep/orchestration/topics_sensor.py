@@ -24,6 +24,7 @@ from dagster import (
     SkipReason,
 )
 
+from lockstep.declare.options import NewTopics
 from lockstep.engine.driver.handover import read_heartbeat
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.orchestration.names import (
@@ -77,6 +78,7 @@ def read_inputs(handle: StreamHandle, instance: DagsterInstance) -> SensorObserv
         head=head,
         wanted=wanted,
         subscribed=frozenset(row.topic for row in handle.positions.values()),
+        adopts=handle.stream.topics.new_topics is NewTopics.ADOPT,
         pulse=read_heartbeat(handle.folders.control, head.epoch),
         on_its_way=_on_its_way(instance, job),
         unfinished=_unfinished(instance, job),

@@ -7,13 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from lockstep import Every
-from lockstep.engine.driver.startup import Launch
 from tests.support.feed import folded, session, update
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -26,32 +23,52 @@ def begun(runs: LocalRuns, topic: str) -> int:
     return max((row["until"] for row in rows), default=-1)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until_read(runs: LocalRuns, topic: str, until: int) -> None:
     deadline = time.monotonic() + READ_SECONDS_MAX
-    while not condition():
+    while begun(runs, topic) != until:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_a_topic_that_appears_is_read_from_the_next_batch_on(feed: Feed, runs: LocalRuns) -> None:
-    """The tutorial says so; `lockstep run` never did, and said nothing."""
+def test_a_topic_that_appears_is_read_by_the_run_that_goes_on(feed: Feed, runs: LocalRuns) -> None:
     runs = runs.tuned(appear_seconds=0.2)
     first, values, stop = feed.create("first"), session(3), threading.Event()
     feed.send(first, values)
     runs.run()
-    adopting = {"trigger": Every(seconds=0.2), "stop": stop, "launch": Launch(cause="test", adopts_topics=True)}
-    going = threading.Thread(target=runs.run, kwargs=adopting)
+    going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.2), "stop": stop})
     going.start()
     try:
         empty, new = feed.create("empty"), feed.create("new", partitions=2)
-        wait_until(lambda: begun(runs, empty) == 0)  # it counts as subscribed, though nothing is there
+        wait_until_read(runs, empty, 0)  # it counts as subscribed, though nothing is there
         feed.send(new, values, partition=1)
-        wait_until(lambda: begun(runs, new) == len(values))
+        wait_until_read(runs, new, len(values))
         feed.send(first, [update(5, a=1)])
-        wait_until(lambda: begun(runs, first) == len(values) + 1)
+        wait_until_read(runs, first, len(values) + 1)
     finally:
         stop.set()
         going.join()
     assert runs.rows(new, 1) == folded([(at, "s1", value) for at, value in enumerate(values)])
+    assert len({row["epoch"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
     runs.run()
     assert runs.rows(new, 1) == folded([(at, "s1", value) for at, value in enumerate(values)])
+
+
+def test_a_topic_that_is_gone_at_the_second_look_is_no_loss(feed: Feed, runs: LocalRuns) -> None:
+    runs = runs.tuned(appear_seconds=1.5)
+    first, stop = feed.create("first"), threading.Event()
+    feed.send(first, session(3))
+    runs.run()
+    going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.1), "stop": stop})
+    going.start()
+    try:
+        for number in range(3):
+            brief = feed.create(f"brief{number}")
+            feed.delete(brief)
+            feed.send(first, [update(5 + number, a=1)])
+            wait_until_read(runs, first, 5 + number)
+        lasting = feed.create("lasting")
+        wait_until_read(runs, lasting, 0)
+    finally:
+        stop.set()
+        going.join()
+    assert {row["topic"] for row in read_table(runs.folders.ledger).to_pylist()} == {first, lasting}

@@ -35,6 +35,7 @@ SURFACE = [
     "LockstepError",
     "LogOnly",
     "MessagePack",
+    "NewTopics",
     "NoIntegrity",
     "Objectives",
     "OnGrowth",

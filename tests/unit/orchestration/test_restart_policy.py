@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.engine.driver.handover import HeartbeatRecord, Phase
 from lockstep.orchestration.restart_policy import (
+    ADOPT_SECONDS,
     PAUSE_SECONDS,
     SUBSCRIBE_SECONDS,
     SUPERVISE_SECONDS,
@@ -33,11 +34,14 @@ def look(
     pulse: HeartbeatRecord | None = None,
     on_its_way: str | None = None,
     unfinished: str = "",
+    *,
+    adopts: bool = False,
 ) -> SensorObservation:
     return SensorObservation(
         head=head,
         wanted=frozenset(wanted.split()),
         subscribed=frozenset(subscribed.split()),
+        adopts=adopts,
         pulse=pulse,
         on_its_way=on_its_way,
         unfinished=frozenset(unfinished.split()),
@@ -166,7 +170,7 @@ def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
 def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
     cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
     assert cursor.encode() == (
-        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","pulse":"3:10","pulse_at":0.0,"run_key":"",'
+        '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","new":"","new_at":0.0,"pulse":"3:10","pulse_at":0.0,"run_key":"",'
         '"sweep":{"behind":false,"looked_at":0.0},"version":1,"writer_at":0.0}'
     )
     assert read_cursor(cursor.encode()) == (cursor, "")
@@ -206,3 +210,39 @@ def test_a_successor_that_did_not_come_is_asked_for_again_as_a_run_that_never_en
     again = decide_restart(handed_over, first.cursor, NOW + 2 * PAUSE_SECONDS)
     assert again.restart is not None
     assert again.restart.never_ending
+
+
+def test_topics_that_appear_are_left_to_a_run_that_adopts_them() -> None:
+    """Each is new for some ticks only, however many come one after the other."""
+    cursor = SEEN_BEFORE
+    for tick in range(30):
+        pulse = HeartbeatRecord(counter=50 + tick, phase=Phase.WRITING, never_ending=True)
+        read = " ".join(f"t{number:02d}" for number in range(tick))
+        seen = look(wanted=f"{read} t{tick:02d} t{tick + 1:02d}", subscribed=read, pulse=pulse, adopts=True)
+        decision = decide_restart(seen, cursor, NOW + 10 * tick)
+        assert decision.restart is None
+        assert "the run adopts them, or is replaced in" in decision.says
+        cursor = decision.cursor
+
+
+def test_a_run_that_does_not_adopt_a_topic_is_replaced() -> None:
+    cursor, times = SEEN_BEFORE, []
+    for second in range(0, 100, 10):
+        pulse = HeartbeatRecord(counter=50 + second, phase=Phase.WRITING, never_ending=True)
+        decision = decide_restart(look(pulse=pulse, adopts=True), cursor, NOW + second)
+        cursor = decision.cursor
+        times += [second] if decision.restart is not None else []
+    assert times == [ADOPT_SECONDS, ADOPT_SECONDS + PAUSE_SECONDS]
+
+
+@pytest.mark.parametrize("wish", [Desired.RUNNING, Desired.BOUNDED])
+def test_a_bounded_run_and_one_that_has_ended_adopt_nothing(wish: Desired) -> None:
+    for pulse in (ENDED, msgspec.structs.replace(LIVING, never_ending=False), None):
+        seen = look(head=desired(wish), pulse=pulse, adopts=True)
+        long_ago = Cursor(pulse=f"3:{'' if pulse is None else pulse.counter}", pulse_at=NOW - SUPERVISE_SECONDS)
+        assert decide_restart(seen, long_ago, NOW).restart is not None
+
+
+def test_a_clock_that_was_set_back_does_not_leave_a_topic_waiting() -> None:
+    cursor = msgspec.structs.replace(SEEN_BEFORE, new="b", new_at=NOW + 10_000)
+    assert decide_restart(look(pulse=LIVING, adopts=True), cursor, NOW).restart is not None

@@ -24,7 +24,7 @@ class ClusterMonitor:
     def __init__(self, context: RunContext, known_topics: frozenset[str], retired: frozenset[str]) -> None:
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._looked_at, self._listed_at = known_topics - retired, 0.0, time.monotonic()
-        self._held: dict[Key, int] = {}
+        self._appeared, self._held = frozenset[str](), dict[Key, int]()
         self.view = self._first_look()
 
     @property
@@ -42,7 +42,10 @@ class ClusterMonitor:
         return self.view
 
     def look_for_new(self) -> None:
-        """Add topics of the stream that have appeared since to the view; checked at an interval."""
+        """Add topics of the stream that have appeared since to the view; checked at an interval.
+
+        Two looks in a row must show a topic: once it is read, its deletion is a loss.
+        """
         if time.monotonic() - self._listed_at < self._tuning.appear_seconds:
             return
         self._listed_at = time.monotonic()
@@ -50,8 +53,9 @@ class ClusterMonitor:
             new = self._context.stream.topics.select(self._context.discovery.topic_names()) - self._names
         except KafkaError:
             return  # the read before the batch reports it, and waits
-        if new := new - self._retired:
-            self.follow(new)
+        before, self._appeared = self._appeared, new - self._retired
+        if lasting := before & self._appeared:
+            self.follow(lasting)
 
     def follow(self, names: frozenset[str]) -> None:
         """Add topics to the view; two reads must agree on them."""

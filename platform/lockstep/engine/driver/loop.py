@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from lockstep.declare.options import AvailableNow, Every, FileSize
+from lockstep.declare.options import AvailableNow, Every, FileSize, NewTopics
 from lockstep.engine.driver.alarms import LastStableOffsets, StuckTransaction, compute_stuck_patience_seconds
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages
 from lockstep.engine.driver.cluster_view import ClusterMonitor
@@ -97,7 +97,7 @@ class MicroBatchLoop:
         """
         self._audit()
         self._retirement.look()
-        if self._context.launch.adopts_topics:
+        if self._adopts_topics():
             self._watch.look_for_new()
         self._take_up()
         plan = plan_batch(self._plan_input())
@@ -106,6 +106,11 @@ class MicroBatchLoop:
         # of the log, or the next run would not know of it once the log has grown past it.
         silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
         return plan if plan.bins or silent else None
+
+    def _adopts_topics(self) -> bool:
+        context = self._context
+        wants = context.launch.adopts_topics or context.stream.topics.new_topics is NewTopics.ADOPT
+        return wants and not isinstance(context.trigger, AvailableNow)
 
     def has_backlog(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due at once: there is a backlog, or a search for a poison message goes on."""

@@ -86,7 +86,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         run_id: Dagster's id of the run, or one generated here.
         automatic: Launched by a sensor, not a person: the run writes only while the desired state allows it, and does
             not change it.
-        adopts_topics: The run reads new topics from its next batch on; otherwise a sensor starts a new run for them.
+        adopts_topics: A never-ending run adopts new topics whatever the stream declares: no sensor starts another one.
         wished_version: `Head.wished_version` when the run was requested; a newer stop prevails, and the run ends.
             None takes the version at its first look at the table.
         tuning: Intervals, attempts and sizes.
