@@ -12,7 +12,8 @@ from dagster import DagsterInstance, Definitions, build_sensor_context, validate
 
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
-from lockstep import Topics
+from lockstep import NewTopics, Topics
+from lockstep.engine.driver.handover import Heartbeat
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic
@@ -134,6 +135,21 @@ def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_after_the_superv
     (request,) = later.run_requests or []
     config = validate_run_config(watched.definitions.resolve_job_def("order_books_stream"), request.run_config)
     assert config["ops"]["order_books__table"]["config"]["available_now"] is False
+
+
+@pytest.mark.parametrize("declared", NewTopics)
+def test_new_topics_are_left_to_a_run_that_adopts_them_and_not_to_another(
+    watched: Watched, topic_family: str, declared: NewTopics
+) -> None:
+    topics = dataclasses.replace(watched.stream.topics, new_topics=declared)
+    watched = Watched(dataclasses.replace(watched.stream, topics=topics), watched.settings, watched.instance)
+    watched.claim(Desired.RUNNING)
+    create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
+    control = StreamFolders(watched.stream.name, watched.settings.table_root).control
+    with Heartbeat(control, 1, never_ending=True, run_id="the writer"):
+        tick = watched.tick(Cursor(pulse="1:0").encode())
+    adopts = "the run adopts them" in str(tick.skip_message)
+    assert (adopts, len(tick.run_requests or [])) == ((True, 0) if declared is NewTopics.ADOPT else (False, 1))
 
 
 def test_a_run_that_is_on_its_way_is_waited_for(watched: Watched, topic_family: str) -> None:
