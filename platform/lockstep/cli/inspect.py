@@ -18,6 +18,7 @@ import msgspec
 import typer
 from msgspec.structs import asdict
 from rich.console import RenderableType
+from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
@@ -265,7 +266,28 @@ def _status(found: Status) -> RenderableType:
             for p in found.partitions
         ),
     )
-    return make_lines(*_alarms(found.alarms, found.unknown), head, table, *_halt(found))
+    return make_lines(*_alarms(found.alarms, found.unknown), head, table, *_growth(found), *_halt(found))
+
+
+def _growth(found: Status) -> Iterator[RenderableType]:
+    """Files and bytes by kind as of the newest housekeeping, and what waits for compaction now."""
+    debt, growth = found.debt, found.growth
+    if debt.files:
+        yield style_text(f"{debt.files} small files of {debt.hours} hours wait for compaction")
+    if growth is None:
+        return
+    rows = [
+        (k.kind.value, k.files, decimal(k.bytes), _decimal(k.bytes_a_day), _decimal(k.bytes_in_30_days))
+        for k in growth.kinds
+    ]
+    total = ("all", growth.files, decimal(growth.bytes), None, _decimal(growth.bytes_in_30_days))
+    yield make_grid(
+        (f"on disk at {growth.measured_at:%H:%M} UTC", "files", "size", "a day", "in 30 days"), [*rows, total]
+    )
+
+
+def _decimal(size: float | None) -> str | None:
+    return None if size is None else f"{'-' if size < 0 else ''}{decimal(abs(round(size)))}"
 
 
 def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str = "") -> Iterator[RenderableType]:

@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.errors import LockstepError
+from lockstep.operations.growth import Growth, measure_growth, read_growth, record_growth
 from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.tables import NoTable
@@ -68,12 +69,14 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
         planned_only: Nothing was deleted.
         rewind_floor: Oldest batch to which a rewind may go.
         steps: In order; a failed step does not stop the next.
+        growth: Files and bytes of the stream after it, with a forecast; None where they could not be measured.
     """
 
     stream: str
     planned_only: bool
     rewind_floor: int
     steps: tuple[StepResult, ...]
+    growth: Growth | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -107,6 +110,7 @@ def run_housekeeping(
     3. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs.
+    6. Measure what is left, for `lockstep status` and the asset.
 
     Args:
         folders: Folders of the stream.
@@ -137,9 +141,21 @@ def run_housekeeping(
         rewind_floor=head.rewind_floor,
         steps=(*dropped, *(_attempt(step, files, plan_only=plan_only) for step, files in due.items())),
     )
+    result = _with_growth(folders, result)  # 6
     if result.problems:
         raise HousekeepingFailed(result)
     return result
+
+
+def _with_growth(folders: StreamFolders, result: HousekeepingResult) -> HousekeepingResult:
+    if result.planned_only:
+        return msgspec.structs.replace(result, growth=read_growth(folders))
+    try:
+        return msgspec.structs.replace(result, growth=record_growth(folders, measure_growth(folders)))
+    except (DeltaError, OSError) as error:
+        LOG.warning("housekeeping: growth of %s is not measured", folders.stream, exc_info=True)
+        step = StepResult(step="growth", problem=str(error).splitlines()[0])
+        return msgspec.structs.replace(result, steps=(*result.steps, step))
 
 
 def _drop_rows(folders: StreamFolders, keep: timedelta, *, plan_only: bool) -> StepResult:

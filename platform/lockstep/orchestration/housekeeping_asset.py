@@ -1,11 +1,13 @@
 """The asset of a stream's housekeeping, which deletes files that nothing can need any more."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, MetadataValue, TableRecord, asset
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.operations.growth import Growth
 from lockstep.operations.housekeeping import HousekeepingResult, run_housekeeping
 from lockstep.orchestration.names import make_housekeeping_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
@@ -54,5 +56,31 @@ def _result(done: HousekeepingResult) -> MaterializeResult[None]:
             "bytes_deleted": sum(step.bytes for step in done.steps),
             "rewind_floor": done.rewind_floor,
             "steps": MetadataValue.table(records),
+            **({} if done.growth is None else describe_growth(done.growth)),
         }
     )
+
+
+def describe_growth(growth: Growth) -> dict[str, Any]:
+    """The growth as metadata: figures that the UI plots over time, and a table of the kinds."""
+    records = [
+        TableRecord(
+            {
+                "kind": each.kind.value,
+                "files": each.files,
+                "bytes": each.bytes,
+                "bytes_a_day": each.bytes_a_day,
+                "bytes_in_30_days": each.bytes_in_30_days,
+            }
+        )
+        for each in growth.kinds
+    ]
+    forecast = {} if growth.bytes_in_30_days is None else {"bytes_in_30_days": growth.bytes_in_30_days}
+    sizes = {f"bytes_{each.kind.value.replace(' ', '_')}": each.bytes for each in growth.kinds}
+    return {
+        "files_on_disk": growth.files,
+        "bytes_on_disk": growth.bytes,
+        **sizes,
+        **forecast,
+        "growth": MetadataValue.table(records),
+    }

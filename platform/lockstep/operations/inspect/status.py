@@ -13,7 +13,8 @@ from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbe
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
-from lockstep.operations.health import Alarm, AlarmKind, make_unreadable_alarm
+from lockstep.operations.growth import Growth, read_growth
+from lockstep.operations.health import NO_DEBT, Alarm, AlarmKind, CompactionDebt, make_unreadable_alarm
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.inspect.history import describe_retention
@@ -74,6 +75,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         halted_at: Time of the halt's commit (UTC); None unless halted, or when the log no longer holds that entry.
         next_step: The command that ends the halt; empty unless halted.
         dropped: Rows that retention has dropped, why and by whom; empty while none were.
+        debt: Closed hours that wait for compaction.
+        growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
     """
 
     stream: str
@@ -97,6 +100,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     halted_at: datetime | None = None
     next_step: str = ""
     dropped: str = ""
+    debt: CompactionDebt = NO_DEBT
+    growth: Growth | None = None
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +207,8 @@ def read_status(handle: StreamHandle) -> Status:
         halted_at=_halted_at(folders, head),
         next_step=facts.next_step,
         dropped=describe_retention(head.retention),
+        debt=facts.debt,
+        growth=read_growth(folders),
     )
 
 

@@ -1,0 +1,194 @@
+"""Growth of a stream on disk: measured by housekeeping, read by everybody else.
+
+A measurement lists every folder of the stream. Housekeeping does so once an hour and keeps the samples in one small
+file, so that a look at a stream costs one read, whatever its size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.layout import StreamFolders
+
+SAMPLES_FILE = "growth.json"
+HOUR_SECONDS, DAY_SECONDS = 3_600.0, 86_400.0
+RECENT_SECONDS, OLDEST_SECONDS = 2 * DAY_SECONDS, 35 * DAY_SECONDS
+"""Each recent sample is kept, of older ones the first of a day: some 80 samples, 40 kB."""
+RATE_SECONDS = 7 * DAY_SECONDS
+"""The rate is that of a week, which has the same days in it as any other."""
+FORECAST_DAYS = 30
+
+
+class FileKind(Enum):
+    """What the files of a stream are for, in the order of a list for people."""
+
+    ROWS = "rows"
+    REPLACED = "replaced files"
+    LEDGER = "ledger"
+    STATE = "state"
+    LOGS = "logs"
+    QUARANTINE = "quarantine"
+    LATE = "late"
+    OTHER = "other"
+
+
+class FilesTotal(msgspec.Struct, frozen=True):
+    """Number of files, and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+class GrowthSample(msgspec.Struct, frozen=True):
+    """One measurement.
+
+    Attributes:
+        at: Time, in seconds since 1970 (UTC).
+        kinds: Files by kind.
+    """
+
+    at: float
+    kinds: dict[FileKind, FilesTotal]
+
+
+class KindGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """Growth of the files of one kind.
+
+    Attributes:
+        kind: What they are for.
+        files: Their number.
+        bytes: Their bytes.
+        bytes_a_day: Growth a day, of the last week or as long as there are samples; None before the second sample.
+        bytes_in_30_days: Forecast at this rate.
+    """
+
+    kind: FileKind
+    files: int
+    bytes: int
+    bytes_a_day: float | None = None
+    bytes_in_30_days: int | None = None
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """Growth of a stream on disk.
+
+    Attributes:
+        measured_at: Time of the newest measurement (UTC).
+        kinds: By kind; those without files are left out.
+        files: All files.
+        bytes: Their bytes.
+        bytes_in_30_days: Forecast; None before the second sample.
+    """
+
+    measured_at: datetime
+    kinds: tuple[KindGrowth, ...]
+    files: int
+    bytes: int
+    bytes_in_30_days: int | None
+
+
+def measure_growth(folders: StreamFolders) -> GrowthSample:
+    """List all files of a stream. Files that the newest version of the table does not name count as replaced."""
+    live = _list_live(folders.table)
+    found: dict[FileKind, list[int]] = defaultdict(list)
+    storage, root = find_storage(folders.root), folders.root / folders.stream
+    for path in storage.find_files(root, "**/*"):
+        status = None if path.suffix == "" else storage.get_status(path)
+        if status is not None:  # deleted meanwhile, or a folder
+            found[_find_kind(path.relative_to(root), live)].append(status.size)
+    return GrowthSample(time.time(), {kind: FilesTotal(len(sizes), sum(sizes)) for kind, sizes in found.items()})
+
+
+def record_growth(folders: StreamFolders, sample: GrowthSample) -> Growth:
+    """Add a sample to those of the stream; gives the growth since them."""
+    samples = thin_samples([*_read_samples(folders), sample])
+    path = folders.control / SAMPLES_FILE
+    find_storage(path).replace(path, msgspec.json.encode(samples))
+    return compute_growth(samples)
+
+
+def read_growth(folders: StreamFolders) -> Growth | None:
+    """The growth as of the newest housekeeping; None before the first."""
+    samples = _read_samples(folders)
+    return compute_growth(samples) if samples else None
+
+
+def thin_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
+    """The samples that are kept, by time: the recent ones, and the first of each older day. Pure.
+
+    The last one given is the newest; samples that claim to be of a later time are of a clock that was off.
+    """
+    newest, days = samples[-1].at, set[float]()
+    kept = []
+    for sample in sorted(samples, key=lambda each: each.at):
+        day = sample.at // DAY_SECONDS
+        recent = newest - sample.at <= RECENT_SECONDS
+        if sample.at <= newest and (recent or (day not in days and newest - sample.at <= OLDEST_SECONDS)):
+            kept.append(sample)
+            days.add(day)
+    return kept
+
+
+def compute_growth(samples: Sequence[GrowthSample]) -> Growth:
+    """Sizes as of the newest sample, and rates since the oldest of the last week. Pure."""
+    newest = samples[-1]
+    since = next(sample for sample in samples if newest.at - sample.at <= RATE_SECONDS)
+    days = (newest.at - since.at) / DAY_SECONDS
+    kinds = tuple(
+        _grow(kind, newest.kinds[kind], since.kinds.get(kind, FilesTotal()), days)
+        for kind in FileKind
+        if kind in newest.kinds
+    )
+    forecasts = [each.bytes_in_30_days for each in kinds]
+    return Growth(
+        measured_at=datetime.fromtimestamp(newest.at, UTC),
+        kinds=kinds,
+        files=sum(each.files for each in kinds),
+        bytes=sum(each.bytes for each in kinds),
+        bytes_in_30_days=sum(each for each in forecasts if each is not None) if None not in forecasts else None,
+    )
+
+
+def _grow(kind: FileKind, now: FilesTotal, before: FilesTotal, days: float) -> KindGrowth:
+    if days * DAY_SECONDS < HOUR_SECONDS / 2:
+        return KindGrowth(kind=kind, files=now.files, bytes=now.bytes)
+    rate = (now.bytes - before.bytes) / days
+    forecast = max(0, round(now.bytes + rate * FORECAST_DAYS))
+    return KindGrowth(
+        kind=kind, files=now.files, bytes=now.bytes, bytes_a_day=round(rate, 1), bytes_in_30_days=forecast
+    )
+
+
+def _find_kind(path: Path, live: frozenset[str]) -> FileKind:
+    """The kind of a file, by its path below the stream's folder."""
+    folder = path.parts[0]
+    if "_delta_log" in path.parts:
+        return FileKind.LOGS
+    if folder == "table":
+        return FileKind.ROWS if str(path.relative_to("table")) in live else FileKind.REPLACED
+    known = {kind.value: kind for kind in (FileKind.LEDGER, FileKind.STATE, FileKind.QUARANTINE, FileKind.LATE)}
+    return known.get(folder, FileKind.OTHER)
+
+
+def _list_live(table: Path) -> frozenset[str]:
+    actions = pa.table(delta_log.open_delta_table(table).get_add_actions())
+    return frozenset(map(str, actions.column("path").to_pylist()))
+
+
+def _read_samples(folders: StreamFolders) -> list[GrowthSample]:
+    """The samples by time; none where there is no file, or one of another release."""
+    path = folders.control / SAMPLES_FILE
+    try:
+        return msgspec.json.decode(find_storage(path).read(path), type=list[GrowthSample])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []
