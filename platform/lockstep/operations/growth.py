@@ -68,7 +68,7 @@ class KindGrowth(msgspec.Struct, frozen=True, kw_only=True):
         kind: What they are for.
         files: Their number.
         bytes: Their bytes.
-        bytes_a_day: Growth a day, of the last week or as long as there are samples; None before the second sample.
+        bytes_a_day: DiskGrowth a day, of the last week or as long as there are samples; None before the second sample.
         bytes_in_30_days: Forecast at this rate.
     """
 
@@ -79,7 +79,7 @@ class KindGrowth(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in_30_days: int | None = None
 
 
-class Growth(msgspec.Struct, frozen=True, kw_only=True):
+class DiskGrowth(msgspec.Struct, frozen=True, kw_only=True):
     """Growth of a stream on disk.
 
     Attributes:
@@ -97,7 +97,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in_30_days: int | None
 
 
-def measure_growth(folders: StreamFolders) -> GrowthSample:
+def take_sample(folders: StreamFolders) -> GrowthSample:
     """List all files of a stream. Files that the newest version of the table does not name count as replaced."""
     live = _list_live(folders.table)
     found: dict[FileKind, list[int]] = defaultdict(list)
@@ -109,21 +109,21 @@ def measure_growth(folders: StreamFolders) -> GrowthSample:
     return GrowthSample(time.time(), {kind: FilesTotal(len(sizes), sum(sizes)) for kind, sizes in found.items()})
 
 
-def record_growth(folders: StreamFolders, sample: GrowthSample) -> Growth:
+def record_growth(folders: StreamFolders, sample: GrowthSample) -> DiskGrowth:
     """Add a sample to those of the stream; gives the growth since them."""
-    samples = thin_samples([*_read_samples(folders), sample])
+    samples = prune_samples([*_read_samples(folders), sample])
     path = folders.control / SAMPLES_FILE
     find_storage(path).replace(path, msgspec.json.encode(samples))
     return compute_growth(samples)
 
 
-def read_growth(folders: StreamFolders) -> Growth | None:
+def read_growth(folders: StreamFolders) -> DiskGrowth | None:
     """The growth as of the newest housekeeping; None before the first."""
     samples = _read_samples(folders)
     return compute_growth(samples) if samples else None
 
 
-def thin_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
+def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
     """The samples that are kept, by time: the recent ones, and the first of each older day. Pure.
 
     The last one given is the newest; samples that claim to be of a later time are of a clock that was off.
@@ -139,7 +139,7 @@ def thin_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
     return kept
 
 
-def compute_growth(samples: Sequence[GrowthSample]) -> Growth:
+def compute_growth(samples: Sequence[GrowthSample]) -> DiskGrowth:
     """Sizes as of the newest sample, and rates since the oldest of the last week. Pure."""
     newest = samples[-1]
     since = next(sample for sample in samples if newest.at - sample.at <= RATE_SECONDS)
@@ -150,7 +150,7 @@ def compute_growth(samples: Sequence[GrowthSample]) -> Growth:
         if kind in newest.kinds
     )
     forecasts = [each.bytes_in_30_days for each in kinds]
-    return Growth(
+    return DiskGrowth(
         measured_at=datetime.fromtimestamp(newest.at, UTC),
         kinds=kinds,
         files=sum(each.files for each in kinds),

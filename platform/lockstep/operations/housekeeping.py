@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.errors import LockstepError
-from lockstep.operations.growth import Growth, measure_growth, read_growth, record_growth
+from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.tables import NoTable
@@ -76,7 +76,7 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
     planned_only: bool
     rewind_floor: int
     steps: tuple[StepResult, ...]
-    growth: Growth | None = None
+    growth: DiskGrowth | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def _with_growth(folders: StreamFolders, result: HousekeepingResult) -> Housekee
     if result.planned_only:
         return msgspec.structs.replace(result, growth=read_growth(folders))
     try:
-        return msgspec.structs.replace(result, growth=record_growth(folders, measure_growth(folders)))
+        return msgspec.structs.replace(result, growth=record_growth(folders, take_sample(folders)))
     except (DeltaError, OSError) as error:
         LOG.warning("housekeeping: growth of %s is not measured", folders.stream, exc_info=True)
         step = StepResult(step="growth", problem=str(error).splitlines()[0])

@@ -7,7 +7,7 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.operations.growth import Growth
+from lockstep.operations.growth import DiskGrowth
 from lockstep.operations.housekeeping import HousekeepingResult, run_housekeeping
 from lockstep.orchestration.names import make_housekeeping_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
@@ -61,7 +61,7 @@ def _result(done: HousekeepingResult) -> MaterializeResult[None]:
     )
 
 
-def describe_growth(growth: Growth) -> dict[str, Any]:
+def describe_growth(growth: DiskGrowth) -> dict[str, Any]:
     """The growth as metadata: figures that the UI plots over time, and a table of the kinds."""
     records = [
         TableRecord(

@@ -13,9 +13,9 @@ from lockstep.operations.growth import (
     FilesTotal,
     GrowthSample,
     compute_growth,
-    measure_growth,
+    prune_samples,
     read_growth,
-    thin_samples,
+    take_sample,
 )
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.storage import LocalStorage
@@ -40,7 +40,7 @@ def test_every_file_has_one_kind_and_what_no_version_names_is_replaced(tmp_path:
     for _ in range(3):
         run.batch()
     run.file(100, 2, "2026-01-01T00")
-    found = measure_growth(run.folders).kinds
+    found = take_sample(run.folders).kinds
     assert {kind: total.files for kind, total in found.items() if kind is not FileKind.LOGS} == {
         FileKind.ROWS: 3,
         FileKind.REPLACED: 1,
@@ -73,14 +73,14 @@ def test_what_shrinks_is_not_less_than_nothing_in_30_days() -> None:
 def test_hourly_samples_of_a_year_become_some_eighty() -> None:
     samples: list[GrowthSample] = []
     for hour in range(24 * 365):
-        samples = thin_samples([*samples, sample(hour / 24, rows=hour)])
+        samples = prune_samples([*samples, sample(hour / 24, rows=hour)])
     assert len(samples) == 49 + 33
     assert [each.at for each in samples] == sorted(each.at for each in samples)
     assert compute_growth(samples).kinds[0].bytes_a_day == 24.0
 
 
 def test_a_sample_of_a_clock_that_was_ahead_is_dropped() -> None:
-    assert [each.at for each in thin_samples([sample(9), sample(1), sample(2)])] == [BEGAN + DAY, BEGAN + 2 * DAY]
+    assert [each.at for each in prune_samples([sample(9), sample(1), sample(2)])] == [BEGAN + DAY, BEGAN + 2 * DAY]
 
 
 def test_housekeeping_records_it_and_a_look_reads_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

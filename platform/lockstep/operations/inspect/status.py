@@ -13,7 +13,7 @@ from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbe
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
-from lockstep.operations.growth import Growth, read_growth
+from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.health import NO_DEBT, Alarm, AlarmKind, CompactionDebt, make_unreadable_alarm
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
@@ -101,7 +101,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
     dropped: str = ""
     debt: CompactionDebt = NO_DEBT
-    growth: Growth | None = None
+    growth: DiskGrowth | None = None
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
