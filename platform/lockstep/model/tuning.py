@@ -37,6 +37,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         straggler_batches: After so many batches in a row without any message of a partition, it is waited for longer.
         straggler_rest_seconds: Pause before such a partition is read again: a broker that answers about offsets and
             sends no messages holds the others up for a tenth of the time at most.
+        straggler_task_seconds: Tasks that have not ended this long after the others are cancelled, and their partitions
+            planned again: a healthy task of a second that is delayed by that much is rare, and loses its work only.
+            At most once in `straggler_rest_seconds`, so that a slow task ends all the same.
         explain_attempts: Reads of offsets without a message. A read gives up after `silence_seconds_max`; a restarting
             broker is back in the second one.
         probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are
@@ -63,6 +66,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     silence_seconds_max: float = 30.0
     straggler_batches: int = 2
     straggler_rest_seconds: float = 300.0
+    straggler_task_seconds: float = 10.0
     explain_attempts: int = 2
     probed_runs_max: int = 1_000
     executors_seconds_max: float = 300.0

@@ -42,7 +42,7 @@ class Deadly(Adding):
     """Adds; a worker that meets `DEADLY` notes that in a file of its own, then dies of it.
 
     Attributes:
-        way: "killed" (by -9) or "starved" (of memory).
+        way: "killed" (by -9), "starved" (of memory), or "stopped" (it does not die).
         trap: Folder of the files.
         deaths: How many die.
     """
@@ -58,9 +58,9 @@ class Deadly(Adding):
         return super().on_update(state, message, record)
 
     def _die(self) -> None:
-        if self.way == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        _starve()
+        if self.way == "starved":
+            _starve()
+        os.kill(os.getpid(), signal.SIGSTOP if self.way == "stopped" else signal.SIGKILL)
 
 
 def _starve() -> None:

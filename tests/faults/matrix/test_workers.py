@@ -19,6 +19,7 @@ from tests.faults.matrix.oracle import rows_of_files
 from tests.faults.matrix.streams import DEADLY, deadly
 from tests.support.feed import Feed, folded, session, snapshot, update
 from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,9 @@ class Deaths:
         """A run on Spark."""
         context = self.spark.sparkContext
         settings, stop = self.runs.settings, threading.Event()
-        launch = Launch(tuning=Tuning(small_batch_messages=1))  # a few messages are spread over two tasks all the same
+        launch = Launch(
+            tuning=Tuning(small_batch_messages=1, straggler_task_seconds=2.0)
+        )  # a few messages are spread over two tasks all the same
         return run_stream(
             self.stream, settings, spark=lambda: context, stop=stop, trigger=AvailableNow(), launch=launch
         )
@@ -103,6 +106,19 @@ def test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch(
     assert way == "starved" or not any(map(alive, dying.pids))
     assert "planning again" not in caplog.text
     assert (dying.runs.rows(dying.sick), dying.runs.rows(dying.well)) == (rows(MESSAGES), rows(BEFORE))
+
+
+def test_a_worker_that_stops_holds_up_the_partitions_of_its_own_task_only(
+    deaths: Callable[[str, int, IntegrityClass], Deaths], caplog: pytest.LogCaptureFixture
+) -> None:
+    stopping = deaths("stopped", 1, STRICT)
+    assert stopping.run() is RunOutcome.ENDED
+    assert caplog.text.count("1 of 2 tasks are behind: their partitions are planned again") == 1
+    assert (stopping.runs.rows(stopping.sick), stopping.runs.rows(stopping.well)) == (rows(MESSAGES), rows(BEFORE))
+    batches = {
+        row["topic"]: row["batch"] for row in read_table(stopping.runs.folders.ledger).to_pylist() if row["rows"]
+    }
+    assert (batches[stopping.well], batches[stopping.sick]) == (1, 2)
 
 
 @pytest.mark.slow

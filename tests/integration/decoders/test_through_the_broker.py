@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import make_job
-from lockstep.engine.driver.spark_job import make_spark_runner
+from lockstep.engine.driver.spark_job import SparkRunner
 from lockstep.errors import RegistryUnreachable, SettingsError
 from lockstep.integrity.resume_options import IntegrityLost
 from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot
@@ -104,7 +104,7 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
     job = make_job(runs.stream, runs.settings, runs.folders)
-    through_spark = make_spark_runner(cast("SparkContext", TasksInThisProcess()), job)
+    through_spark = SparkRunner(cast("SparkContext", TasksInThisProcess()), job)
     schemas.refusing = [(503, b"")] * 1_000
     with pytest.raises(RegistryUnreachable) as silent:
         runs.run(around=lambda _: through_spark)
@@ -119,6 +119,18 @@ class TasksInThisProcess:
     """What the runner uses of a Spark context, without Spark: tasks one after the other, by their bytes."""
 
     master = "local[1]"
+
+    def accumulator(self, value: list[object], _: object) -> TasksInThisProcess:
+        self.value = value
+        return self
+
+    def add(self, more: list[object]) -> None:
+        self.value += more
+
+    def addJobTag(self, _: str) -> None:  # noqa: N802  # Spark's name
+        """No job is cancelled here."""
+
+    removeJobTag = addJobTag  # noqa: N815  # Spark's name
 
     def parallelize(self, tasks: list[bytes], count: int) -> TasksInThisProcess:
         assert len(tasks) == count

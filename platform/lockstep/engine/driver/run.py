@@ -17,7 +17,7 @@ from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import run_heartbeat
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.engine.driver.spark_job import make_spark_runner, warm_up
+from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, WriterStartup
 from lockstep.engine.protocol import JobSpec
 from lockstep.errors import Fenced
@@ -117,7 +117,7 @@ def run_stream(
             folders=folders,
             discovery=discovery,
             group=group,
-            runner=make_spark_runner(context, job, seconds_max=_deadline(stream, trigger)),
+            runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
             cores=lambda: context.defaultParallelism,
             stop=stop,
             report=report,

@@ -1,7 +1,8 @@
 """Runs bins as a Spark job: deadline, retry, poison-message search.
 
-Spark gives up a silent executor. It waits forever for one that lives while its Python process is stopped or hangs in
-a file system. Files that a cancelled task still writes are referenced by no commit.
+Spark gives up a silent executor after half a minute. It waits forever for one that lives while its Python process is
+stopped or hangs in a file system. Neither holds up the tasks of others for longer than some seconds. Files that a
+cancelled task still writes are referenced by no commit.
 
 A dead worker does not report its offset. Its batch is planned again unchanged, once: most deaths have external causes.
 From the second failure on each partition of the batch is processed by itself, so that the others commit, and the
@@ -13,11 +14,15 @@ the run.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -33,11 +38,16 @@ from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.accumulators import Accumulator, AccumulatorParam
 
 
 T = TypeVar("T")
 
-AGAIN_SECONDS = 0.5
+R = TypeVar("R")
+LOG = logging.getLogger("lockstep")
+
+LOOK_SECONDS = 0.1
+"""Interval at which a running job is judged: microseconds each."""
 
 
 class BatchTimeout(LockstepError):
@@ -56,63 +66,151 @@ class BatchTimeout(LockstepError):
         self.seconds = seconds
 
 
-def run_with_deadline(context: SparkContext, seconds: float | None, work: Callable[[], T]) -> T:
-    """The result of `work`, which runs Spark jobs on this thread; they are cancelled past the deadline.
+def run_cancellable(context: SparkContext, find_reason: Callable[[], R | None], work: Callable[[], T]) -> T | R:
+    """The result of `work`, which runs Spark jobs on this thread; the reason if they were cancelled for one.
 
     Args:
         context: Runs the jobs.
-        seconds: The deadline; None for none.
+        find_reason: Asked ten times a second, on another thread; the jobs are cancelled once it gives a reason.
         work: Raises when its jobs are cancelled.
-
-    Raises:
-        BatchOverdue: The deadline passed.
     """
-    if seconds is None:
-        return work()
-    tag, over, overdue = f"lockstep-{uuid.uuid4().hex}", threading.Event(), threading.Event()
+    tag, over, reasons = f"lockstep-{uuid.uuid4().hex}", threading.Event(), list[R]()
 
     def watch() -> None:
-        if over.wait(seconds):
-            return
-        overdue.set()
-        while not over.is_set():  # again: a job that is only now being submitted is not there to be cancelled
-            context.cancelJobsWithTag(tag)
-            over.wait(AGAIN_SECONDS)
+        while not over.wait(LOOK_SECONDS):
+            reason = reasons[0] if reasons else find_reason()
+            if reason is not None:
+                reasons[:] = [reason]
+                context.cancelJobsWithTag(tag)  # each time: a job that is only now being submitted is not there before
 
     context.addJobTag(tag)
-    threading.Thread(target=watch, name="deadline", daemon=True).start()
+    threading.Thread(target=watch, name="job watch", daemon=True).start()
     try:
         return work()
-    except Exception as error:
-        if overdue.is_set():
-            raise BatchTimeout(seconds) from error
+    except Exception:
+        if reasons:
+            return reasons[0]
         raise
     finally:
         over.set()
         context.removeJobTag(tag)
 
 
-Runner = Callable[[BatchPlan], Sequence[TaskResult]]
-"""Runs all bins of a plan and returns their results, in the order of the bins."""
+class CancelReason(Enum):
+    """Why the job of a batch was cancelled."""
+
+    DEADLINE = "the batch is past its deadline"
+    STRAGGLERS = "some tasks are far behind the others"
 
 
-def make_spark_runner(context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> Runner:
-    """Bins as tasks of a Spark job, which retries them and spreads them over executors.
+def has_stragglers(finished: Sequence[float], tasks: int, elapsed_seconds: float, patience_seconds: float) -> bool:
+    """Whether the unfinished tasks of a batch are to be given up, so that the finished ones can be committed.
 
     Args:
-        context: Runs the jobs; each on the thread that calls the runner.
-        job: What the tasks share.
-        seconds_max: Hard deadline of a batch, past which the runner raises `BatchTimeout`; None for none.
+        finished: Seconds from the start of the job to the end of each finished task.
+        tasks: Number of tasks.
+        elapsed_seconds: Seconds since the start of the job.
+        patience_seconds: Least time to wait after the last one that finished. Where tasks take longer than that, or
+            take turns on too few cores, twice the time of the slowest one counts.
     """
-    work = partial(run_tasks if is_local(str(context.master)) else run_tasks_remote, job)
+    if not 0 < len(finished) < tasks:
+        return False
+    slowest = max(finished)
+    return elapsed_seconds - slowest > max(patience_seconds, 2 * slowest)
 
-    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+
+Arrived = tuple[int, bytes]
+"""Number of a job, and the encoded result of one of its tasks."""
+
+
+class _Concatenation:
+    """An `AccumulatorParam`; Spark asks for no more than its methods, and the commands start without Spark."""
+
+    def zero(self, _: list[Arrived]) -> list[Arrived]:
+        return []
+
+    def addInPlace(self, found: list[Arrived], more: list[Arrived]) -> list[Arrived]:  # noqa: N802  # Spark's name
+        found.extend(more)
+        return found
+
+
+Runner = Callable[[BatchPlan], Sequence[TaskResult]]
+"""Runs the bins of a plan and returns the results of those that ended."""
+
+
+class SparkRunner:
+    """Bins as tasks of a Spark job, which retries them and spreads them over executors.
+
+    Tasks send their results through an accumulator as well, so that those that have ended are known before the job
+    ends: a task on a silent executor does not hold up the others. Its partitions are planned again, and Spark gives
+    nothing else to that executor meanwhile.
+    """
+
+    def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
+        """Runs nothing yet.
+
+        Args:
+            context: Runs the jobs; each on the thread that calls the runner.
+            job: What the tasks share.
+            seconds_max: Hard deadline of a batch; None for none.
+        """
+        self._context, self._seconds_max, self._tuning = context, seconds_max, job.tuning
+        self._work = partial(run_tasks if is_local(str(context.master)) else run_tasks_remote, job)
+        concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
+        self._arrived = context.accumulator(list[Arrived](), concatenation)
+        self._job, self._gave_up_at = 0, -math.inf
+
+    def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
+        """The results of the bins that ended, all of them in nearly every case.
+
+        Raises:
+            BatchTimeout: The deadline passed; no result counts.
+        """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
-        bins = context.parallelize(tasks, len(tasks)).mapPartitions(work)
-        facts = run_with_deadline(context, seconds_max, bins.collect)
-        return [_facts(encoded) for encoded in facts]
+        self._job, self._arrived.value = self._job + 1, []
+        work = partial(_report, self._work, self._arrived, self._job)
+        bins = self._context.parallelize(tasks, len(tasks)).mapPartitions(work)
+        outcome = run_cancellable(self._context, self._watch(len(tasks)), bins.collect)
+        if outcome is CancelReason.DEADLINE:
+            raise BatchTimeout(self._seconds_max or 0.0)
+        if outcome is not CancelReason.STRAGGLERS:
+            return [_facts(encoded) for encoded in outcome]
+        self._gave_up_at, ended = time.monotonic(), self._ended()
+        LOG.warning(
+            "%d of %d tasks are behind: their partitions are planned again", len(tasks) - len(ended), len(tasks)
+        )
+        return [_facts(encoded) for encoded in ended]
 
-    return run
+    def _ended(self) -> list[bytes]:
+        """The results of this job's tasks so far."""
+        return [result for job, result in self._arrived.value if job == self._job]
+
+    def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
+        """Judges the job that begins now."""
+        began, finished, tuning = time.monotonic(), list[float](), self._tuning
+        gives_up = began - self._gave_up_at >= tuning.straggler_rest_seconds
+
+        def find_reason() -> CancelReason | None:
+            elapsed = time.monotonic() - began
+            if self._seconds_max is not None and elapsed >= self._seconds_max:
+                return CancelReason.DEADLINE
+            finished.extend([elapsed] * (len(self._ended()) - len(finished)))
+            held_up = gives_up and has_stragglers(finished, tasks, elapsed, tuning.straggler_task_seconds)
+            return CancelReason.STRAGGLERS if held_up else None
+
+        return find_reason
+
+
+def _report(
+    work: Callable[[Iterable[bytes]], Iterator[bytes]],
+    arrived: Accumulator[list[Arrived]],
+    job: int,
+    tasks: Iterable[bytes],
+) -> Iterator[bytes]:
+    """Runs on a worker."""
+    for result in work(tasks):
+        arrived.add([(job, result)])
+        yield result
 
 
 def warm_up(context: SparkContext, stream: bytes) -> None:
