@@ -15,7 +15,6 @@ from typing import Self
 
 import msgspec
 
-from benchmarks import observer
 from benchmarks.feed import empty_topics, forget_positions, produce
 from benchmarks.live_side import LOCAL, LiveTask
 from benchmarks.measure import run_measured
@@ -27,6 +26,7 @@ from benchmarks.systems import REFERENCE, STREAM, Task, environment
 from benchmarks.verify import digest_of
 from benchmarks.workload import Size, interleaved
 from lockstep.localdev.processes import start_child
+from lockstep.rehearsal import observer
 from lockstep.table.layout import StreamFolders
 
 PATIENCE_SECONDS = 180.0

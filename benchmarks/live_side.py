@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.sensors import sensors
 from lockstep import Every
-from lockstep.operations.foreground import run_in_foreground
+from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import KafkaSettings, Settings
 
 LOCAL = "local"
@@ -58,7 +58,9 @@ def main() -> None:
         table_root=given.output.absolute(),
         local_root=given.output.absolute() / LOCAL,
     )
-    outcome = run_in_foreground(stream, settings, available_now=False, say=lambda line: print(line, flush=True))
+    outcome = run_in_foreground(
+        stream, settings, available_now=False, report=lambda batch: print(format_report(batch), flush=True)
+    )
     print(outcome.value, flush=True)
 
 

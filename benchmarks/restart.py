@@ -17,8 +17,8 @@ from rich.console import Console
 from benchmarks.live import LiveStream, Pacer, Stage
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
 from benchmarks.seen import Commit
-from benchmarks.tree import TreeMeter, TreeUsage
 from benchmarks.workload import Size
+from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
 
 _SIZE = Size("restart", messages=165_000, topics=8, sessions=5_000, rows=200)
 KILLS_SECONDS_MAX, HANDOVER_SECONDS_MAX = 100, 40

@@ -35,6 +35,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- ExportRefused              a file exists already, or cannot be written (operations/quarantine.py)
 |- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)
 |- NothingToTry               no message is where the stream would begin (operations/inspect/trial.py)
+|- LoadTestRefused            a load test cannot begin; nothing was created (rehearsal/load_plan.py)
 |- HousekeepingFailed         some steps failed, the others are done (operations/housekeeping.py)
 |- RetirementRefused          a topic is not read, or has unread messages (operations/retire.py)
 |- WriterLives                nothing is repaired while a writer lives (operations/repair.py)

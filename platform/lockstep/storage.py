@@ -11,6 +11,7 @@ format and locks of their own (state/local_store.py).
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -106,6 +107,9 @@ class Storage(Protocol):
     def delete(self, path: Path) -> int | None:
         """Delete a file; gives its bytes, or None where there was none."""
 
+    def delete_folder(self, folder: Path) -> None:
+        """Delete a folder with all that is in it; a missing one is no error."""
+
     def move(self, path: Path, target: Path) -> None:
         """Give a file another name in the same storage; that survives a power loss.
 
@@ -189,6 +193,11 @@ class LocalStorage(Storage):
         except FileNotFoundError:
             return None
         return size
+
+    @override
+    def delete_folder(self, folder: Path) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
     @override
     def move(self, path: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,8 @@ import msgspec
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from types import FrameType
 
 
 # Run by a bare interpreter in the child, before the command: PR_SET_PDEATHSIG is 1 and survives exec. The
@@ -47,6 +49,36 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def interrupt_by_signals() -> Iterator[None]:
+    """Any signal that ends a command raises `KeyboardInterrupt`, also where a shell's `&` had them ignored."""
+    with _handling(signal.default_int_handler):
+        yield
+
+
+@contextlib.contextmanager
+def ignore_interrupts() -> Iterator[None]:
+    """Ignore these signals: a second Ctrl-C would leave behind what is being deleted."""
+    with _handling(signal.SIG_IGN):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    before = {number: signal.signal(number, handler) for number in _ENDS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
 
 NO_CHANGE: Mapping[str, str] = MappingProxyType({})
 

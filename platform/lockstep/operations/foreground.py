@@ -29,7 +29,7 @@ def run_in_foreground(
     settings: Settings,
     *,
     available_now: bool,
-    say: Callable[[str], None],
+    report: Callable[[BatchReport], None],
     tuning: Tuning = DEFAULT_TUNING,
 ) -> RunOutcome:
     """Run a stream until it ends; Ctrl-C and SIGTERM end it at its next batch boundary.
@@ -38,7 +38,7 @@ def run_in_foreground(
         stream: The declaration.
         settings: Addresses of Kafka and the tables.
         available_now: End when all messages available now are committed.
-        say: Receives a line per batch.
+        report: Receives the report of each committed batch, on the run's thread.
         tuning: Intervals, attempts and sizes.
 
     Raises:
@@ -58,7 +58,7 @@ def run_in_foreground(
             spark=spark,
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
-            report=lambda batch: say(format_report(batch)),
+            report=report,
             launch=Launch(adopts_topics=True, tuning=tuning),
         )
 

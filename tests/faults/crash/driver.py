@@ -12,7 +12,7 @@ import sys
 
 from assets.order_books import order_books
 from lockstep import Limits, Topics
-from lockstep.operations.foreground import run_in_foreground
+from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import load_settings
 
 
@@ -22,7 +22,9 @@ def main() -> None:
     stream = dataclasses.replace(
         order_books, topics=Topics(pattern=pattern), limits=Limits(batch_messages=batch_messages)
     )
-    outcome = run_in_foreground(stream, load_settings(), available_now=True, say=_say)
+    outcome = run_in_foreground(
+        stream, load_settings(), available_now=True, report=lambda batch: _say(format_report(batch))
+    )
     _say(outcome.value)
 
 

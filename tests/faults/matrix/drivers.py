@@ -201,7 +201,7 @@ def main() -> None:
 
 
 def _on_spark(stream: AnyStream, *, available_now: bool) -> RunOutcome:
-    return run_in_foreground(stream, load_settings(), available_now=available_now, say=tell)
+    return run_in_foreground(stream, load_settings(), available_now=available_now, report=Told().append)
 
 
 def _in_this_process(stream: AnyStream, *, available_now: bool) -> RunOutcome:

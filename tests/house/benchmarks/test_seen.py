@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks import observer
 from benchmarks.seen import Commit, Seen
-from benchmarks.tree import DRIVER, JVM, WORKERS, TreeMeter
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.model.position import Position
+from lockstep.rehearsal import observer
+from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
@@ -57,7 +57,7 @@ def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) ->
 
 def test_the_observer_notes_each_version_once_in_order(tmp_path: Path) -> None:
     log, notes, done = tmp_path / "table" / "_delta_log", tmp_path / "notes", threading.Event()
-    watching = threading.Thread(target=observer.watch, args=(tmp_path / "table", notes, done), daemon=True)
+    watching = threading.Thread(target=observer.observe, args=(tmp_path / "table", notes, done), daemon=True)
     watching.start()
     log.mkdir(parents=True)
     before = time.time_ns()

@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
     ("errors",),
-    ("settings", "storage"),
+    ("settings", "storage", "html_page"),
     ("model",),
     ("integrity", "kafka"),
     ("state", "table", "spark"),
@@ -38,6 +38,7 @@ LAYERS = (
     ("operations",),
     ("orchestration",),
     ("localdev",),
+    ("rehearsal",),
     ("cli", "testing"),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
@@ -90,6 +91,9 @@ ONE_IMPORTER = {
     "orchestration.table_check": "one check a module",
     "quality.aggregate": "the one Spark aggregate",
     "quality.suite": "the only module that loads Great Expectations",
+    "rehearsal.copied_topics": "I/O of Kafka, apart from the stages of a load test",
+    "rehearsal.loaded_stream": "a program of its own",
+    "rehearsal.observer": "a program of its own, which the benchmarks start as well",
     "state.restore": "restoring a local store, apart from its use",
     "testing.batches": "batches with crashes, apart from the run as a whole",
     "verify.partition": "the proof of one partition, apart from the walk over all",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lockstep import Every
 from lockstep.model.tuning import Tuning
-from lockstep.operations.foreground import run_in_foreground
+from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import load_settings
 from tests.integration.cluster.streams import catching
 
@@ -31,7 +31,13 @@ def main() -> None:
     stream = catching(given.pattern, given.trap, given.deadline)
     if given.seconds:
         stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))
-    outcome = run_in_foreground(stream, load_settings(), available_now=not given.seconds, say=_say, tuning=tuning)
+    outcome = run_in_foreground(
+        stream,
+        load_settings(),
+        available_now=not given.seconds,
+        report=lambda batch: _say(format_report(batch)),
+        tuning=tuning,
+    )
     _say(f"outcome: {outcome.value}")
 
 

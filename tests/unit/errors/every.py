@@ -32,6 +32,7 @@ from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFi
 from lockstep.operations.retire import RetirementRefused
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
+from lockstep.rehearsal.load_plan import LoadTestRefused
 from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
@@ -100,6 +101,7 @@ EVERY: tuple[LockstepError, ...] = (
     UnknownStream("book", {}),
     RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),
     NothingToTry("books", "topic books.eth"),
+    LoadTestRefused("books", "'10' is no rate", 'give multiples or messages a second: "1x,10x", "500/s"'),
     WrongQuery("SELECT x", "No field named x", {}),
     NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),
     NotRetained("books", 3, 7, 90),

@@ -18,7 +18,7 @@ from pathlib import Path
 LOOK_SECONDS = 0.005
 
 
-def watch(table: Path, report: Path, done: threading.Event) -> None:
+def observe(table: Path, report: Path, done: threading.Event) -> None:
     """Record the time of each version, from 0 on, until `done`."""
     version = 0
     with report.open("a", buffering=1) as lines:
@@ -33,4 +33,4 @@ def watch(table: Path, report: Path, done: threading.Event) -> None:
 if __name__ == "__main__":
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    watch(Path(sys.argv[1]), Path(sys.argv[2]), ended)
+    observe(Path(sys.argv[1]), Path(sys.argv[2]), ended)

@@ -1,0 +1,98 @@
+"""A load test through a real broker, with the stream and the producer in processes of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every
+from lockstep.html_page import render_page
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
+from lockstep.rehearsal.load_plan import Laps, LoadTestRefused
+from lockstep.rehearsal.load_report import make_page
+from lockstep.rehearsal.load_test import LoadTest, delete_leftovers, hold_test_lock, prepare_load_test
+from lockstep.table import delta_log
+from tests.support.feed import session
+
+if TYPE_CHECKING:
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+RATE, SECONDS = 400, 8.0
+
+
+@pytest.fixture
+def quick(feed: Feed, runs: LocalRuns, topic_family: str) -> LocalRuns:
+    """A stream of this test's own name, so that other tests find none of its copies; with a session a partition."""
+    topic = feed.create("books", partitions=2)
+    for partition in (0, 1):
+        feed.send(topic, session(20), key=f"s{partition}", partition=partition)
+    stream = dataclasses.replace(runs.stream, name=topic_family[-40:].lstrip("_0123456789"), trigger=Every(seconds=0.5))
+    return runs.of(stream)
+
+
+def prepared(runs: LocalRuns, rates: str = f"{RATE}/s", minutes: float = SECONDS / 60) -> LoadTest:
+    return prepare_load_test(runs.handle, [runs.stream], rates=rates, minutes=minutes, topics_max=None)
+
+
+def topics_of(runs: LocalRuns) -> tuple[str, ...]:
+    return find_leftovers(runs.handle.cluster.topic_names(), runs.stream.name)
+
+
+def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(quick: LocalRuns) -> None:
+    before = quick.handle.view.ends
+    test = prepared(quick)
+    assert (test.plan.laps, test.plan.partitions, test.plan.sample_messages) == (Laps.NEW_KEYS, 2, 42)
+    result = test.run(lambda _: None)
+    (stage,) = result.stages
+    assert (stage.failure, stage.proof) == ("", "proven")
+    assert stage.committed == stage.proven_messages == stage.sent.messages == RATE * SECONDS
+    assert stage.latency_p50_seconds is not None
+    assert stage.load.task_cores > 0
+    assert stage.backlog[-1][1] == 0
+    assert stage.batches.rows > stage.committed
+    page = render_page(make_page(result))
+    assert result.sustainable.sentence in page
+    assert page.count("<svg") == 3
+    assert topics_of(quick) == ()
+    assert ConsumerGroup(quick.settings.kafka, f"loadtest_{quick.stream.name}").published([("t", 0)]) == {}
+    assert quick.handle.view.ends == before
+    assert not delta_log.has_log(quick.folders.table)
+    assert [path for path in quick.root.rglob("*") if ".loadtest" in path.parts] == []
+
+
+def test_topics_of_another_load_test_are_named_and_removed_on_request(quick: LocalRuns) -> None:
+    left = f"{PREFIX}.{quick.stream.name}.1.books"
+    create_copies(quick.handle.admin, quick.stream.name, {left: 1}, 30.0)
+    with pytest.raises(LoadTestRefused, match=left) as refused:
+        prepared(quick)
+    assert "--clean" in refused.value.next_step
+    assert delete_leftovers(quick.handle) == (left,)
+    assert topics_of(quick) == ()
+
+
+def test_two_load_tests_of_a_stream_exclude_each_other(quick: LocalRuns) -> None:
+    with (
+        hold_test_lock(quick.handle),
+        pytest.raises(LoadTestRefused, match="another one runs"),
+        hold_test_lock(quick.handle),
+    ):
+        pass
+    with hold_test_lock(quick.handle):
+        pass
+
+
+def test_copies_that_a_declared_stream_would_read_are_refused(quick: LocalRuns) -> None:
+    greedy = dataclasses.replace(quick.stream, topics=dataclasses.replace(quick.stream.topics, pattern=r".+\.books"))
+    with pytest.raises(LoadTestRefused, match="would read its topics") as refused:
+        prepare_load_test(quick.handle, [greedy], rates="50/s", minutes=1.0, topics_max=None)
+    assert "exclude" in refused.value.next_step
+
+
+def test_a_stage_of_too_few_batches_is_refused(quick: LocalRuns) -> None:
+    slow = quick.of(dataclasses.replace(quick.stream, trigger=Every(seconds=5)))
+    with pytest.raises(LoadTestRefused, match="less than 4 batches"):
+        prepared(slow, minutes=0.2)

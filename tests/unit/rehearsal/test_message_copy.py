@@ -1,0 +1,65 @@
+"""Samples of messages: whole sessions only, and sent again in a way that the stream's own gate accepts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep import Envelope, Kind, Linked, LogOnly, Once, Record, Stream, Strict
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.executor.compiled_stream import compile_stream
+from lockstep.integrity.base import IntegrityClass
+from lockstep.model.record import Link
+from lockstep.rehearsal.load_plan import Laps
+from lockstep.rehearsal.message_copy import CopiedMessage, choose_laps, keep_whole_sessions, name_lap_key
+from tests.support.adding_stream import Adding, Snapshot, Update, adding
+from tests.support.feed import session, snapshot, update
+
+
+class InPayload(Adding):
+    """The session is not in the key."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        place = super().envelope(message, record)
+        first = None if place.kind is Kind.SNAPSHOT else place.sequence
+        link = Link(last=message.seq, first=first, previous=message.seq - 1)
+        return msgspec.structs.replace(place, session="one", link=link, id=message.seq)
+
+
+def in_payload(integrity: IntegrityClass) -> AnyStream:
+    return Stream(name="copied", topics=adding("t").topics, transform=InPayload(), integrity=integrity)
+
+
+def copies(key: str, *values: bytes) -> list[CopiedMessage]:
+    return [CopiedMessage(key.encode(), value) for value in values]
+
+
+def kept(stream: AnyStream, messages: list[CopiedMessage]) -> list[tuple[bytes | None, bytes]]:
+    whole = keep_whole_sessions(compile_stream(stream), "t", messages)
+    assert whole.left_out == len(messages) - len(whole.messages)
+    return [(message.copied_key, message.copied_value) for message in whole.messages]
+
+
+def laps_of(stream: AnyStream, messages: list[CopiedMessage]) -> Laps:
+    return choose_laps(compile_stream(stream), [("t", messages)])
+
+
+def test_a_session_begins_with_its_snapshot_and_ends_before_its_first_fault() -> None:
+    whole, started = session(2), [update(7, a=1), snapshot(8, a=1), update(9, a=1)]
+    broken = [snapshot(1, a=1), update(2, a=1), update(4, a=1), update(5, a=1)]
+    messages = [*copies("w", *whole), *copies("s", *started), *copies("b", *broken), *copies("g", b"garbage")]
+    expected = [*copies("w", *whole), *copies("s", *started[1:]), *copies("b", *broken[:2])]
+    assert kept(adding("t"), messages) == [(each.copied_key, each.copied_value) for each in expected]
+
+
+def test_sessions_of_the_key_get_new_keys() -> None:
+    assert laps_of(adding("t"), copies("k", *session(3))) is Laps.NEW_KEYS
+    assert [name_lap_key(b"k", 0), name_lap_key(b"k", 2), name_lap_key(None, 2)] == [b"k", b"k~2", None]
+
+
+def test_sessions_that_are_elsewhere_are_repeated_where_the_class_accepts_that() -> None:
+    assert laps_of(in_payload(Strict(evidence=LogOnly())), copies("k", *session(3))) is Laps.SAME_SESSIONS
+
+
+def test_what_the_class_refuses_or_drops_the_second_time_is_sent_once() -> None:
+    assert laps_of(in_payload(Strict(evidence=Linked())), copies("k", *session(3))) is Laps.ONCE
+    assert laps_of(in_payload(Once(keep_ids=10)), copies("k", *session(3))) is Laps.ONCE
