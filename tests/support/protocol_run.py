@@ -17,6 +17,7 @@ from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_clai
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.rewind import RewindCommit, commit_rewind
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder
 
@@ -120,11 +121,34 @@ class ProtocolRun:
             writer.write(BUILDER.build([Row(offset) for offset in offsets], proof))
             return writer.finish()
 
-    def ledger_file(self, start: int, rows: int) -> SideFile:
+    def prepared_rewind(self, batch: int, hour: str | None = None) -> RewindCommit:
+        """A rewind from what this run sees: its ledger file is written, nothing is committed."""
+        target = delta_log.find_head_of_batch(self.folders.table, batch)
+        assert target is not None
+        held = ledger.read_positions_at(self.folders, batch)
+        after = msgspec.structs.replace(self.head, generation=self.head.generation + 1, epoch=self.head.epoch + 1)
+        return RewindCommit(
+            seen=self.head,
+            target=target,
+            commit_hour=hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour),
+            ledger=self.ledger_file(held[TOPIC_ID, 0].until if held else 0, 0, after),
+            at=self.clock.timestamp(),
+            cause="wrong rows (a test)",
+        )
+
+    def rewind(self, batch: int, hour: str | None = None) -> Committed:
+        """Go back to a batch, and move the ledger forward."""
+        landed = self.output.commit(commit_rewind(self.prepared_rewind(batch, hour)))
+        self.head = landed.head
+        self.forward(landed.head)
+        return landed
+
+    def ledger_file(self, start: int, rows: int, head: Head | None = None) -> SideFile:
+        head = head or self.head
         stamp = LedgerStamp(
-            generation=self.head.generation,
-            batch=self.head.batch + 1,
-            epoch=self.head.epoch,
+            generation=head.generation,
+            batch=head.batch + 1,
+            epoch=head.epoch,
             committed_at=self.clock,
             batch_seconds=0.0,
             restart_cause=None,

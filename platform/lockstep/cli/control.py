@@ -1,4 +1,4 @@
-"""Run, start, stop, hold, retire, resume, close, reset, repair, verify."""
+"""Run, start, stop, hold, retire, resume, rewind, savepoint, close, reset, repair, verify."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from lockstep.operations.resume import ResumePreview
     from lockstep.operations.retain import RetentionPlan
     from lockstep.operations.retire import RetiredTopic
+    from lockstep.operations.rewind import RewindPlan, Rewound
+    from lockstep.operations.savepoint import SavepointList
     from lockstep.orchestration.launch import Launched
     from lockstep.rehearsal.load_test import LoadPlan, LoadTestResult
     from lockstep.verify.report import Scope, VerifyReport
@@ -357,6 +359,118 @@ def _resumed(found: Resumed) -> RenderableType:
     if found.desired == "running":
         return style_text(f"{resumed}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
     return style_text(f"{resumed}; start it: lockstep start {name}, or lockstep run {name}")
+
+
+@register_command(
+    'rewind order_books --to order_books.eth/0@120 --why "wrong prices since Friday" --plan', Panel.OPERATE
+)
+def rewind(  # an option a question
+    stream: StreamName,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="A batch (4711), a time (2026-11-20T14:00, UTC), the name of a savepoint, or "
+            "TOPIC/PARTITION@OFFSET: the last batch before that message."
+        ),
+    ],
+    why: Annotated[str, typer.Option(help="Reason, stored in the ledger and shown.")],
+    *,
+    accept_expired: Annotated[
+        bool, typer.Option("--accept-expired", help="Lose rows whose messages Kafka no longer has.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would go and be read again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to an earlier batch: rows, state, positions, ledger and quarantine, in one commit; then stopped.
+
+    A rewind can be taken back by another one, to a batch that it undid. Exit code 1, with the reason, where something
+    that it needs is gone.
+    """
+    from lockstep.operations.rewind import plan_rewind, rewind_stream
+
+    handle = open_handle(stream)
+    if plan:
+        print_answer(plan_rewind(handle, to), _rewind_plan, as_json=as_json)
+        return
+    done = rewind_stream(handle, to, who=getpass.getuser(), why=why, accept_expired=accept_expired)
+    print_answer(done, _rewound, as_json=as_json)
+
+
+@register_command('savepoint order_books before-release --why "version 2 of the fold"', Panel.OPERATE)
+def savepoint(  # an option a question
+    stream: StreamName,
+    name: Annotated[str, typer.Argument(help="Name of the savepoint; without one, all are listed.")] = "",
+    why: Annotated[str, typer.Option(help="Reason, stored with the savepoint.")] = "made by hand",
+    *,
+    at: Annotated[
+        str | None, typer.Option(help="An earlier batch, as `lockstep rewind --to` takes it; by default the newest.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the savepoint.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a batch restorable for longer than retention_hours: its rows, state and log entry are not deleted.
+
+    Works while the stream runs. `lockstep rewind --to NAME` goes back to it.
+    """
+    from lockstep.operations.savepoint import drop_named_savepoint, list_savepoints, make_savepoint
+
+    folders, who = find_folders(stream), getpass.getuser()
+    if not name:
+        found = list_savepoints(folders)
+    elif delete:
+        found = drop_named_savepoint(folders, name, who=who, why=why)
+    else:
+        found = make_savepoint(folders, name, who=who, why=why, at=at)
+    print_answer(found, _savepoints, as_json=as_json)
+
+
+def _rewind_plan(found: RewindPlan) -> RenderableType:
+    back = " (undone by an earlier rewind, it comes back)" if found.restores_undone else ""
+    at = f" of {found.to_at:%Y-%m-%d %H:%M:%S} UTC" if found.to_at is not None else ""
+    columns = ("topic", "partition", "position", "back to", "read again", "Kafka has from", "expired")
+    rows = (
+        (each.topic, each.partition, each.position, each.back_to, each.read_again, each.log_start, each.expired)
+        for each in found.partitions[:SHOWN_SCOPES]
+    )
+    return make_lines(
+        style_text(f"{found.stream}: back to batch {found.to_batch}{at}{back}, after batch {found.last_batch}"),
+        style_text(
+            f"{found.batches} batches and {found.rows} rows go, {found.quarantined} messages leave quarantine and late "
+            f"table, {found.read_again} offsets are read again; generation {found.generation} begins"
+        ),
+        make_grid(columns, rows) if found.partitions else None,
+        _more(len(found.partitions) - SHOWN_SCOPES),
+        *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
+        _more(len(found.decisions) - SHOWN_MAX),
+        *(style_text(f"taken up since, kept from its first position: {each}") for each in found.topics[:SHOWN_MAX]),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+    )
+
+
+def _rewound(found: Rewound) -> RenderableType:
+    plan = found.plan
+    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
+    return make_lines(
+        style_text(
+            f"{plan.stream}: back at batch {plan.to_batch} by batch {found.batch} of generation {plan.generation}, "
+            f"{plan.rows} rows went; stopped{published}"
+        ),
+        style_text(
+            f"next: deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}"
+        ),
+        style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+    )
+
+
+def _savepoints(found: SavepointList) -> RenderableType:
+    rows = (
+        (each.name, each.batch, each.version, f"{each.made_at:%Y-%m-%d %H:%M}", each.cause) for each in found.savepoints
+    )
+    return make_lines(
+        style_text(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}, and to its savepoints:"),
+        make_grid(("savepoint", "batch", "version", "made (UTC)", "cause"), rows),
+    )
 
 
 class Reset(msgspec.Struct, frozen=True):

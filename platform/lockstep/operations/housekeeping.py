@@ -125,16 +125,21 @@ def run_housekeeping(
     """
     dropped = () if keep_rows is None else (_drop_rows(folders, keep_rows, plan_only=plan_only),)  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
+    pinned = frozenset(each.version for each in head.savepoints)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
-        "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head)),  # 2
+        "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head), pinned),  # 2
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
         "replaced data files": partial(find_replaced_data_files, folders, head),  # 3
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
     }
     if not plan_only:
-        due = {"log checkpoints": partial(_write_checkpoints, (folders.table, *sides)), **due}
+        due = {
+            "log checkpoints": partial(_write_checkpoints, (folders.table, *sides)),
+            "log checkpoints of savepoints": partial(_pin_versions, folders.table, pinned),
+            **due,
+        }
     result = HousekeepingResult(
         stream=folders.stream,
         planned_only=plan_only,
@@ -175,6 +180,8 @@ def _drop_rows(folders: StreamFolders, keep: timedelta, *, plan_only: bool) -> S
 def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     """Data files that no version from the rewind floor on references, and that no writer can still reference.
 
+    Likewise for the versions that rewinds since the floor made, and for those of savepoints.
+
     The name of a batch's file carries the batch number: up to the floor's batch it is referenced by the floor's
     version, or by none from there on. Files of compaction are judged by age: a commit refuses those older than
     `OLDEST_FILE_SECONDS`, so files that commits after the floor added are younger than the floor less that time.
@@ -185,7 +192,8 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
         return []
     floor_at = delta_log.find_entry_time(folders.table, floor.batch_version)
     young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS
-    handles = (delta_log.open_delta_table(folders.table, version=at) for at in (None, floor.batch_version))
+    kept = (None, floor.batch_version, *head.kept_versions.values())
+    handles = (delta_log.open_delta_table(folders.table, version=at) for at in kept)
     named = set[str]().union(*map(_live, handles))
     found = find_storage(folders.table).find_files(folders.table, "commit_hour=*/*.parquet")
     unnamed = (path for path in found if str(path.relative_to(folders.table)) not in named)
@@ -210,6 +218,15 @@ def _write_checkpoints(tables: Iterable[Path]) -> list[Path]:
     return []
 
 
+def _pin_versions(table: Path, versions: Iterable[int]) -> list[Path]:
+    """Make versions loadable by themselves, before the entries around them are deleted."""
+    made = delta_log.list_checkpoints(table)
+    for version in versions:
+        if version not in made:
+            write_checkpoint(table, version)
+    return []
+
+
 def _needed_from(table: Path, head: Head) -> int:
     """The oldest version that a rewind may load, or whose entry names a ledger file needed for positions."""
     needed = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
@@ -223,8 +240,8 @@ def _recent(side: Path) -> int:
     return next(recent, versions[-1])
 
 
-def _due_entries(table: Path, needed_from: Callable[[], int]) -> Iterator[Path]:
-    """Log entries and checkpoints that are not needed to load the version `needed_from()` or any later one.
+def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[int] = frozenset()) -> Iterator[Path]:
+    """Log entries and checkpoints that are not needed to load a pinned version, `needed_from()` or any later one.
 
     A version is loaded from the newest checkpoint at or before it and the entries after that.
     """
@@ -233,10 +250,10 @@ def _due_entries(table: Path, needed_from: Callable[[], int]) -> Iterator[Path]:
     if base is None:
         return
     for version in delta_log.list_versions(table):
-        if version < base:
+        if version < base and version not in pinned:
             yield delta_log.make_entry_path(table, version)
     recent = time.time() - RECENT_SECONDS
-    for version in made.keys() - _needed_checkpoints(sorted(made), base):
+    for version in made.keys() - _needed_checkpoints(sorted(made), base) - pinned:
         if max(map(_modified, made[version])) < recent:
             yield from made[version]
 

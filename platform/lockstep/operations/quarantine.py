@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from pathlib import Path
 from typing import BinaryIO
 
@@ -149,7 +149,7 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
         NoTable: The stream has never run.
     """
     columns = [*GROUPED, "offset", "batch"]
-    held = _table(folders).to_table(columns=columns, filter=_filter(wanted))
+    held = _table(folders).to_table(columns=columns, filter=_filter(folders, wanted))
     sums = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("batch", "max")]
     grouped = held.group_by(list(GROUPED)).aggregate(sums).to_pylist()  # type: ignore[arg-type]  # of its literals
     found = [
@@ -177,8 +177,8 @@ def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRo
         NoTable: The stream has never run.
         NotInQuarantine: There is none.
     """
-    here = [pc.field(name) == value for name, value in msgspec.structs.asdict(place).items()]
-    rows = _table(folders).to_table(filter=reduce(and_, here)).sort_by("batch").to_pylist()
+    table, here = _table(folders), [pc.field(name) == value for name, value in msgspec.structs.asdict(place).items()]
+    rows = table.to_table(filter=reduce(and_, here, _make_lineage_filter(folders))).sort_by("batch").to_pylist()
     if not rows:
         raise NotInQuarantine(folders.stream, place)
     return tuple(msgspec.convert(rows, list[QuarantineRow]))
@@ -195,7 +195,7 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
     try:
         with file.open("xb") as out:
             try:
-                messages = write(out, table.to_batches(filter=_filter(wanted), batch_size=BATCH_ROWS))
+                messages = write(out, table.to_batches(filter=_filter(folders, wanted), batch_size=BATCH_ROWS))
             except BaseException:
                 file.unlink()
                 raise
@@ -228,8 +228,15 @@ def _table(folders: StreamFolders) -> ds.Dataset:
     return open_dataset(folders.quarantine)
 
 
-def _filter(wanted: QuarantineFilter) -> pc.Expression | None:
+def _make_lineage_filter(folders: StreamFolders) -> pc.Expression:
+    """Messages of batches that count: those of undone ones are read again."""
+    valid = open_table(folders).base().head.valid_batches
+    parts = [(pc.field("generation") == each) & (pc.field("batch") <= last) for each, last in valid.items()]
+    return reduce(or_, parts)
+
+
+def _filter(folders: StreamFolders, wanted: QuarantineFilter) -> pc.Expression:
     given = {"cause": wanted.cause, "topic": wanted.topic, "session": wanted.session}
     parts = [pc.field(name) == value for name, value in given.items() if value is not None]
     parts += [pc.field("batch") >= wanted.since] if wanted.since is not None else []
-    return reduce(and_, parts) if parts else None
+    return reduce(and_, parts, _make_lineage_filter(folders))

@@ -17,12 +17,17 @@ from lockstep.errors import LockstepError
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
+from lockstep.table.delta_log import FIRST_GENERATION
 from lockstep.table.layout import StreamFolders
 
 READS = re.compile(r"\s*(select|with|explain|describe|show|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
+
+
+Valid = Mapping[int, int]
+"""Last batch that counts of each generation: `Head.valid_batches`."""
 
 
 class WrongQuery(LockstepError):
@@ -38,13 +43,13 @@ class WrongQuery(LockstepError):
         self.sql = sql
 
 
-def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, int] | None = None) -> pa.Table:
+def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Valid] | None = None) -> pa.Table:
     """The whole result of a read-only query.
 
     Args:
         tables: The tables by name.
         sql: The query.
-        until: Newest visible batch, in tables with a column `batch`.
+        until: Newest visible batch of each generation, in tables with columns `generation` and `batch`.
 
     Raises:
         WrongQuery: With DataFusion's message and the existing tables.
@@ -61,12 +66,13 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, int]
     return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
 
 
-def _register(builder: QueryBuilder, name: str, table: DeltaTable, until: int | None) -> None:
+def _register(builder: QueryBuilder, name: str, table: DeltaTable, until: Valid | None) -> None:
     if until is None:
         builder.register(name, table)
         return
     builder.register(f"{name}__all", table)
-    view = f'CREATE VIEW "{name}" AS SELECT * FROM "{name}__all" WHERE batch <= {until}'  # noqa: S608  # a stream's name is checked
+    counts = " OR ".join(f"generation = {generation} AND batch <= {last}" for generation, last in until.items())
+    view = f'CREATE VIEW "{name}" AS SELECT * FROM "{name}__all" WHERE {counts}'  # noqa: S608  # a stream's name is checked
     builder.execute(view).read_all()
 
 
@@ -147,10 +153,10 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
 
 
 class _Tables(msgspec.Struct, frozen=True):
-    """Tables by name, the newest visible batch of each side table, and what was dropped from them."""
+    """Tables by name, the visible batches of each side table that shows less than it has, and what was dropped."""
 
     tables: dict[str, DeltaTable]
-    until: dict[str, int]
+    until: dict[str, Valid]
     notes: tuple[str, ...] = ()
 
 
@@ -186,7 +192,7 @@ def _value(scalar: Any) -> object:
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
-    """The output table as of a version or a time; the side tables, which are append-only, up to its batch.
+    """The output table as of a version or a time; of the side tables, which are append-only, the batches that count.
 
     Their own old versions are deleted soon: the files of a batch are compacted, the rows stay.
     """
@@ -203,8 +209,9 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
     head = entry.head if entry is not None else None
     dropped = describe_retention(head.retention) if head is not None else ""
     notes = (f"{folders.stream}: {dropped} were dropped",) if dropped else ()
-    until = {} if as_of == AsOf() else dict.fromkeys(sides, 0 if head is None else head.batch)
-    return _Tables({folders.stream: output, **sides}, until, notes)
+    shows_all = as_of == AsOf() and (head is None or not head.lineage)
+    valid = head.valid_batches if head is not None else {FIRST_GENERATION: 0}
+    return _Tables({folders.stream: output, **sides}, {} if shows_all else dict.fromkeys(sides, valid), notes)
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:

@@ -153,11 +153,11 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
     newest = max(file.commit_hour for file in files)
     last = _find_last_rows(folders.table, [file for file in files if file.commit_hour == newest])
     side_tables.catch_up_beside_writer(folders, head)
-    columns = ["batch", "topic_id", "partition", "until", "rows_emitted"]
+    columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
     found = 0
     for row in ledger.read_columns(folders.ledger, columns).to_pylist():
-        key = (row["topic_id"], row["partition"])
-        if key in last and last[key] < RowPlace(row["until"], row["rows_emitted"]):
+        key, counts = (row["topic_id"], row["partition"]), row["batch"] <= head.valid_batches.get(row["generation"], -1)
+        if counts and key in last and last[key] < RowPlace(row["until"], row["rows_emitted"]):
             found = max(found, row["batch"])
             del last[key]
     if last:

@@ -80,7 +80,7 @@ def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
     """Names of the state files that the next batch, or a rewind to the floor or to any later batch, may read.
 
     Files of batches from the floor on are named by their own ledger rows. Before it only the chains of the sections
-    in force at the floor count.
+    in force at the floor count, those to which a rewind since went back, and those of savepoints.
     """
     since = ledger.read_columns(folders.ledger, [*_ORDER, "state_file"], first_batch=head.rewind_floor)
     named = {name for name in since["state_file"].to_pylist() if name is not None}
@@ -91,14 +91,16 @@ def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
 
 
 def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
-    """The section of every partition ever read, as of the head and as of the floor.
+    """The section of every partition ever read, as of the head, the floor, each rewind since and each savepoint.
 
-    Where the log does not go back to the floor any more, the ledger is read from its first batch.
+    Where the log has no entry of such a batch, the ledger is read from its first batch.
     """
-    at_floor = find_head_of_batch(folders.table, head.rewind_floor)
-    full_batch = at_floor.full_ledger_batch if at_floor is not None else 0
-    before = ledger.read_positions_at(folders, head.rewind_floor, full_batch=full_batch)
-    for row in (*ledger.read_positions(folders, head).values(), *before.values()):
+    rows = list(ledger.read_positions(folders, head).values())
+    for batch in {head.rewind_floor, *head.kept_versions}:
+        at = find_head_of_batch(folders.table, batch)
+        full_batch = at.full_ledger_batch if at is not None else 0
+        rows += ledger.read_positions_at(folders, batch, full_batch=full_batch).values()
+    for row in rows:
         if (section := find_state_version(row).section) is not None:
             yield section
 

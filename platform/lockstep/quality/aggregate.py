@@ -20,11 +20,12 @@ from lockstep.quality.rules import FileSummary, PartitionSummary
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Head, Lineage
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,7 @@ with ranges as (
            aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start) as hole_offsets,
            aggregate(filter(holes, hole -> hole.cause = 'unproven'), 0L,
                      (total, hole) -> total + hole.until - hole.start) as unproven_offsets
-    from {ledger} where batch <= {batch}
+    from {ledger} where batch <= {batch} and ({counts})
 )
 select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
        struct(batch, until, until > greatest(start, reached) as covers, until - start as offsets_read, messages,
@@ -183,7 +184,8 @@ def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersio
     with _own_session(spark, folders) as session:
         rows = _load(session, folders.table, versions.table)
         ledger = _load_ledger(session, folders.ledger, versions.ledger)
-        ranges = session.sql(_RANGES, ledger=ledger, batch=versions.batch, retired=versions.retired)
+        counted = _RANGES.replace("{counts}", _counts(versions.valid))
+        ranges = session.sql(counted, ledger=ledger, batch=versions.batch, retired=versions.retired)
         events = session.sql(_ROWS, rows=rows).unionByName(ranges, allowMissingColumns=True)
         found = session.sql(_summary_text(), events=events).collect()
     places = [msgspec.convert(row.asDict(), PartitionSummary) for row in found]
@@ -211,6 +213,11 @@ def _file_summary(action: dict[str, object], required: list[str]) -> FileSummary
         nulls=sum(count for count in counts if isinstance(count, int)),
         uncounted=held * sum(1 for count in counts if count is None),
     )
+
+
+def _counts(valid: Iterable[Lineage]) -> str:
+    """Batches that count: rewinds undid the others."""
+    return " or ".join(f"generation = {each.generation} and batch <= {each.last_batch}" for each in valid)
 
 
 def _summary_text() -> str:
@@ -262,11 +269,13 @@ class TableVersions(msgspec.Struct, frozen=True):
         ledger: Version of the ledger, which may hold later batches as well.
         batch: Number of the last batch that both hold; 0 before the first.
         retired: Number of the last batch whose rows were dropped by retention; 0 for none.
+        valid: The last batch that counts of each generation.
     """
 
     table: int
     ledger: int
     batch: int
+    valid: tuple[Lineage, ...]
     retired: int = 0
 
 
@@ -283,12 +292,18 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     ledger = delta_log.open_delta_table(folders.ledger)
     held = ledger.transaction_version(delta_log.BATCH) or 0
     head = base.head
-    retired = 0 if head.retention is None else head.retention.batch
     if held >= head.batch:
-        return TableVersions(table=base.version, ledger=ledger.version(), batch=head.batch, retired=retired)
-    if held == head.batch - 1:  # no retention was committed since: it brings the ledger forward first
-        return TableVersions(table=head.batch_version - 1, ledger=ledger.version(), batch=held, retired=retired)
+        return _make_versions(base.version, ledger.version(), head)
+    before = delta_log.read_entry(folders.table, head.batch_version - 1)
+    if held == head.batch - 1 and before is not None and before.head is not None:
+        return _make_versions(before.version, ledger.version(), before.head)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",
     )
+
+
+def _make_versions(table: int, ledger: int, head: Head) -> TableVersions:
+    retired = 0 if head.retention is None else head.retention.batch
+    valid = tuple(Lineage(generation, last) for generation, last in head.valid_batches.items())
+    return TableVersions(table=table, ledger=ledger, batch=head.batch, valid=valid, retired=retired)

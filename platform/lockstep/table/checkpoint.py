@@ -19,9 +19,9 @@ COST_RATIO = 4
 checkpoint, so n entries have been read n times. Measured: 0.1 CPU s a MB written, 0.4 ms an entry and commit."""
 
 
-def write_checkpoint(table: Path) -> None:
-    """Write a log checkpoint with a handle of its own."""
-    delta_log.open_delta_table(table).create_checkpoint()
+def write_checkpoint(table: Path, version: int | None = None) -> None:
+    """Write a log checkpoint with a handle of its own; of the newest version, or of an older one."""
+    delta_log.open_delta_table(table, version=version).create_checkpoint()
 
 
 def write_checkpoint_if_due(table: Path, version: int) -> bool:

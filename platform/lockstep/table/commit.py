@@ -45,6 +45,8 @@ class CommitKind(Enum):
     SCHEMA = "schema"
     FLOOR = "floor"
     RETENTION = "retention"
+    REWIND = "rewind"
+    SAVEPOINT = "savepoint"
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ class Proposal(msgspec.Struct, frozen=True):
         batch: Batch number, for kinds that are batches.
         epoch: New epoch, for claims.
         metadata: Further metadata of the entry.
-        alter: Changes the schema, as one commit with these properties (schema only).
+        alter: Changes the table in another way, as one commit with these properties (schema and rewind only).
         needs: Files outside the table's folder that the commit refers to, with the least size of each: side files and
             state files. If a driver was suspended for days between its tasks and its commit, they may be cleaned up.
     """
@@ -288,14 +290,13 @@ def commit_batch(
 
     def next_head(base: Base) -> Head:
         head = base.head
-        _same_writer(head, writer)
+        check_writer(head, writer)
         if head.batch != planned.number - 1:
             raise TableError(
                 f"batch {planned.number} does not follow the last committed batch {head.batch}",
                 next_step="start the stream again: it continues from the ledger",
             )
-        if planned.commit_hour <= head.closed_hour or planned.commit_hour < head.hour:
-            raise HourClosed(f"hour {planned.commit_hour} is closed", next_step="nothing: the batch is planned again")
+        check_hour_open(head, planned.commit_hour)
         full = planned.full_ledger_at is not None
         return msgspec.structs.replace(
             _halted_or_resumed(head, planned.findings, reason),
@@ -330,7 +331,7 @@ def set_desired_state(writer: Writer, desired: Desired, reason: str) -> Proposal
     """Record the new desired state of the stream; by the writer of this epoch."""
 
     def next_head(base: Base) -> Head:
-        _same_writer(base.head, writer)
+        check_writer(base.head, writer)
         return _with_wanted_state(base, base.head, desired, reason)
 
     return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
@@ -345,7 +346,9 @@ def raise_rewind_floor(generation: int, batch: int) -> Proposal:
                 f"generation {generation} has become {base.head.generation}",
                 next_step="nothing: the next clean-up counts again",
             )
-        return msgspec.structs.replace(base.head, rewind_floor=max(batch, base.head.rewind_floor))
+        floor = max(batch, base.head.rewind_floor)
+        rewinds = tuple(each for each in base.head.rewinds if each.batch > floor)
+        return msgspec.structs.replace(base.head, rewind_floor=floor, rewinds=rewinds)
 
     return Proposal(kind=CommitKind.FLOOR, next_head=next_head)
 
@@ -354,7 +357,7 @@ def commit_schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties]
     """A change of the table's columns, by the writer of this epoch; nothing else changes."""
 
     def check(head: Head) -> None:
-        _same_writer(head, writer)
+        check_writer(head, writer)
 
     return Proposal(kind=CommitKind.SCHEMA, next_head=keep_head(check), alter=alter)
 
@@ -393,6 +396,13 @@ def _added(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) ->
     return SideBatch(batch, before.batch if before is not None else 0, files) if files else before
 
 
-def _same_writer(head: Head, writer: Writer) -> None:
+def check_hour_open(head: Head, hour: str) -> None:
+    """Refuse an hour into which nothing can be committed any more. Raises HourClosed."""
+    if hour <= head.closed_hour or hour < head.hour:
+        raise HourClosed(f"hour {hour} is closed", next_step="nothing: the batch is planned again")
+
+
+def check_writer(head: Head, writer: Writer) -> None:
+    """Refuse a base that another writer holds. Raises Fenced."""
     if head.epoch != writer.epoch or head.generation != writer.generation:
         raise Fenced(writer.epoch, head.epoch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
@@ -119,6 +119,42 @@ class Lineage(msgspec.Struct, frozen=True):
     last_batch: int
 
 
+class Savepoint(msgspec.Struct, frozen=True):
+    """A batch that stays restorable until the savepoint is deleted, whatever the rewind floor is.
+
+    Attributes:
+        name: Its name.
+        batch: The batch.
+        version: The version of the output table at which that batch was committed.
+        at: When the savepoint was made, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    name: str
+    batch: int
+    version: int
+    at: float
+    cause: str
+
+
+class Rewind(msgspec.Struct, frozen=True):
+    """A rewind since the rewind floor. Its version stays loadable: it names files that the floor's may not.
+
+    Attributes:
+        batch: The batch that is the rewind.
+        version: The version of the output table that it made.
+        to_batch: The batch to which it went back.
+        undone: The last batch before it; what lies between was undone.
+        cause: The reason and the operator.
+    """
+
+    batch: int
+    version: int
+    to_batch: int
+    undone: int
+    cause: str
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -144,7 +180,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
         full_ledger_at: Its time, in seconds since 1970 (UTC).
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
-        rewind_floor: Oldest batch that a rewind may go back to.
+        rewind_floor: Oldest batch that a rewind may go back to, apart from savepoints.
+        rewinds: Rewinds since that batch, oldest first.
+        savepoints: Batches that stay restorable, by name.
         last_resumption: The newest resumption; None before the first.
         retention: The newest retention; None before the first.
         version: Version of this layout.
@@ -172,9 +210,31 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     full_ledger_at: float = 0.0
     accepts_burst: bool = False
     rewind_floor: int = 0
+    rewinds: tuple[Rewind, ...] = ()
+    savepoints: tuple[Savepoint, ...] = ()
     last_resumption: Resumption | None = None
     retention: Retention | None = None
     version: int = 1
+
+    @property
+    def valid_batches(self) -> dict[int, int]:
+        """The last batch that counts of each generation; rewinds undid the later ones, and other generations whole."""
+        return {ended.generation: ended.last_batch for ended in self.lineage} | {self.generation: self.batch}
+
+    @property
+    def kept_versions(self) -> dict[int, int]:
+        """The versions that stay loadable besides those from the rewind floor on, by batch: of rewinds, savepoints."""
+        made = {each.batch: each.version for each in self.rewinds}
+        return made | {each.batch: each.version for each in self.savepoints}
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether the last batch is a rewind."""
+        return bool(self.rewinds) and self.rewinds[-1].batch == self.batch
+
+    def may_rewind_to(self, batch: int) -> bool:
+        """Whether all that a rewind to a batch needs is kept."""
+        return self.rewind_floor <= batch <= self.batch or any(each.batch == batch for each in self.savepoints)
 
     def encode(self) -> str:
         """As JSON, for the commit's metadata."""
@@ -461,6 +521,22 @@ def find_head_of_batch(table: Path, batch: int) -> Head | None:
         return None
     entry = read_entry(table, versions[position])
     return entry.head if entry is not None and entry.head is not None and entry.head.batch == batch else None
+
+
+def find_head_at(table: Path, at: datetime) -> Head | None:
+    """The head at a time, by the clocks of the writers; None where the log does not go back to it."""
+    versions = list_versions(table)
+    entry = _read_newest(table, versions[: bisect_right(versions, at, key=lambda version: _written_at(table, version))])
+    return None if entry is None else entry.head
+
+
+def _read_newest(table: Path, versions: list[int]) -> LogEntry | None:
+    return read_entry(table, versions[-1]) if versions else None
+
+
+def _written_at(table: Path, version: int) -> datetime:
+    entry = read_entry(table, version)
+    return entry.written_at if entry is not None and entry.written_at is not None else datetime.min.replace(tzinfo=UTC)
 
 
 def _batch(table: Path, version: int) -> int:

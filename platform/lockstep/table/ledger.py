@@ -248,13 +248,15 @@ def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], 
 def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition as of an earlier batch.
 
+    Rows of another generation than the newest do not count: a rewind begins its own with a full set of positions.
+
     Args:
         folders: The folders of the stream.
         batch: The batch.
         full_batch: An earlier batch with a full set of positions; by default the first is used.
     """
     rows = read_ledger(folders.ledger, first_batch=full_batch, last_batch=batch)
-    return {(row.topic_id, row.partition): row for row in rows}
+    return {(row.topic_id, row.partition): row for row in rows if row.generation == rows[-1].generation}
 
 
 def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:

@@ -20,6 +20,7 @@ LAST_LINES = {
     CommitKind.HALT.value: {delta_log.VERSION, delta_log.BATCH},
     CommitKind.RESUME.value: {delta_log.VERSION, delta_log.BATCH},
     CommitKind.CLAIM.value: {delta_log.VERSION, delta_log.EPOCH},
+    CommitKind.REWIND.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.CREATE.value: set[str](),
     "side": {delta_log.BATCH},
 }

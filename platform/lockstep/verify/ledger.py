@@ -236,6 +236,17 @@ def find_first_provable(ranges: Sequence[LedgerRange], first_kept: int) -> int:
     return index
 
 
+def find_first_with_state(ranges: Sequence[LedgerRange], first: int, rewind_floor: int) -> int:
+    """Index of the first range from `first` on whose fold can begin with a stored state; len(ranges) for none.
+
+    Housekeeping keeps the state in force at the rewind floor and all later ones; the fold of a log from its first
+    offset on needs none.
+    """
+    if first == 0:
+        return 0
+    return max(first, sum(1 for row in ranges if row.batch <= rewind_floor))
+
+
 def _is_kept(row: LedgerRange, first_kept: int) -> bool:
     return not row.catching_up and (row.is_empty or row.read_from >= first_kept)
 

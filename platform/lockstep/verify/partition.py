@@ -89,6 +89,11 @@ class PartitionProof:
         return self._parts.stored.compared
 
     @property
+    def cleaned_states(self) -> int:
+        """The number of ranges whose state was deleted since."""
+        return self._parts.stored.cleaned
+
+    @property
     def compared_kept(self) -> int:
         """Number of rows of quarantine and late table compared with their messages."""
         return self._parts.aside.kept.compared + self._parts.aside.late.compared

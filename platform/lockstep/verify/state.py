@@ -185,11 +185,13 @@ class StoredState:
 
     Attributes:
         compared: How many session states were compared.
+        cleaned: Ledger rows before the rewind floor whose state was deleted since.
         unreadable: A section could not be read: nothing more can be proven of the partition's state.
     """
 
-    def __init__(self, folder: Path, declared: Declared, violations: Violations) -> None:
+    def __init__(self, folder: Path, declared: Declared, violations: Violations, *, rewind_floor: int = 0) -> None:
         self._folder, self._schema, self._violations = folder, declared.state, violations
+        self._rewind_floor, self.cleaned = rewind_floor, 0
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
         self._system = StoredSystemEntries()
@@ -253,12 +255,18 @@ class StoredState:
             folding.waiting.held[offset] = folding.placed(record)
 
     def compare(self, row: LedgerRange, folding: Replay, *, whole: bool) -> None:
-        """Compare the state stored after a row with the fold: the touched sessions, or all."""
+        """Compare the state stored after a row with the fold: the touched sessions, or all.
+
+        Housekeeping deletes states before the rewind floor: their sessions are compared with the next that is there.
+        """
         if self.unreadable:
             return
         try:
             self.follow(row)
         except StateError as error:
+            if row.batch < self._rewind_floor and not whole:
+                self._at, self.cleaned = None, self.cleaned + 1
+                return
             self.unreadable = True
             expected = f"the state after batch {row.batch}"
             self._violations.add(ViolationKind.STATE_DAMAGED, row.place, row.until, expected, error.problem)

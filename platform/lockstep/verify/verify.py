@@ -28,6 +28,7 @@ from lockstep.verify.ledger import (
     Row,
     StoredTables,
     find_first_provable,
+    find_first_with_state,
     make_chains,
     read_stored,
 )
@@ -60,6 +61,7 @@ class PartitionWork(msgspec.Struct):
         rows: Rows compared with the fold.
         table_rows: Rows of the table.
         states: Session states compared.
+        cleaned: Ledger rows before the rewind floor whose state was deleted since.
         kept: Quarantine rows compared.
         ranges: Ledger rows.
         scopes: The proven extent of each partition.
@@ -73,6 +75,7 @@ class PartitionWork(msgspec.Struct):
     rows: int = 0
     table_rows: int = 0
     states: int = 0
+    cleaned: int = 0
     kept: int = 0
     ranges: int = 0
     scopes: list[Scope] = msgspec.field(default_factory=list)
@@ -85,6 +88,7 @@ class PartitionWork(msgspec.Struct):
         self.lost += proof.lost
         self.rows += proof.compared_rows
         self.states += proof.compared_states
+        self.cleaned += proof.cleaned_states
         self.kept += proof.compared_kept
         self.ranges += len(chain.ranges)
         if proof.ended:
@@ -98,6 +102,8 @@ def make_summary(
     blocked = list(dict.fromkeys(work.blocked))
     if not blocked and not work.messages and any(row.messages for row in stored.ledger):
         blocked.append("no message could be read again")
+    floor = stored.head.rewind_floor
+    cleaned = (f"states of {work.cleaned} ledger rows before the rewind floor, batch {floor}, were deleted since",)
     invariants = tuple(
         _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
     )
@@ -117,7 +123,7 @@ def make_summary(
         violation_count=violations.counts.total(),
         violations=tuple(violations.kept),
         scopes=tuple(sorted(work.scopes, key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
-        notes=(*stored.notes, *blocked),
+        notes=(*stored.notes, *(cleaned if work.cleaned else ()), *blocked),
         cpu_seconds=round(cpu_seconds, 3),
         next_step=_next_step(stream, status),
     )
@@ -282,7 +288,7 @@ class _Proving:
         functions: Declared,
     ) -> None:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
-        self._integrity, self._absent = stream.integrity, stored.absent
+        self._integrity, self._absent, self._floor = stream.integrity, stored.absent, stored.head.rewind_floor
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
         self._dropped = 0 if stored.head.retention is None else stored.head.retention.batch
@@ -334,12 +340,13 @@ class _Proving:
     ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
         """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, kept in group:
-            first = find_first_provable(chain.ranges, kept.first)
+            first = find_first_with_state(chain.ranges, find_first_provable(chain.ranges, kept.first), self._floor)
             self._check_start(chain, kept)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
             elif first == len(chain.ranges):
-                self._not_again(chain, f"Kafka has nothing before offset {kept.first}: order and counts only")
+                why = f"Kafka has nothing before offset {kept.first}, or no state from before it is kept"
+                self._not_again(chain, f"{why}: order and counts only")
             else:
                 opened = self._open(chain, first)
                 if opened is not None:
@@ -383,7 +390,7 @@ class _Proving:
                 {name: chain.end_of(batch) for name, batch in self._absent.items()},
                 dropped_before=chain.end_of(self._dropped) if self._dropped else None,
             ),
-            stored=StoredState(self._folders.state, self._declared, self._violations),
+            stored=StoredState(self._folders.state, self._declared, self._violations, rewind_floor=self._floor),
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.correctness.model.protocol import Kind, World
+from tests.correctness.model.protocol import Kind, World, visible
 
 
 def broken(world: World) -> str | None:  # noqa: C901, PLR0911  # the list of the invariants, one after another
     """The invariant that does not hold; None while all do."""
-    batches = [entry for entry in world.log if entry.kind is Kind.BATCH]
+    batches = [entry for entry in world.log if entry.kind in {Kind.BATCH, Kind.REWIND}]
     epoch = closed = 0
     for entry in world.log:
         if entry.kind is Kind.BATCH and entry.head.epoch != epoch:
@@ -19,8 +19,11 @@ def broken(world: World) -> str | None:  # noqa: C901, PLR0911  # the list of th
         epoch, closed = entry.head.epoch, max(closed, entry.head.closed)
     if [entry.head.batch for entry in batches] != list(range(1, len(batches) + 1)):
         return "a batch is lost or doubled"
-    if [entry.start for entry in batches] != list(range(len(batches))):
-        return "offsets are lost or doubled"
+    for at, entry in enumerate(world.log):
+        if entry.kind is Kind.BATCH and entry.start != len(visible(world.log[:at])):
+            return "offsets are lost or doubled"
+        if entry.kind is Kind.REWIND and entry.start != len(visible(world.log[: at + 1])) - 1:
+            return "a rewind undid another batch than it was planned for"
     named = [(entry.head.batch, entry.start) for entry in batches]
     if list(world.ledger) != named[: len(world.ledger)]:
         return "a side table holds what no commit names"

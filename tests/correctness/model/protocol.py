@@ -1,8 +1,8 @@
 """The commit protocol as an executable specification: small enough to be explored whole.
 
-Several writers, a compactor and somebody who closes hours share one log. Each may stop anywhere for any time (a
-zombie) or for ever (a crash: it takes no further step, and every world is one in which anybody may be dead), or never
-hear whether its entry landed; a new writer may start at any moment. A commit is
+Several writers, a compactor, somebody who closes hours and somebody who rewinds share one log. Each may stop anywhere
+for any time (a zombie) or for ever (a crash: it takes no further step, and every world is one in which anybody may be
+dead), or never hear whether its entry landed; a new writer may start at any moment. A commit is
 
 1. `LOOK`: refresh; the head is read on this base, and what the kind demands is checked on it, at every attempt;
 2. `WRITE`: the entry is written at exactly the next version, or not at all;
@@ -15,7 +15,8 @@ there is one (invariants.py):
 - one writer: an entry of a batch carries the epoch of the newest claim before it, so a fenced one is never visible;
 - no batch is lost or doubled: numbers rise by one, and each begins at the offset where the one before it ended;
 - side tables hold what the commits name, in order, and at most the newest is missing;
-- nothing is committed into an hour that was closed.
+- nothing is committed into an hour that was closed;
+- a rewind undoes the batches after its target and no other, and the next batch begins where the target ended.
 
 Each `Simplification` is something that looks as if it would do. Each breaks an invariant.
 """
@@ -36,6 +37,7 @@ class Kind(Enum):
     BATCH = auto()
     COMPACTION = auto()
     CLOSE = auto()
+    REWIND = auto()
 
 
 class Simplification(Enum):
@@ -48,6 +50,7 @@ class Simplification(Enum):
     SIDE_TABLES_WHENEVER = "the next batch does not wait for them"
     WRITE_ANYWHERE = "an entry that lost its place goes to the next one, as a library's own retries do"
     HOUR_KEPT_FROM_BEFORE = "the hour is compared with a head that was read earlier"
+    REWIND_NAMES_NO_BATCH = "a rewind names the epoch that it replaces, not the batch after which it was planned"
     OFFSETS_IN_MEMORY = "a new writer goes on at the offset that an old one told it, not from the ledger"
 
 
@@ -60,13 +63,18 @@ class Head(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One version of the table. `start`: the offset at which a batch begins; each is one offset long."""
+    """One version of the table.
+
+    `start`: the offset at which a batch begins; each is one offset long. Of a rewind, the one before its position.
+    `to`: the batch to which a rewind goes back.
+    """
 
     kind: Kind
     head: Head
     token: int = 0
     start: int = 0
     hour: int = 0
+    to: int = 0
 
 
 class At(Enum):
@@ -93,6 +101,7 @@ class Process(NamedTuple):
         batch: Number of its batch.
         start: Offset of its batch.
         hour: Hour of its batch.
+        to: The batch to which it goes back.
         token: Of its commit now; one for all attempts.
         left: Batches that it may still commit.
         blind: It looks at nothing any more (only with a simplification).
@@ -106,6 +115,7 @@ class Process(NamedTuple):
     batch: int = 0
     start: int = 0
     hour: int = 1
+    to: int = 0
     token: int = 0
     left: int = 0
     blind: bool = False
@@ -144,13 +154,15 @@ class Bounds:
     batches: int = 2
     compactions: int = 1
     closes: int = 0
+    rewinds: int = 0
     lost_answers: int = 1
 
     def begin(self) -> World:
         writers = (Process(left=self.batches),) * self.writers
         compactors = (Process(wants=Kind.COMPACTION),) * self.compactions
         closers = (Process(wants=Kind.CLOSE),) * self.closes
-        return World(processes=writers + compactors + closers, lost_answers=self.lost_answers)
+        rewinders = (Process(wants=Kind.REWIND, left=1),) * self.rewinds
+        return World(processes=writers + compactors + closers + rewinders, lost_answers=self.lost_answers)
 
 
 Without = frozenset[Simplification]
@@ -172,6 +184,8 @@ def demanded(kind: Kind, head: Head, *, epoch: int, batch: int = 0, hour: int = 
             return head._replace(epoch=epoch + 1)
         case Kind.BATCH if head.epoch == epoch and head.batch == batch - 1 and hour > head.closed:
             return head._replace(batch=batch)
+        case Kind.REWIND if head.epoch == epoch and head.batch == batch - 1:
+            return head._replace(epoch=epoch + 1, batch=batch)
         case Kind.COMPACTION:
             return head
         case Kind.CLOSE:
@@ -192,7 +206,7 @@ def _step(world: World, number: int, process: Process, without: Without) -> Iter
         case At.BEGIN:
             kept = world.head if without else Head()
             begun = process._replace(at=At.LOOK, epoch=world.head.epoch, kept=kept, token=_token(number, 0))
-            yield world.where(number, begun)
+            yield world.where(number, _plan_rewind(world, begun) if process.wants is Kind.REWIND else begun)
         case At.LOOK:
             yield world.where(number, _looked(world, process, without))
         case At.WRITE:
@@ -208,6 +222,26 @@ def _step(world: World, number: int, process: Process, without: Without) -> Iter
             yield _forwarded(world, number, process)
         case At.WORK:
             yield from _worked(world, number, process, without)
+
+
+def visible(log: tuple[Entry, ...]) -> tuple[int, ...]:
+    """The numbers of the batches that count, in order."""
+    found: tuple[int, ...] = ()
+    for entry in log:
+        if entry.kind is Kind.BATCH:
+            found = (*found, entry.head.batch)
+        elif entry.kind is Kind.REWIND:
+            found = tuple(number for number in found if number <= entry.to)
+    return found
+
+
+def _plan_rewind(world: World, process: Process) -> Process:
+    """To undo the last batch that counts; the side tables hold it before anything is committed."""
+    counts = visible(world.log)
+    if not counts:
+        return Process(at=At.GONE)
+    to, start = (counts[-2] if len(counts) > 1 else 0), len(counts) - 2
+    return process._replace(at=At.FORWARD, batch=world.head.batch + 1, to=to, start=start)
 
 
 def _looked(world: World, process: Process, without: Without) -> Process:
@@ -228,6 +262,8 @@ def _demanded_of(process: Process, head: Head, without: Without) -> Head:
         head = head._replace(epoch=process.epoch)
     if S.HOUR_KEPT_FROM_BEFORE in without:
         head = head._replace(closed=process.kept.closed)
+    if S.REWIND_NAMES_NO_BATCH in without and process.wants is Kind.REWIND:
+        head = head._replace(batch=process.batch - 1)
     return demanded(process.wants, head, epoch=process.epoch, batch=process.batch, hour=process.hour)
 
 
@@ -242,9 +278,11 @@ def _written(world: World, number: int, process: Process, without: Without) -> I
         head = head._replace(epoch=process.epoch + 1)
     elif process.wants is Kind.BATCH:
         head = head._replace(epoch=process.epoch, batch=process.batch)
+    elif process.wants is Kind.REWIND:
+        head = head._replace(epoch=process.epoch + 1, batch=process.batch)
     elif process.wants is Kind.CLOSE:
         head = head._replace(closed=1)
-    entry = Entry(process.wants, head, process.token, process.start, process.hour)
+    entry = Entry(process.wants, head, process.token, process.start, process.hour, process.to)
     base = len(world.log) - 1
     after = world._replace(log=(*world.log, entry))
     yield _landed(after, number, process, without)
@@ -257,6 +295,8 @@ def _landed(world: World, number: int, process: Process, without: Without) -> Wo
     process = process._replace(base=0, blind=False)
     if process.wants is Kind.CLAIM:
         return world.where(number, process._replace(epoch=process.epoch + 1, at=At.FORWARD))
+    if process.wants is Kind.REWIND:
+        return world.where(number, process._replace(at=At.FORWARD, left=0))
     if process.wants is Kind.BATCH:
         follows = At.WORK if S.SIDE_TABLES_WHENEVER in without else At.FORWARD
         return world.where(number, process._replace(at=follows, left=process.left - 1))
@@ -265,9 +305,11 @@ def _landed(world: World, number: int, process: Process, without: Without) -> Wo
 
 def _forwarded(world: World, number: int, process: Process) -> World:
     """4. At most the newest addition may be missing; whoever finds more goes no further."""
-    newest = next((entry for entry in reversed(world.log) if entry.kind is Kind.BATCH), None)
+    newest = next((entry for entry in reversed(world.log) if entry.kind in {Kind.BATCH, Kind.REWIND}), None)
     held = world.ledger[-1][0] if world.ledger else 0
     work = process._replace(at=At.WORK)
+    if process.wants is Kind.REWIND:
+        work = process._replace(at=At.LOOK) if process.left else Process(at=At.GONE)
     if newest is None or held == newest.head.batch:
         return world.where(number, work)
     if held != newest.head.batch - 1:

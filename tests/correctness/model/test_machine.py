@@ -78,6 +78,8 @@ class Expected:
     batches: int = 0
     offsets: int = 0
     in_ledger: int = 0
+    visible: list[tuple[int, int]] = field(default_factory=list)
+    """Number and rows of the batches that no rewind undid."""
     hour: int = 0
     """Of the newest batch: hours of batches never go back. The explored model has one hour at a time."""
     actors: dict[int, Actor] = field(default_factory=dict)
@@ -134,8 +136,7 @@ class CommitProtocol(RuleBasedStateMachine):
         hour_number = 1 + HOURS.index(hour)
         if self._commits(actor, number, commit_batch(writer, batch), store, Kind.BATCH, hour_number):
             actor.waits_for_side = True
-            self.expected.batches += 1
-            self.expected.offsets += rows
+            self._landed(rows)
 
     @rule(number=RUNS)
     def brings_side_tables_forward(self, number: int) -> None:
@@ -164,6 +165,19 @@ class CommitProtocol(RuleBasedStateMachine):
     def somebody_closes_the_hour(self) -> None:
         OutputLog(self.folders.table).commit(commit_closed_hour(HOURS[0]))
         self.expected.head = demanded(Kind.CLOSE, self.expected.head, epoch=0)
+
+    @precondition(lambda self: self.expected.visible and self.expected.in_ledger == self.expected.batches)
+    @rule(back=st.integers(1, 3))
+    def somebody_rewinds(self, back: int) -> None:
+        """By some batches that count; who wrote is fenced."""
+        expected, run = self.expected, ProtocolRun(self.folders)
+        expected.visible = expected.visible[:-back]
+        expected.hour = max(expected.hour, 1 + expected.head.closed)
+        run.rewind(expected.visible[-1][0] if expected.visible else 0, HOURS[expected.hour - 1])
+        before = expected.head
+        expected.head = demanded(Kind.REWIND, before, epoch=before.epoch, batch=before.batch + 1)
+        expected.batches += 1
+        expected.in_ledger, expected.offsets = expected.batches, sum(rows for _, rows in expected.visible)
 
     @rule()
     def somebody_compacts(self) -> None:
@@ -212,8 +226,12 @@ class CommitProtocol(RuleBasedStateMachine):
         if head is not None:
             self.expected.head = head
             if kind is Kind.BATCH:
-                self.expected.batches += 1
-                self.expected.offsets += sum(file.rows for file in proposal.adds)
+                self._landed(sum(file.rows for file in proposal.adds))
+
+    def _landed(self, rows: int) -> None:
+        self.expected.batches += 1
+        self.expected.offsets += rows
+        self.expected.visible.append((self.expected.batches, rows))
 
 
 TestCommitProtocol = CommitProtocol.TestCase

@@ -18,6 +18,7 @@ from lockstep.compaction.run import compact_stream
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
 from lockstep.operations import retain
+from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
@@ -261,6 +262,29 @@ def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) 
     after = proof(runs)
     assert len(Forged(runs.folders.table.parent).files("table")) == 1
     assert (after.status, after.counts, after.violations) == (InvariantStatus.PROVEN, before.counts, ())
+
+
+def test_states_that_housekeeping_deleted_are_no_violation_and_those_that_it_kept_are_compared(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    for message in session(9):
+        feed.send(topic, [message])
+        runs.run()
+    state = runs.folders.state
+    before = set(state.iterdir())
+    run_housekeeping(runs.folders, retention_seconds=0)
+    assert before > set(state.iterdir()), "no state was deleted: the test proves nothing"
+    found = proof(runs)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    assert any("before the rewind floor, batch 10, were deleted since" in note for note in found.notes)
+    feed.expire(topic, 4)
+    found = proof(runs)
+    assert (found.status, found.violations) == (InvariantStatus.NOT_PROVEN, ())
+    assert "no state from before it is kept" in found.scopes[0].note
+    for path in state.iterdir():
+        path.unlink()
+    assert {each.kind for each in proof(runs).violations} <= {ViolationKind.STATE_DAMAGED}
 
 
 def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Feed, runs: LocalRuns) -> None:

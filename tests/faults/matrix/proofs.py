@@ -10,6 +10,7 @@ WORKERS = "faults/matrix/test_workers.py::"
 WRITERS = "faults/matrix/test_writers.py::"
 OTHERS = "faults/matrix/test_other_tools.py::"
 DAMAGE = "faults/matrix/test_damage.py::"
+REWIND = "integration/operations/test_rewind.py::"
 DISKS = "faults/matrix/test_disks.py::"
 BROKERS = "integration/engine/test_brokers.py::"
 ISOLATION = "integration/engine/test_poison_messages.py::"
@@ -481,6 +482,18 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "stopped on the base, not hidden",
         T1,
         (f"{DAMAGE}test_a_restore_is_not_hidden_by_a_compaction_of_our_own_after_it",),
+    ),
+    Fault(
+        "F62",
+        "a clean-up or a vacuum has begun, a rewind is committed, then files are deleted",
+        "rewind refused, or the files stay",
+        T1,
+        (
+            f"{REWIND}test_a_clean_up_that_has_looked_before_a_rewind_deletes_nothing_that_the_rewind_names",
+            f"{REWIND}test_a_clean_up_that_raised_the_floor_first_refuses_the_rewind",
+            "unit/table/test_rewind.py::test_a_vacuum_that_has_begun_refuses_the_rewind",
+            "correctness/rewind/test_rewinding.py::test_after_any_rewind_the_stream_is_what_it_was_and_is_proven",
+        ),
     ),
     Fault(
         "F64",

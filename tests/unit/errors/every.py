@@ -30,6 +30,7 @@ from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
 from lockstep.operations.retire import RetirementRefused
+from lockstep.operations.rewind import Obstacle, RewindObstacle, RewindRefused
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.rehearsal.load_plan import LoadTestRefused
@@ -38,6 +39,7 @@ from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeCh
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.table.commit import HourClosed
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
+from lockstep.table.rewind import NotRewindable
 from lockstep.table.row_encoder import RowOrigin, RowRejected
 
 GAP = Finding(
@@ -110,6 +112,8 @@ EVERY: tuple[LockstepError, ...] = (
     NoMessage("books", Place("books.eth", 0, 120)),
     WriterLives("books", 4),
     NotHalted("books", "running"),
+    NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
+    RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     UnansweredFindings("books", (GAP,), (), "the producer's disk"),
     PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4
 DEADLINE_SECONDS, PATIENCE_SECONDS = 240.0, 0.3
-BATCH = CommitKind.BATCH.value
+NUMBERED = {CommitKind.BATCH.value, CommitKind.REWIND.value}
 
 
 class Race:
@@ -100,12 +100,12 @@ def test_whatever_the_interleaving_every_offset_is_committed_once_and_in_order(t
 def check_log(log: list[LogEntry]) -> None:
     heads = [entry.head for entry in log if entry.head is not None]
     assert len(heads) == len(log), "every entry is ours"
-    batches = [head.batch for entry, head in zip(log, heads, strict=True) if entry.kind == BATCH]
+    batches = [head.batch for entry, head in zip(log, heads, strict=True) if entry.kind in NUMBERED]
     assert batches == list(range(1, len(batches) + 1))
     for (_, before), (entry, head) in pairwise(zip(log, heads, strict=True)):
-        claimed = entry.kind == CommitKind.CLAIM.value
+        claimed = entry.kind in {CommitKind.CLAIM.value, CommitKind.REWIND.value}
         assert head.epoch == before.epoch + claimed, f"version {entry.version}"
-        assert head.batch == before.batch + (entry.kind == BATCH), f"version {entry.version}"
+        assert head.batch == before.batch + (entry.kind in NUMBERED), f"version {entry.version}"
 
 
 def check_offsets(folders: StreamFolders) -> None:

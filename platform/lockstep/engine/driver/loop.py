@@ -44,6 +44,7 @@ from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 from lockstep.table.commit import BatchCommit, HourClosed
+from lockstep.table.delta_log import Head
 
 LOG = logging.getLogger("lockstep")
 
@@ -81,13 +82,21 @@ class MicroBatchLoop:
         self._take_up()
         self._committer = Committer(context.folders, claimed, helper)
         self._publisher = Publisher(context.group, courier)
-        self._publisher.check_group_offsets(self._partitions.positions.values())
+        self._publish_start(claimed.head)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
         self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
         self._unavailable = frozenset[Place]()
+
+    def _publish_start(self, head: Head) -> None:
+        """Compare the published offsets with the table; after a rewind they may be ahead, and are set back."""
+        positions = self._partitions.positions.values()
+        if head.is_rewound:
+            self._publisher.publish(positions)
+        else:
+            self._publisher.check_group_offsets(positions)
 
     def plan(self) -> BatchPlan | None:
         """Audit, then plan the next batch; None when there is nothing to do.

@@ -263,9 +263,14 @@ def make_batch_identity(writer: Writer, head: Head, planned_at_us: int = 0) -> B
         generation=writer.generation,
         epoch=writer.epoch,
         number=head.batch + 1,
-        commit_hour=choose_commit_hour(find_current_hour(), head.hour, head.closed_hour),
+        commit_hour=find_next_hour(head),
         planned_at_us=planned_at_us,
     )
+
+
+def find_next_hour(head: Head) -> str:
+    """The hour of the batch that follows a head, by this machine's clock."""
+    return choose_commit_hour(find_current_hour(), head.hour, head.closed_hour)
 
 
 def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str:

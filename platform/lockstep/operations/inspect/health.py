@@ -192,9 +192,15 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
     if head.quarantine is None or not delta_log.has_log(folders.quarantine):
         return 0, 0
     table = delta_log.open_delta_table(folders.quarantine)
-    actions = pa.table(table.get_add_actions()).select(["num_records", "modification_time"]).to_pylist()
+    names = ["num_records", "modification_time", "min.generation", "min.batch"]  # a file is of one batch
+    actions, valid = pa.table(table.get_add_actions(flatten=True)), head.valid_batches
+    listed = actions.select([name for name in names if name in actions.column_names]).to_pylist()
     since_ms = (now - GROWTH_SECONDS) * 1000
-    files = [(int(each["num_records"] or 0), int(each["modification_time"])) for each in actions]
+    files = [
+        (int(each["num_records"] or 0), int(each["modification_time"]))
+        for each in listed
+        if each["min.batch"] <= valid.get(each["min.generation"], 0)
+    ]
     return sum(rows for rows, _ in files), sum(rows for rows, added_ms in files if added_ms >= since_ms)
 
 

@@ -1,4 +1,4 @@
-"""Timeline of a stream: runs, halts, resumptions, desired states, closed hours, compactions. Reads only.
+"""Timeline of a stream: runs, halts, resumptions, rewinds, savepoints, closed hours, compactions. Reads only.
 
 The output table's log is the record: each commit of lockstep has a kind, and each claim its cause. Housekeeping deletes
 entries that are older than the retention of the log; the timeline begins where the log does.
@@ -31,6 +31,8 @@ EVENTS = {
     CommitKind.SCHEMA: "columns changed",
     CommitKind.FLOOR: "rewind floor",
     CommitKind.RETENTION: "rows dropped",
+    CommitKind.REWIND: "rewound",
+    CommitKind.SAVEPOINT: "savepoint",
 }
 FOREIGN = "foreign commit"
 
@@ -67,8 +69,8 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
         event: "new writer" (a run, or a command, has claimed the table), "batches", "halted", "resumed",
-            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped",
-            "created", or "foreign commit".
+            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped", "rewound",
+            "savepoint", "created", or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.

@@ -172,7 +172,7 @@ def to_plain(value: object) -> object:
 
 def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerRow]:
     """The newest ledger row of every partition as of a batch."""
-    if not max(0, head.rewind_floor) <= batch <= head.batch:
+    if not head.may_rewind_to(batch):
         raise NotRetained(head.stream, batch, head.rewind_floor, head.batch)
     if batch == head.batch:
         return ledger.read_positions(folders, head).values()

@@ -1,0 +1,189 @@
+"""Commits that go back to an earlier batch, and those that keep one restorable: docs/decisions/0024."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from deltalake import CommitProperties, DeltaTable
+
+from lockstep.errors import TableError
+from lockstep.table import delta_log
+from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
+from lockstep.table.delta_log import NO_HOOKS, Desired, Head, Lineage, Rewind, Savepoint, SideFile
+
+
+class NotRewindable(TableError):
+    """A batch to which a rewind cannot go back, or not any more.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: The batch.
+    """
+
+    def __init__(self, stream: str, batch: int, problem: str, *, next_step: str) -> None:
+        super().__init__(f"stream {stream} cannot be rewound to batch {batch}: {problem}", next_step=next_step)
+        self.stream, self.batch = stream, batch
+
+
+class RewindCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A rewind to commit.
+
+    Attributes:
+        seen: The head for which it was planned.
+        target: The head right after the batch to which it goes back.
+        commit_hour: The hour of the rewind, which is a batch.
+        ledger: Its ledger file, already synced: the positions of the target.
+        at: Its time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+        needs: Files that it brings back or refers to, with the least size of each.
+    """
+
+    seen: Head
+    target: Head
+    commit_hour: str
+    ledger: SideFile
+    at: float
+    cause: str
+    needs: Mapping[Path, int] = {}
+
+
+def check_rewindable(head: Head, batch: int) -> None:
+    """Refuse a batch of which files may be deleted, or that does not exist.
+
+    Raises:
+        NotRewindable: Names the oldest batch and the savepoints.
+    """
+    if batch > head.batch:
+        step = f"lockstep history {head.stream} lists the batches"
+        raise NotRewindable(head.stream, batch, f"the last batch is {head.batch}", next_step=step)
+    if not head.may_rewind_to(batch):
+        problem = f"the rewind floor is batch {head.rewind_floor}: files of earlier batches may be deleted"
+        named = "".join(f", or savepoint {each.name}" for each in head.savepoints)
+        step = f"go back to batch {head.rewind_floor}{named}; the setting retention_hours moves the floor"
+        raise NotRewindable(head.stream, batch, problem, next_step=step)
+
+
+def commit_rewind(planned: RewindCommit) -> Proposal:
+    """Go back to an earlier batch: a claim, a batch and the restored table in one commit; the stream is stopped.
+
+    The commit raises:
+        Fenced: Another run, or another rewind, claimed the table since it was planned.
+        NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
+        HourClosed: The hour was closed since.
+    """
+    seen, target = planned.seen, planned.target
+
+    def next_head(base: Base) -> Head:
+        _check_base(base.head, planned)
+        return _make_head(base, planned)
+
+    def restore(table: DeltaTable, how: CommitProperties) -> None:
+        table.restore(target.batch_version, commit_properties=how, post_commithook_properties=NO_HOOKS)
+
+    return Proposal(
+        kind=CommitKind.REWIND,
+        next_head=next_head,
+        batch=seen.batch + 1,
+        epoch=seen.epoch + 1,
+        metadata={delta_log.CAUSE: f"to batch {target.batch}, undoing up to batch {seen.batch}: {planned.cause}"},
+        alter=restore,
+        needs=planned.needs,
+    )
+
+
+def _check_base(head: Head, planned: RewindCommit) -> None:
+    seen, target = planned.seen, planned.target
+    check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))
+    if head.batch != seen.batch:
+        problem = f"batch {head.batch} was committed since it was planned after batch {seen.batch}"
+        step = f"lockstep stop {head.stream}; then plan again"
+        raise NotRewindable(head.stream, target.batch, problem, next_step=step)
+    check_rewindable(head, target.batch)
+    check_hour_open(head, planned.commit_hour)
+
+
+def _make_head(base: Base, planned: RewindCommit) -> Head:
+    head, target, number, version = base.head, planned.target, base.head.batch + 1, base.version + 1
+    return msgspec.structs.replace(
+        head,
+        generation=head.generation + 1,
+        lineage=(*target.lineage, Lineage(target.generation, target.batch)),
+        epoch=head.epoch + 1,
+        batch=number,
+        batch_version=version,
+        hour=planned.commit_hour,
+        desired=Desired.STOPPED,
+        reason=f"rewound to batch {target.batch}: {planned.cause}",
+        wished_version=version,
+        findings=(),
+        ledger=planned.ledger,
+        full_ledger_batch=number,
+        full_ledger_at=planned.at,
+        accepts_burst=target.accepts_burst,
+        retention=target.retention,
+        rewinds=(*head.rewinds, Rewind(number, version, target.batch, head.batch, planned.cause)),
+    )
+
+
+SAVEPOINTS_MAX = 20
+"""Every commit repeats them; each keeps its data files, its state and its log entry."""
+
+
+def add_savepoint(savepoint: Savepoint) -> Proposal:
+    """Keep a batch restorable; by any process, while a writer writes.
+
+    The commit raises:
+        NotRewindable: Files of the batch may be deleted by now.
+        TableError: There is a savepoint of that name, or there are too many.
+    """
+
+    def next_head(base: Base) -> Head:
+        head = base.head
+        check_rewindable(head, savepoint.batch)
+        if any(each.name == savepoint.name for each in head.savepoints):
+            problem, step = (
+                f"has a savepoint {savepoint.name} already",
+                "choose another name, or delete it with --delete",
+            )
+            raise TableError(f"stream {head.stream} {problem}", next_step=step)
+        if len(head.savepoints) >= SAVEPOINTS_MAX:
+            problem, step = f"has {SAVEPOINTS_MAX} savepoints, the maximum", f"lockstep savepoint {head.stream} --list"
+            raise TableError(f"stream {head.stream} {problem}", next_step=step)
+        return msgspec.structs.replace(head, savepoints=(*head.savepoints, savepoint))
+
+    return _savepoint_proposal(next_head, f"{savepoint.name} of batch {savepoint.batch}: {savepoint.cause}")
+
+
+def drop_savepoint(name: str, cause: str) -> Proposal:
+    """Keep the batch of a savepoint no longer than others.
+
+    The commit raises:
+        TableError: There is no savepoint of that name.
+    """
+
+    def next_head(base: Base) -> Head:
+        find_savepoint(base.head, name)
+        left = tuple(each for each in base.head.savepoints if each.name != name)
+        return msgspec.structs.replace(base.head, savepoints=left)
+
+    return _savepoint_proposal(next_head, f"{name} deleted: {cause}")
+
+
+def find_savepoint(head: Head, name: str) -> Savepoint:
+    """The savepoint of a name.
+
+    Raises:
+        TableError: There is none; names those there are.
+    """
+    found = next((each for each in head.savepoints if each.name == name), None)
+    if found is None:
+        named = ", ".join(each.name for each in head.savepoints) or "none"
+        step = f"savepoints of {head.stream}: {named}"
+        raise TableError(f"stream {head.stream} has no savepoint {name!r}", next_step=step)
+    return found
+
+
+def _savepoint_proposal(next_head: Callable[[Base], Head], cause: str) -> Proposal:
+    return Proposal(kind=CommitKind.SAVEPOINT, next_head=next_head, metadata={delta_log.CAUSE: cause})

@@ -1,0 +1,196 @@
+"""A stream that is run, compacted, cleaned up and rewound at random, beside a model that only remembers.
+
+The model remembers the rows and the states as they were after each batch, read with a reader of its own. After a rewind
+the table holds what it remembered of that batch; at the end `lockstep verify` proves all of it from Kafka.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from lockstep.compaction.ledger_files import compact_ledger
+from lockstep.compaction.run import compact_stream
+from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.rewind import Obstacle, plan_rewind, rewind_stream
+from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.verify.verify import verify_stream
+from tests.support.feed import COLUMNS, folded, session, update
+from tests.support.plain_reader import rows_of
+
+if TYPE_CHECKING:
+    from lockstep.table.delta_log import Head
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+OLD_SECONDS = 60 * 3600
+FOREVER = 10.0 * 365 * 86_400
+Rows = list[tuple[object, ...]]
+
+
+@dataclass
+class Remembered:
+    """What a stream was after a batch."""
+
+    rows: Rows
+    states: object
+    read: dict[str, int]
+
+
+@dataclass
+class Rewinding:
+    """A stream on its way.
+
+    Attributes:
+        feed: Its producer.
+        runs: Its runs.
+        seed: Of all choices.
+        sent: The messages of each topic.
+        after: What it was after each batch.
+    """
+
+    feed: Feed
+    runs: LocalRuns
+    seed: int
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
+    after: dict[int, Remembered] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.choose = random.Random(self.seed)  # noqa: S311  # choices of a test
+        self.send()
+        self.run()
+
+    @property
+    def head(self) -> Head:
+        """The head of the table."""
+        return OutputLog(self.runs.folders.table).base().head
+
+    def step(self) -> None:
+        """One random step, and what must be true after it."""
+        often, seldom = (self.read_more, self.rewind, self.clean_up), (self.compact, self.keep, self.drop)
+        action = self.choose.choice([*often * 3, *seldom, self.read_more, self.checkpoint])
+        action()
+        self.steps.append(f"{action.__name__} -> {self.head.batch}")
+        assert self.now() == self.after[self.head.batch], self.steps
+
+    def read_more(self) -> None:
+        """Messages, and a run that reads them."""
+        self.send()
+        self.run()
+
+    def send(self) -> None:
+        """Some messages; a new topic now and then."""
+        if not self.sent or self.choose.random() < 0.25:
+            topic = self.feed.create(f"t{len(self.sent)}")
+            self.sent[topic] = []
+        for topic, sent in self.sent.items():
+            if not sent or self.choose.random() < 0.7:
+                count = self.choose.randint(1, 4)
+                more = [update(len(sent) + 1 + n, a=n, b=self.choose.randint(1, 9)) for n in range(count)]
+                more = more if sent else session(count)
+                self.feed.send(topic, more)
+                sent.extend(more)
+
+    def run(self) -> None:
+        """Read all, in a batch."""
+        self.runs.run()
+        self.after[self.head.batch] = self.now()
+
+    def rewind(self) -> None:
+        """Go to any batch that is not refused: an earlier one, or one that was undone."""
+        head = self.head
+        batch = self.choose.choice(sorted(self.after))
+        if self.choose.random() < 0.5 and head.savepoints:
+            batch = self.choose.choice(head.savepoints).batch
+        if batch == head.batch or not head.may_rewind_to(batch):
+            return
+        plan = plan_rewind(self.runs.handle, str(batch))
+        assert [each.kind for each in plan.obstacles] in ([], [Obstacle.WRITER]), self.steps
+        done = rewind_stream(self.runs.handle, str(batch), who="a test", why="at random")
+        assert done.published
+        assert done.plan.rows == len(self.after[head.batch].rows) - len(self.after[batch].rows)
+        self.after[done.batch] = self.after[batch]
+
+    def compact(self) -> None:
+        """The open hour too."""
+        close_hour(self.runs.folders)
+        compact_stream(self.runs.folders)
+        compact_ledger(self.runs.folders, self.head)
+
+    def checkpoint(self) -> None:
+        """Of the log."""
+        write_checkpoint(self.runs.folders.table)
+
+    def keep(self) -> None:
+        """A savepoint of a batch to which a rewind may go."""
+        head = self.head
+        batches = [batch for batch in self.after if head.may_rewind_to(batch)]
+        batch = self.choose.choice(batches)
+        make_savepoint(self.runs.folders, f"s{len(self.steps)}", who="a test", why="at random", at=str(batch))
+
+    def drop(self) -> None:
+        """A savepoint less."""
+        if savepoints := self.head.savepoints:
+            name = self.choose.choice(savepoints).name
+            drop_named_savepoint(self.runs.folders, name, who="a test", why="at random")
+
+    def clean_up(self) -> None:
+        """Raise the floor to some batch; everything in the folders was written long ago."""
+        head = self.head
+        floor = self.choose.choice([batch for batch in self.after if batch >= head.rewind_floor])
+        OutputLog(self.runs.folders.table).commit(raise_rewind_floor(head.generation, floor))
+        then = time.time() - OLD_SECONDS
+        for path in self.runs.folders.table.parent.rglob("*"):
+            if path.is_file() and path.suffix != ".json":
+                os.utime(path, (then, then))
+        run_housekeeping(self.runs.folders, retention_seconds=FOREVER)
+        self.check_what_is_kept()
+
+    def check_what_is_kept(self) -> None:
+        """Each batch to which a rewind may go has its rows and its states."""
+        head = self.head
+        for batch, remembered in self.after.items():
+            if head.may_rewind_to(batch):
+                assert self.states(batch) == remembered.states, (batch, self.steps)
+                plan = plan_rewind(self.runs.handle, str(batch))
+                kinds = {each.kind for each in plan.obstacles} - {Obstacle.NO_CHANGE}
+                assert not kinds, (batch, plan.obstacles, self.steps)
+        for each in head.savepoints:
+            assert _rows(self.runs, each.version) == self.after[each.batch].rows
+
+    def now(self) -> Remembered:
+        """What the stream is."""
+        read = {row.topic: row.until for row in self.runs.handle.positions.values() if row.until}
+        return Remembered(_rows(self.runs, None), self.states(self.head.batch), read)
+
+    def states(self, batch: int) -> object:
+        """The states as of a batch."""
+        found = read_states(self.runs.stream, self.runs.folders.root, StateFilter(session="s"), batch).sessions
+        return sorted((each.topic, each.position, str(each.state)) for each in found)
+
+    def finish(self) -> None:
+        """Read to the end: every row is there once, and is proven."""
+        self.send()
+        self.run()
+        table = DeltaTable(self.runs.folders.table).to_pyarrow_table()
+        for topic, sent in self.sent.items():
+            expected = folded([(offset, "s", value) for offset, value in enumerate(sent)])
+            assert expected == sorted(rows_of(table, topic, COLUMNS)), self.steps
+        report = verify_stream(self.runs.stream, self.runs.folders, self.runs.settings.kafka)
+        assert report.status.value == "proven", (report.violations, report.notes, self.steps)
+
+
+def _rows(runs: LocalRuns, version: int | None) -> Rows:
+    """The rows of a version, sorted."""
+    found = DeltaTable(runs.folders.table, version=version).to_pyarrow_table().to_pylist()
+    return sorted(tuple((name, str(value)) for name, value in sorted(row.items())) for row in found)

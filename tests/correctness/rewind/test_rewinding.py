@@ -1,0 +1,33 @@
+"""Random rewinds, savepoints, compactions and clean-ups of a real stream, compared with a model that remembers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.correctness.rewind.rewinding import Rewinding
+
+if TYPE_CHECKING:
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+STEPS = 14
+
+
+def go(feed: Feed, runs: LocalRuns, seed: int) -> None:
+    stream = Rewinding(feed, runs, seed)
+    for _ in range(STEPS):
+        stream.step()
+    stream.finish()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_any_rewind_the_stream_is_what_it_was_and_is_proven(feed: Feed, runs: LocalRuns, seed: int) -> None:
+    go(feed, runs, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 43))
+def test_after_any_of_many_rewinds_the_stream_is_what_it_was(feed: Feed, runs: LocalRuns, seed: int) -> None:
+    go(feed, runs, seed)

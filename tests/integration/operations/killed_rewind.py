@@ -1,0 +1,66 @@
+"""A rewind that kills its own process at a named moment: python -m tests.integration.operations.killed_rewind ..."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lockstep.operations import rewind
+from lockstep.table import delta_log, side_tables
+from tests.support.adding_stream import adding
+from tests.support.local_runs import LocalRuns
+
+MOMENTS = ("before the commit", "inside the commit", "before the side tables", "before the group offsets")
+
+
+def die(*_: Any) -> None:
+    """Nothing in this process hears of it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(moment: str) -> None:
+    """Let the process die at a moment."""
+    if moment == "before the commit":
+        _replace(rewind, "commit_rewind", lambda _: die)
+    elif moment == "inside the commit":
+        _replace(delta_log, "make_entry_path", _die_after_restore)
+    elif moment == "before the side tables":
+        _replace(side_tables.SideLogs, "catch_up", _die_after_rewind)
+    else:
+        _replace(rewind, "_publish", lambda _: die)
+
+
+def _replace(where: object, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(where, name, make(getattr(where, name)))
+
+
+def _die_after_rewind(catch_up: Any) -> Any:
+    """When the side tables are brought up to the rewind."""
+    return lambda logs, head: die() if head.is_rewound else catch_up(logs, head)
+
+
+def _die_after_restore(make: Any) -> Any:
+    """After the entry was written, before it is synced: the first path that is asked for and is a rewind's."""
+
+    def path(table: Path, version: int) -> Path:
+        found: Path = make(table, version)
+        if found.exists() and b'"lockstep.kind":"rewind"' in found.read_bytes():
+            die()
+        return found
+
+    return path
+
+
+def main(servers: str, root: str, pattern: str, batch: str, moment: str) -> None:
+    """Rewind to a batch."""
+    runs = LocalRuns(adding(pattern), servers, Path(root))
+    arm(moment)
+    rewind.rewind_stream(runs.handle, batch, who="a test", why="to be killed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,207 @@
+"""A rewind is one commit: a claim, a batch and the restored table; whoever comes between, one wins."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from lockstep.errors import Fenced, TableError
+from lockstep.table import delta_log, ledger
+from lockstep.table.commit import (
+    HourClosed,
+    OutputLog,
+    commit_closed_hour,
+    raise_rewind_floor,
+)
+from lockstep.table.delta_log import Desired, Lineage, Savepoint
+from lockstep.table.foreign_commits import ForeignCommit
+from lockstep.table.rewind import (
+    SAVEPOINTS_MAX,
+    NotRewindable,
+    add_savepoint,
+    check_rewindable,
+    commit_rewind,
+    drop_savepoint,
+    find_savepoint,
+)
+from lockstep.table.torn_entry import find_torn_version
+from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
+    """A run that has committed four batches of two rows."""
+    run = ProtocolRun(folders_in(tmp_path_factory.mktemp("original")))
+    run.claim()
+    for _ in range(4):
+        run.batch()
+    return run
+
+
+@pytest.fixture
+def run(original: ProtocolRun, tmp_path: Path) -> ProtocolRun:
+    return original.copied(tmp_path / "copy")
+
+
+def savepoint(run: ProtocolRun, name: str, batch: int) -> Savepoint:
+    head = delta_log.find_head_of_batch(run.folders.table, batch)
+    assert head is not None
+    return Savepoint(name, batch, head.batch_version, 0.0, "a test")
+
+
+def test_a_rewind_is_the_next_batch_of_a_new_generation_and_leaves_the_stream_stopped(run: ProtocolRun) -> None:
+    before = run.head
+    landed = run.rewind(2)
+    head = landed.head
+    assert (head.batch, head.batch_version, head.epoch) == (5, landed.version, before.epoch + 1)
+    assert (head.generation, head.lineage) == (2, (Lineage(1, 2),))
+    assert head.valid_batches == {1: 2, 2: 5}
+    assert (head.desired, head.reason) == (Desired.STOPPED, "rewound to batch 2: wrong rows (a test)")
+    assert stored_offsets(run.folders) == [0, 1, 2, 3]
+    handle = DeltaTable(run.folders.table)
+    numbers = {name: handle.transaction_version(name) for name in (delta_log.BATCH, delta_log.EPOCH, delta_log.VERSION)}
+    assert numbers == {delta_log.BATCH: 5, delta_log.EPOCH: head.epoch, delta_log.VERSION: landed.version}
+    assert find_torn_version(run.folders.table) is None
+
+
+def test_the_next_run_goes_on_where_the_target_ended(run: ProtocolRun) -> None:
+    run.rewind(2)
+    after = ProtocolRun(run.folders)
+    after.claim()
+    after.batch(rows=3)
+    assert stored_offsets(run.folders) == [0, 1, 2, 3, 4, 5, 6]
+    assert [row.start for row in ledger.read_ledger(run.folders.ledger)] == [0, 2, 4, 6, 4, 4]
+
+
+def test_a_rewind_is_taken_back_by_another_to_a_batch_that_it_undid(run: ProtocolRun) -> None:
+    run.rewind(1)
+    run.rewind(4)
+    assert stored_offsets(run.folders) == list(range(8))
+    assert run.head.valid_batches == {1: 4, 3: 6}
+
+
+def test_positions_as_of_a_batch_leave_out_what_a_rewind_before_it_undid(run: ProtocolRun) -> None:
+    run.rewind(2)
+    run.claim()
+    run.batch(rows=1)
+    positions = ledger.read_positions_at(run.folders, 6)
+    assert [(row.generation, row.until) for row in positions.values()] == [(2, 5)]
+    assert [row.until for row in ledger.read_positions_at(run.folders, 4).values()] == [8]
+
+
+def test_what_was_written_for_an_earlier_generation_cannot_be_committed(run: ProtocolRun) -> None:
+    prepared = run.prepared()
+    ProtocolRun(run.folders).rewind(2)
+    with pytest.raises(Fenced):
+        run.commit(prepared)
+    assert stored_offsets(run.folders) == [0, 1, 2, 3]
+
+
+def test_a_batch_that_lands_first_refuses_the_rewind_by_name(run: ProtocolRun) -> None:
+    rewind = ProtocolRun(run.folders).prepared_rewind(2)
+    run.batch()
+    with pytest.raises(NotRewindable, match="batch 5 was committed since it was planned after batch 4"):
+        run.output.commit(commit_rewind(rewind))
+    assert stored_offsets(run.folders) == list(range(10))
+
+
+def test_of_many_rewinds_at_once_one_wins_and_the_others_change_nothing(run: ProtocolRun) -> None:
+    runs = [ProtocolRun(run.folders) for _ in range(4)]
+    rewinds = [each.prepared_rewind(1 + number % 3) for number, each in enumerate(runs)]
+    together = threading.Barrier(len(runs))
+
+    def go(number: int) -> bool:
+        together.wait()
+        try:
+            runs[number].output.commit(commit_rewind(rewinds[number]))
+        except Fenced:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        won = list(pool.map(go, range(len(runs))))
+    assert won.count(True) == 1
+    assert stored_offsets(run.folders) == list(range(2 * (1 + won.index(True) % 3)))
+    head = run.output.base().head
+    assert (head.batch, head.generation, head.epoch) == (5, 2, run.head.epoch + 1)
+
+
+def test_a_harmless_commit_in_between_does_not_stop_it(run: ProtocolRun) -> None:
+    rewind = run.prepared_rewind(2, "2026-01-01T01")
+    OutputLog(run.folders.table).commit(commit_closed_hour(HOUR))
+    landed = run.output.commit(commit_rewind(rewind))
+    assert (landed.head.closed_hour, landed.head.hour) == (HOUR, "2026-01-01T01")
+
+
+def test_a_rewind_into_an_hour_that_was_closed_is_planned_again(run: ProtocolRun) -> None:
+    rewind = run.prepared_rewind(2)
+    OutputLog(run.folders.table).commit(commit_closed_hour(HOUR))
+    with pytest.raises(HourClosed):
+        run.output.commit(commit_rewind(rewind))
+
+
+def test_a_floor_that_was_raised_meanwhile_refuses_the_rewind(run: ProtocolRun) -> None:
+    rewind = run.prepared_rewind(2)
+    OutputLog(run.folders.table).commit(raise_rewind_floor(1, 3))
+    with pytest.raises(NotRewindable, match="the rewind floor is batch 3"):
+        run.output.commit(commit_rewind(rewind))
+    assert len(stored_offsets(run.folders)) == 8
+
+
+def test_a_file_that_is_gone_refuses_the_rewind(run: ProtocolRun) -> None:
+    gone = run.folders.state / "gone.state"
+    rewind = run.prepared_rewind(2)
+    with pytest.raises(TableError, match=r"gone\.state is missing; nothing was committed"):
+        run.output.commit(commit_rewind(msgspec.structs.replace(rewind, needs={gone: 1})))
+
+
+def test_a_vacuum_that_has_begun_refuses_the_rewind(run: ProtocolRun) -> None:
+    rewind = run.prepared_rewind(2)
+    (run.folders.table / f"commit_hour={HOUR}" / "orphan.parquet").write_bytes(b"")
+    table = DeltaTable(run.folders.table)
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    with pytest.raises(ForeignCommit, match="VACUUM"):
+        run.output.commit(commit_rewind(rewind))
+
+
+def test_a_savepoint_below_the_floor_can_be_rewound_to_until_it_is_deleted(run: ProtocolRun) -> None:
+    run.output.commit(add_savepoint(savepoint(run, "release", 1)))
+    run.output.commit(raise_rewind_floor(1, 4))
+    head = run.output.base().head
+    assert [head.may_rewind_to(batch) for batch in range(6)] == [False, True, False, False, True, False]
+    assert head.kept_versions == {1: 2}
+    dropped = run.output.commit(drop_savepoint("release", "a test")).head
+    with pytest.raises(NotRewindable, match="files of earlier batches may be deleted"):
+        check_rewindable(dropped, 1)
+
+
+def test_savepoints_have_names_of_their_own_and_a_limit(run: ProtocolRun) -> None:
+    run.output.commit(add_savepoint(savepoint(run, "s", 1)))
+    with pytest.raises(TableError, match="has a savepoint s already"):
+        run.output.commit(add_savepoint(savepoint(run, "s", 2)))
+    with pytest.raises(TableError, match="no savepoint 'other'"):
+        find_savepoint(run.output.base().head, "other")
+    for number in range(SAVEPOINTS_MAX - 1):
+        run.output.commit(add_savepoint(savepoint(run, f"s{number}", 1)))
+    with pytest.raises(TableError, match="the maximum"):
+        run.output.commit(add_savepoint(savepoint(run, "more", 1)))
+
+
+def test_a_floor_forgets_the_rewinds_before_it(run: ProtocolRun) -> None:
+    run.rewind(2)
+    assert [each.batch for each in run.head.rewinds] == [5]
+    assert run.output.commit(raise_rewind_floor(2, 4)).head.rewinds == run.head.rewinds
+    assert run.output.commit(raise_rewind_floor(2, 5)).head.rewinds == ()
+
+
+def test_a_writer_goes_on_beside_a_savepoint(run: ProtocolRun) -> None:
+    OutputLog(run.folders.table).commit(add_savepoint(savepoint(run, "s", 3)))
+    assert run.batch().head.savepoints[0].name == "s"
