@@ -6,6 +6,7 @@ from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedule
+from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedule
 from jobs.pruning import pruning_schedule
 from jobs.quality import checks_schedule
@@ -33,6 +34,7 @@ defs = Definitions(
     schedules=[
         *(schedule(stream) for stream in STREAMS for schedule in SCHEDULES),
         *(rotation_schedule(stream, settings) for stream in STREAMS),
+        *export_schedules(STREAMS),
         pruning_schedule(STREAMS, settings),
     ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in SENSORS],

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from lockstep import Envelope, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
+from lockstep import Envelope, Export, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
 
 Odds = tuple[float, float]
 """(price, size); size zero removes the price."""
@@ -132,4 +132,5 @@ betting_markets = Stream(
     transform=BettingMarket(),
     integrity=Strict(evidence=LogOnly()),
     description="Every change of every price and figure of a market's runners. The log is proven, its producer is not.",
+    export=Export(),
 )

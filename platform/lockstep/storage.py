@@ -111,10 +111,11 @@ class Storage(Protocol):
         """Delete a folder with all that is in it; a missing one is no error."""
 
     def move(self, path: Path, target: Path) -> None:
-        """Give a file another name in the same storage; that survives a power loss.
+        """Give a file or a folder another name in the same storage, at once; that survives a power loss.
 
         Raises:
             FileNotFoundError: There is no such file.
+            OSError: A folder with files has the name; of several processes one succeeds.
         """
 
     def sync(self, path: Path) -> None:

@@ -34,6 +34,7 @@ from lockstep.integrity.resume_options import SHOWN_MAX
 if TYPE_CHECKING:
     from lockstep.integrity.resume_options import Acceptance
     from lockstep.operations.compact import Compacted, StreamCompactionPlan
+    from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.repair import Repair
@@ -541,10 +542,29 @@ def housekeeping(
     done = run_housekeeping(
         find_folders(stream),
         retention_seconds=load_settings_or_exit().retention_hours * 3600,
-        keep_rows=find_stream_or_exit(stream).retention,
+        stream=find_stream_or_exit(stream),
         plan_only=plan,
     )
     print_answer(done, _housekeeping, as_json=as_json)
+
+
+@register_command("export order_books --plan", Panel.OPERATE)
+def export(
+    stream: StreamName,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be written.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Write the hours that no rewind can go back to as plain Parquet, each once. For streams that declare an `Export`.
+
+    Dagster does so every hour.
+    """
+    from lockstep.operations.export import export_stream, plan_export
+
+    declared, folders = find_stream_or_exit(stream), find_folders(stream)
+    if plan:
+        print_answer(plan_export(declared, folders), _export_plan, as_json=as_json)
+    else:
+        print_answer(export_stream(declared, folders), _exported, as_json=as_json)
 
 
 @register_command("retain order_books --days 90 --plan", Panel.OPERATE)
@@ -633,6 +653,29 @@ def _compacted(found: Compacted) -> RenderableType:
         ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
     )
     return make_grid(("table", "hours", "files before", "files after", "rows"), rows)
+
+
+def _export_plan(found: ExportPlan) -> RenderableType:
+    hours = ((each.hour, len(each.files), each.rows, each.bytes) for each in found.hours[-SHOWN_HOURS:])
+    return make_lines(
+        style_text(
+            f"{found.stream}: {found.exported} hours are in {found.folder}, {len(found.hours)} would be written"
+        ),
+        make_grid(("hour", "files", "rows", "bytes"), hours) if found.hours else None,
+        _more(len(found.hours) - SHOWN_HOURS),
+        *_waiting(found.waiting),
+    )
+
+
+def _exported(found: ExportResult) -> RenderableType:
+    written = f"{len(found.hours)} hours, {found.files} files, {found.rows} rows, {found.bytes} bytes"
+    return make_lines(style_text(f"{found.stream}: {written} written to {found.folder}"), *_waiting(found.waiting))
+
+
+def _waiting(waiting: Iterable[WaitingHours]) -> Iterator[RenderableType]:
+    for each in waiting:
+        span = each.oldest_hour if each.hours == 1 else f"{each.oldest_hour} to {each.newest_hour}"
+        yield style_text(f"{each.hours} not yet ({span}): {each.reason.value}")
 
 
 def _retention(plan: RetentionPlan, verb: str) -> RenderableType:

@@ -353,3 +353,46 @@ class Objectives:
             elif not _is_positive(value) and not (value is None and each.default is None):
                 problem = "is not a positive timedelta"
                 raise DeclarationError(f"Objectives.{each.name}", value, problem, "for example timedelta(minutes=5)")
+
+
+class Codec(Enum):
+    """Compression of Parquet files."""
+
+    ZSTD = "zstd"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Export:
+    """A plain Parquet dataset of the stream's old hours, for readers without Delta.
+
+    Each hour is written once, as the folder `commit_hour=YYYY-MM-DDTHH`, and never touched again: only hours that are
+    closed, compacted, and that no rewind can go back to (setting `retention_hours`).
+
+    Attributes:
+        columns: Names of the columns, in order; empty for all.
+        partition_by: Columns with few values by which an hour is divided further, such as `_topic`; integers or texts.
+            Folders have their names without leading underscores (`topic=...`): Arrow passes over others.
+        codec: Compression.
+        row_group_rows: Rows of a row group, which the export holds in memory.
+        folder: Absolute path of the dataset; empty for `<table_root>/<stream>/export`.
+    """
+
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    codec: Codec = Codec.ZSTD
+    row_group_rows: int = 1_000_000
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no hour could be written with."""
+        if self.row_group_rows < 1:
+            raise DeclarationError("Export.row_group_rows", self.row_group_rows, "is not positive", "1_000_000")
+        if self.folder and not self.folder.startswith("/"):
+            raise DeclarationError("Export.folder", self.folder, "is no absolute path", "for example '/archive/orders'")
+        if len(set(self.partition_by)) < len(self.partition_by) or "commit_hour" in self.partition_by:
+            problem = "names a column twice, or commit_hour, which every dataset is divided by"
+            raise DeclarationError("Export.partition_by", self.partition_by, problem, "for example ('_topic',)")

@@ -19,6 +19,7 @@ from lockstep.declare.decoders.plain import Function, Json
 from lockstep.declare.options import (
     EventTime,
     Every,
+    Export,
     GroupOffsets,
     Limits,
     Objectives,
@@ -132,6 +133,7 @@ class Stream(Generic[M, S, R]):
         objectives: When the stream raises an alarm.
         retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
             Housekeeping drops older ones. Ledger, quarantine and late table keep theirs.
+        export: A plain Parquet dataset of the old hours; None for none.
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
@@ -148,6 +150,7 @@ class Stream(Generic[M, S, R]):
     event_time: EventTime = field(default_factory=EventTime)
     objectives: Objectives = field(default_factory=Objectives)
     retention: timedelta | None = None
+    export: Export | None = None
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -162,6 +165,7 @@ class Stream(Generic[M, S, R]):
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
+        _check_export(self.export, self.types)
 
     @cached_property
     def types(self) -> TransformTypes:
@@ -246,6 +250,24 @@ def _check_retention(retention: object) -> None:
         raise DeclarationError(
             "Stream.retention", retention, "is not at least an hour", "for example timedelta(days=90)"
         )
+
+
+def _check_export(export: object, types: TransformTypes) -> None:
+    """Refuse columns that the table will not have."""
+    if export is None:
+        return
+    if not isinstance(export, Export):
+        raise DeclarationError("Stream.export", export, "is not an export", "for example Export()")
+    from lockstep.model.table_schema import make_file_schema
+
+    known = make_file_schema(types.row).names
+    for name in (*export.columns, *export.partition_by):
+        if name not in known:
+            raise DeclarationError("Stream.export", name, "is no column of the table", f"one of {', '.join(known)}")
+    for name in export.partition_by:
+        if name.lstrip("_") != name and name.lstrip("_") in known:
+            problem = f"would be a folder {name.lstrip('_')}=..., which is another column of the table"
+            raise DeclarationError("Stream.export", name, problem, "another column")
 
 
 def _check_importable(stream: Stream[M, S, R]) -> None:

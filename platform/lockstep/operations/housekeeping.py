@@ -21,7 +21,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.export.dataset import find_folder, list_exported_hours
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
@@ -100,7 +102,7 @@ class HousekeepingFailed(LockstepError):
 
 
 def run_housekeeping(
-    folders: StreamFolders, *, retention_seconds: float, keep_rows: timedelta | None = None, plan_only: bool = False
+    folders: StreamFolders, *, retention_seconds: float, stream: AnyStream | None = None, plan_only: bool = False
 ) -> HousekeepingResult:
     """Delete files that nothing can need any more.
 
@@ -115,7 +117,7 @@ def run_housekeeping(
     Args:
         folders: Folders of the stream.
         retention_seconds: How far back a rewind, a slow reader and time travel may go.
-        keep_rows: The stream's retention; None where rows stay.
+        stream: The declaration, which may have a retention; without one rows stay.
         plan_only: Report what would be deleted, as of the current floor; change nothing.
 
     Raises:
@@ -123,7 +125,9 @@ def run_housekeeping(
         TableError: The table does not match its head; nothing was deleted.
         HousekeepingFailed: A step failed, after the others are done.
     """
-    dropped = () if keep_rows is None else (_drop_rows(folders, keep_rows, plan_only=plan_only),)  # 1
+    dropped = (
+        () if stream is None or stream.retention is None else (_drop_rows(folders, stream, plan_only=plan_only),)
+    )  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
     pinned = frozenset(each.version for each in head.savepoints)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
@@ -163,12 +167,15 @@ def _with_growth(folders: StreamFolders, result: HousekeepingResult) -> Housekee
         return msgspec.structs.replace(result, steps=(*result.steps, step))
 
 
-def _drop_rows(folders: StreamFolders, keep: timedelta, *, plan_only: bool) -> StepResult:
-    """Drop rows past the retention; their files are deleted by a later housekeeping."""
-    step = "rows past retention"
+def _drop_rows(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) -> StepResult:
+    """Drop rows past the retention, and exported where that is declared; a later housekeeping deletes their files."""
+    step, keep, cause = "rows past retention", stream.retention or timedelta.max, "declared by the stream"
+    exported = None if stream.export is None else list_exported_hours(find_folder(stream.export, folders))
     try:
-        cause = "declared by the stream"
-        plan = plan_retention(folders, keep) if plan_only else drop_old_rows(folders, keep, cause=cause).plan
+        if plan_only:
+            plan = plan_retention(folders, keep, exported=exported)
+        else:
+            plan = drop_old_rows(folders, keep, cause=cause, exported=exported).plan
     except NoTable:
         raise
     except (LockstepError, DeltaError, OSError) as error:

@@ -80,18 +80,20 @@ def find_oldest_hour(head: Head, clock_hour: str, keep: timedelta) -> str:
     return (datetime.strptime(newest, _HOUR).replace(tzinfo=UTC) - keep).strftime(_HOUR) if newest else ""
 
 
-def plan_retention(folders: StreamFolders, keep: timedelta) -> RetentionPlan:
-    """What a retention would drop now. Changes nothing.
+def plan_retention(folders: StreamFolders, keep: timedelta, *, exported: frozenset[str] | None = None) -> RetentionPlan:
+    """What a retention would drop now; as `drop_old_rows`. Changes nothing.
 
     Raises:
         NoTable: The stream has never run.
         TableError: The table does not match its head.
     """
     base = open_table(folders).base()
-    return _plan(folders, base, LiveFiles(folders.table), find_oldest_hour(base.head, find_current_hour(), keep))
+    return _plan(folders, base, LiveFiles(folders.table), keep, exported)
 
 
-def drop_old_rows(folders: StreamFolders, keep: timedelta, *, cause: str) -> Retained:
+def drop_old_rows(
+    folders: StreamFolders, keep: timedelta, *, cause: str, exported: frozenset[str] | None = None
+) -> Retained:
     """Drop the rows of all hours that are older than the retention; safe while a writer, readers and compaction run.
 
     1. Plan: the live files of the hours before.
@@ -102,6 +104,7 @@ def drop_old_rows(folders: StreamFolders, keep: timedelta, *, cause: str) -> Ret
         folders: Folders of the stream.
         keep: How long rows stay, in whole hours, counted from the newest batch.
         cause: Why, and who.
+        exported: Hours that are exported, where the stream declares an export: nothing is dropped before it is.
 
     Raises:
         NoTable: The stream has never run.
@@ -110,7 +113,7 @@ def drop_old_rows(folders: StreamFolders, keep: timedelta, *, cause: str) -> Ret
     output, live = open_table(folders), LiveFiles(folders.table)
     for _ in range(PLANS_MAX):
         base = output.base()
-        plan = _plan(folders, base, live, find_oldest_hour(base.head, find_current_hour(), keep))  # 1
+        plan = _plan(folders, base, live, keep, exported)  # 1
         if not plan.files:
             return Retained(plan=plan, retention=base.head.retention)
         last = _find_last_batch(folders, base.head, plan.files)  # 2
@@ -123,8 +126,13 @@ def drop_old_rows(folders: StreamFolders, keep: timedelta, *, cause: str) -> Ret
     raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
 
 
-def _plan(folders: StreamFolders, base: Base, live: LiveFiles, before_hour: str) -> RetentionPlan:
-    files = tuple(file for file in live.at(base.version) if file.commit_hour < before_hour)
+def _plan(
+    folders: StreamFolders, base: Base, live: LiveFiles, keep: timedelta, exported: frozenset[str] | None
+) -> RetentionPlan:
+    found, oldest = live.at(base.version), find_oldest_hour(base.head, find_current_hour(), keep)
+    needed = {file.commit_hour for file in found} - exported if exported is not None else ()
+    before_hour = min(oldest, *needed) if needed else oldest
+    files = tuple(file for file in found if file.commit_hour < before_hour)
     return RetentionPlan(
         stream=folders.stream,
         before_hour=before_hour,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import make_compaction_asset
+from lockstep.orchestration.export_asset import make_export_asset
 from lockstep.orchestration.health_check import make_health_check
 from lockstep.orchestration.housekeeping_asset import make_housekeeping_asset
 from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 def make_stream_assets(
     stream: AnyStream, settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition | AssetSpec]:
-    """The table, its compaction and housekeeping, its topics and its ledger."""
+    """The table, its compaction and housekeeping, its topics and its ledger; its export, where it declares one."""
     return [
         make_topics_asset(stream, owners),
         make_table_asset(stream, settings, owners),
         make_ledger_asset(stream, settings, owners),
         make_compaction_asset(stream, settings, owners),
         make_housekeeping_asset(stream, settings, owners),
+        *([] if stream.export is None else [make_export_asset(stream, settings, owners)]),
     ]
 
 

@@ -39,7 +39,7 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
             kept_seconds = settings.retention_hours * 3600
-            done = run_housekeeping(folders, retention_seconds=kept_seconds, keep_rows=stream.retention)
+            done = run_housekeeping(folders, retention_seconds=kept_seconds, stream=stream)
         except LockstepError as error:
             raise report_failure(error) from error
         context.log.info("rewind floor of %s: batch %s", stream.name, done.rewind_floor)

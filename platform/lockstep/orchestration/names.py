@@ -54,6 +54,11 @@ def make_housekeeping_key(stream: AnyStream) -> AssetKey:
     return AssetKey([stream.name, "housekeeping"])
 
 
+def make_export_key(stream: AnyStream) -> AssetKey:
+    """The asset of the stream's export."""
+    return AssetKey([stream.name, "export"])
+
+
 def make_topics_key(stream: AnyStream) -> AssetKey:
     """The observed asset of the stream's topics."""
     return AssetKey([stream.name, "topics"])
@@ -82,6 +87,11 @@ def name_compaction_job(stream: AnyStream) -> str:
 def name_housekeeping_job(stream: AnyStream) -> str:
     """The housekeeping job."""
     return f"{stream.name}_housekeeping"
+
+
+def name_export_job(stream: AnyStream) -> str:
+    """The job that exports old hours, of streams that declare an export."""
+    return f"{stream.name}_export"
 
 
 def name_checks_job(stream: AnyStream) -> str:
@@ -123,18 +133,23 @@ def name_supervisor_sensor(stream: AnyStream) -> str:
 def list_all_assets(stream: AnyStream) -> tuple[AssetKey, ...]:
     """All assets of the stream."""
     keys = (make_topics_key, make_table_key, make_ledger_key, make_compaction_key, make_housekeeping_key)
-    return tuple(key(stream) for key in keys)
+    of_export = () if stream.export is None else (make_export_key(stream),)
+    return *(key(stream) for key in keys), *of_export
 
 
 def list_all_jobs(stream: AnyStream) -> tuple[str, ...]:
     """All jobs of the stream."""
-    return name_stream_job(stream), name_compaction_job(stream), name_housekeeping_job(stream), name_checks_job(stream)
+    return name_stream_job(stream), *_list_hourly_jobs(stream)
+
+
+def _list_hourly_jobs(stream: AnyStream) -> tuple[str, ...]:
+    of_export = () if stream.export is None else (name_export_job(stream),)
+    return name_compaction_job(stream), name_housekeeping_job(stream), name_checks_job(stream), *of_export
 
 
 def list_all_instigators(stream: AnyStream) -> tuple[str, ...]:
     """All sensors and schedules of the stream."""
-    jobs = (name_compaction_job, name_housekeeping_job, name_checks_job)
-    schedules = (*(name_schedule(job(stream)) for job in jobs), name_rotation_schedule(stream))
+    schedules = (*map(name_schedule, _list_hourly_jobs(stream)), name_rotation_schedule(stream))
     return name_topics_sensor(stream), name_supervisor_sensor(stream), name_health_sensor(stream), *schedules
 
 

@@ -44,6 +44,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         return self.root / self.stream / "state"
 
     @property
+    def export(self) -> Path:
+        """The plain Parquet dataset, where the declaration names no other folder."""
+        return self.root / self.stream / "export"
+
+    @property
     def control(self) -> Path:
         """Liveness counters and request files between runs."""
         return self.root / self.stream / "control"

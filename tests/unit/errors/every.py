@@ -15,6 +15,7 @@ from lockstep.compaction.row_order import OutOfOrder
 from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.errors import LockstepError
+from lockstep.export.dataset import ExportMismatch
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
 from lockstep.localdev.broker import PortTaken
 from lockstep.localdev.recordings import RecordingError
@@ -89,6 +90,7 @@ EVERY: tuple[LockstepError, ...] = (
         )
     ),
     CompactionRefused([(Bin("2026-01-31T09", ()), BinRefused("a proof differs", "compact again"))], CompactionResult()),
+    ExportMismatch(Path("/tables/books/export"), "codec is gzip, and its hours are written with zstd"),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
     OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),
     ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),

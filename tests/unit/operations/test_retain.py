@@ -21,6 +21,7 @@ from lockstep.table import ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import Head
 from tests.support.protocol_run import ProtocolRun, entries, folders_in, stored_offsets
+from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,8 +139,10 @@ def test_rows_that_the_ledger_does_not_know_are_not_dropped(run: ProtocolRun, mo
 def test_housekeeping_drops_rows_by_declaration_and_deletes_the_files_when_no_rewind_needs_them(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    declared = make_stream(retention=KEEP)
+
     def keep(*, plan_only: bool = False) -> dict[str, int]:
-        done = run_housekeeping(run.folders, retention_seconds=3600, keep_rows=KEEP, plan_only=plan_only)
+        done = run_housekeeping(run.folders, retention_seconds=3600, stream=declared, plan_only=plan_only)
         return {step.step: step.files for step in done.steps}
 
     assert keep(plan_only=True)["rows past retention"] == 12

@@ -11,6 +11,8 @@ from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition
 
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
+EXPORTED = "betting_markets"
+"""The one that declares an export."""
 HEAVY = ("pyspark", "py4j", "great_expectations", "pandas")
 
 
@@ -29,7 +31,10 @@ def repository(location: Definitions) -> RepositoryDefinition:
 def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:
     graph = repository.asset_graph
     assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == [
-        f"{stream}/{part}" for stream in STREAMS for part in ("compaction", "housekeeping", "ledger", "table", "topics")
+        f"{stream}/{part}"
+        for stream in STREAMS
+        for part in ("compaction", "export", "housekeeping", "ledger", "table", "topics")
+        if part != "export" or stream == EXPORTED
     ]
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
         f"{stream}/table:{check}" for stream in STREAMS for check in ("complete_and_in_order", "health")
@@ -37,6 +42,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
     assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == sorted(
         [
             *(f"{stream}_{job}" for stream in STREAMS for job in ("checks", "compaction", "housekeeping", "stream")),
+            f"{EXPORTED}_export",
             "dagster_pruning",
         ]
     )
@@ -50,6 +56,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
         **{f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()},
         **{f"{stream}_rotation": f"{minute} 3 * * *" for stream, minute in rotations.items()},
+        f"{EXPORTED}_export_schedule": "40 * * * *",
         "dagster_pruning_schedule": "50 * * * *",
     }
 
@@ -112,4 +119,5 @@ def test_what_begins_for_all_streams_at_once_is_tagged_so_that_few_run_at_once(
     ((limit),) = limited.tag_concurrency_limits
     tag = (limit["key"], limit["value"])
     tagged = {job.name for job in repository.get_all_jobs() if tag in job.tags.items()}
-    assert tagged == {f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction", "housekeeping")}
+    works = [f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction", "housekeeping")]
+    assert tagged == {*works, f"{EXPORTED}_export"}

@@ -1,0 +1,216 @@
+"""The dataset on disk: one folder an hour, published whole by one rename, with its manifest inside.
+
+    <folder>/_export/options.json              how all hours are written; a change needs another folder
+    <folder>/commit_hour=H/_manifest.json      rows, digest, files, version and batch of the table
+    <folder>/commit_hour=H/[column=value/]...parquet
+    <folder>/_staging/H-<uuid>/                an hour that is being written, or that a killed export left
+
+Files whose names begin with an underscore are passed over by Spark, Hive and Arrow, and are no Parquet for all others.
+The rename is the only moment at which anything becomes visible: a reader sees a whole hour or none of it, of two
+exports one publishes, and a killed one leaves a staging folder, which a later export deletes.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.options import Export
+from lockstep.errors import LockstepError
+from lockstep.storage import find_storage
+from lockstep.table.layout import StreamFolders
+
+OPTIONS, MANIFEST_FILE, STAGING = "_export", "_manifest.json", "_staging"
+HOUR_PREFIX = "commit_hour="
+STALE_SECONDS = 86_400.0
+"""No hour takes a day to write."""
+
+
+class ExportOptions(msgspec.Struct, frozen=True):
+    """How the hours of a dataset are written, and of which table.
+
+    Attributes:
+        stream: Name of the stream.
+        table_id: Delta's id of its table.
+        columns: Columns; empty for all.
+        partition_by: Further columns by which an hour is divided.
+        codec: Compression.
+        row_group_rows: Rows of a row group.
+    """
+
+    stream: str
+    table_id: str
+    columns: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    codec: str
+    row_group_rows: int
+
+
+class ExportedFile(msgspec.Struct, frozen=True):
+    """A file of an exported hour.
+
+    Attributes:
+        path: Relative to the folder of the hour.
+        rows: Number of rows.
+        bytes: Bytes.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exported hour holds, and where it came from.
+
+    Attributes:
+        hour: The commit hour.
+        rows: Number of rows.
+        digest: Sum of the hashes of the exported columns of all rows, in hexadecimal (compaction/proof.py).
+        files: Its files.
+        sources: Files of the table that were read, at `version`.
+        version: Version of the table.
+        generation: Generation of the table.
+        below_batch: All its rows are of earlier batches.
+        exported_at: Time, in seconds since 1970 (UTC).
+    """
+
+    hour: str
+    rows: int
+    digest: str
+    files: tuple[ExportedFile, ...]
+    sources: tuple[str, ...]
+    version: int
+    generation: int
+    below_batch: int
+    exported_at: float
+
+
+class ExportMismatch(LockstepError):
+    """The folder holds an export that was written otherwise, of another table, or of batches that were rewound.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        super().__init__(
+            f"{folder}: {problem}",
+            next_step="declare another folder, Export(folder=...), or move this one away: its files are not changed",
+        )
+        self.folder = folder
+
+
+def make_options(export: Export, stream: str, table_id: str) -> ExportOptions:
+    """The options of a declaration."""
+    return ExportOptions(
+        stream=stream,
+        table_id=table_id,
+        columns=export.columns,
+        partition_by=export.partition_by,
+        codec=export.codec.value,
+        row_group_rows=export.row_group_rows,
+    )
+
+
+def read_options(folder: Path) -> ExportOptions | None:
+    """The options under which a dataset is written; None before the first export."""
+    path = folder / OPTIONS / "options.json"
+    try:
+        return msgspec.json.decode(find_storage(path).read(path), type=ExportOptions)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ExportMismatch(folder, f"{OPTIONS} cannot be read: {error}") from error
+
+
+def check_options(folder: Path, options: ExportOptions) -> None:
+    """Refuse a dataset that is written otherwise.
+
+    Raises:
+        ExportMismatch: It names the first difference.
+    """
+    found = read_options(folder)
+    for name in ExportOptions.__struct_fields__ if found is not None else ():
+        wanted, actual = getattr(options, name), getattr(found, name)
+        if wanted != actual:
+            raise ExportMismatch(folder, f"{name} is {wanted}, and its hours are written with {actual}")
+
+
+def keep_options(folder: Path, options: ExportOptions) -> None:
+    """Record the options with the first export.
+
+    Raises:
+        ExportMismatch: Another export recorded others.
+    """
+    if read_options(folder) is None:
+        staged = make_staging_folder(folder, "options")
+        _publish(staged, folder / OPTIONS, "options.json", msgspec.json.encode(options))
+    check_options(folder, options)
+
+
+def find_folder(export: Export, folders: StreamFolders) -> Path:
+    """The folder of a stream's dataset."""
+    return Path(export.folder) if export.folder else folders.export
+
+
+def list_exported_hours(folder: Path) -> frozenset[str]:
+    """The hours that are exported."""
+    names = find_storage(folder).list_names(folder)
+    return frozenset(name.removeprefix(HOUR_PREFIX) for name in names if name.startswith(HOUR_PREFIX))
+
+
+def read_manifest(folder: Path, hour: str) -> HourManifest:
+    """The manifest of an exported hour.
+
+    Raises:
+        FileNotFoundError: The hour is not exported.
+    """
+    path = folder / f"{HOUR_PREFIX}{hour}" / MANIFEST_FILE
+    return msgspec.json.decode(find_storage(path).read(path), type=HourManifest)
+
+
+def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+    """Write the manifest and give the hour its name; False where another export has published it before.
+
+    Args:
+        folder: The dataset.
+        staged: Folder with the files of the hour, all synced.
+        manifest: What it holds.
+    """
+    target = folder / f"{HOUR_PREFIX}{manifest.hour}"
+    return _publish(staged, target, MANIFEST_FILE, msgspec.json.encode(manifest))
+
+
+def _publish(staged: Path, target: Path, name: str, content: bytes) -> bool:
+    """Write the last file of a staging folder and rename it; False where there is a folder of this name."""
+    storage = find_storage(target)
+    storage.replace(staged / name, msgspec.json.format(content))
+    storage.sync(staged / name)
+    try:
+        storage.move(staged, target)
+    except OSError:
+        storage.delete_folder(staged)
+        if not storage.exists(target / name):
+            raise
+        return False
+    return True
+
+
+def make_staging_folder(folder: Path, hour: str) -> Path:
+    """The path of a new staging folder of an hour."""
+    return folder / STAGING / f"{hour}-{uuid.uuid4().hex}"
+
+
+def delete_stale_folders(folder: Path) -> int:
+    """Delete the staging folders that killed exports left; gives their number."""
+    storage, stale = find_storage(folder), 0
+    for name in storage.list_names(folder / STAGING):
+        status = storage.get_status(folder / STAGING / name)
+        if status is not None and time.time() - status.modified_at > STALE_SECONDS:
+            storage.delete_folder(folder / STAGING / name)
+            stale += 1
+    return stale

@@ -1,0 +1,46 @@
+"""The declaration of the stream that `StreamTable` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from lockstep import Envelope, Export, Kind, LogOnly, Record, Stream, Strict, Topics, Transform
+from tests.support.stream_table import Reading
+
+
+class Held(msgspec.Struct):
+    """No state."""
+
+
+class Readings(Transform[Reading, Held, Reading]):
+    """Never folds here: rows are written by the tests."""
+
+    def envelope(self, message: Reading, record: Record) -> Envelope:
+        """One session."""
+        del record
+        return Envelope(message.text, Kind.SNAPSHOT)
+
+    def on_snapshot(self, message: Reading, record: Record) -> Held:
+        """Nothing."""
+        del message, record
+        return Held()
+
+    def on_update(self, state: Held, message: Reading, record: Record) -> Iterable[Reading]:
+        """One row."""
+        del state, record
+        yield message
+
+
+def make_stream(export: Export | None = None, **changes: Any) -> Stream[Reading, Held, Reading]:
+    """The stream of `StreamTable`."""
+    return Stream(
+        name="readings",
+        topics=Topics(pattern="readings"),
+        transform=Readings(),
+        integrity=Strict(evidence=LogOnly()),
+        export=export,
+        **changes,
+    )

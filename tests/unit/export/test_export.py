@@ -1,0 +1,233 @@
+"""The Parquet companion: each old hour once, whole or not at all, equal to the table for readers without Delta."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import msgspec
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from lockstep import Codec, Export
+from lockstep.compaction.run import compact_stream
+from lockstep.errors import DeclarationError, LockstepError, TableError
+from lockstep.export.dataset import HOUR_PREFIX, STAGING, STALE_SECONDS, ExportMismatch, read_manifest
+from lockstep.model.table_schema import IDENTITY
+from lockstep.operations import retain
+from lockstep.operations.export import ExportResult, WaitReason, export_stream, plan_export
+from lockstep.table.commit import raise_rewind_floor
+from tests.support.stream_table import StreamTable, live_files, stored_rows
+from tests.unit.compaction.compacting import wait_for
+from tests.unit.export.declared import make_stream
+from tests.unit.export.exporting import STEPS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A0, B0 = ("a", 0), ("b", 0)
+HOURS = tuple(f"2026-01-01T0{number}" for number in range(5))
+PLAIN = make_stream(Export())
+
+
+@pytest.fixture
+def filled(table: StreamTable) -> StreamTable:
+    """Five hours of two batches, the last one open; compacted, and a rewind can go back to the fourth."""
+    for hour in HOURS:
+        for _ in range(2):
+            table.batch({A0: 9}, {B0: 5}, hour=hour)
+    compact_stream(table.folders)
+    table.output.commit(raise_rewind_floor(1, 7))
+    return table
+
+
+def exported_rows(table: StreamTable) -> list[dict[str, Any]]:
+    """All rows of the dataset as a reader of plain Parquet sees them, ordered by identity."""
+    found = ds.dataset(table.folders.export, format="parquet", partitioning="hive").to_table()
+    return sorted(found.to_pylist(), key=lambda row: [row[name] for name in IDENTITY])
+
+
+def of_hours(rows: list[dict[str, Any]], hours: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [row for row in rows if str(row["commit_hour"]) in hours]
+
+
+def every_file(table: StreamTable) -> dict[Path, tuple[int, int]]:
+    found = [path for path in table.folders.export.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
+
+
+def test_old_hours_are_written_once_and_are_equal_for_readers_of_plain_parquet(filled: StreamTable) -> None:
+    plan = plan_export(PLAIN, filled.folders)
+    assert [each.hour for each in plan.hours] == list(HOURS[:3])
+    assert [(each.reason, each.hours) for each in plan.waiting] == [(WaitReason.REWIND, 1), (WaitReason.OPEN, 1)]
+    assert not filled.folders.export.exists()
+    done = export_stream(PLAIN, filled.folders)
+    stored = of_hours(stored_rows(filled.folders), HOURS[:3])
+    assert (done.hours, done.rows, done.files) == (HOURS[:3], len(stored), 3)
+    assert stored == exported_rows(filled)
+    query = f"SELECT count(*), sum(number) FROM '{filled.folders.export}/*/*.parquet'"  # noqa: S608  # of the test
+    counted = duckdb.execute(query).fetchall()
+    assert counted == [(len(stored), sum(row["number"] for row in stored))]
+    files = every_file(filled)
+    assert export_stream(PLAIN, filled.folders).hours == ()
+    filled.output.commit(raise_rewind_floor(1, 9))
+    assert export_stream(PLAIN, filled.folders).hours == (HOURS[3],)
+    assert files.items() <= every_file(filled).items()
+
+
+def test_rows_keep_the_order_of_the_table_and_the_manifest_says_where_they_came_from(filled: StreamTable) -> None:
+    export_stream(PLAIN, filled.folders)
+    manifest = read_manifest(filled.folders.export, HOURS[1])
+    (file,) = manifest.files
+    exported = pq.read_table(filled.folders.export / f"{HOUR_PREFIX}{HOURS[1]}" / file.path, partitioning=None)
+    (source,) = manifest.sources
+    assert exported.equals(pq.read_table(filled.folders.table / source, partitioning=None))
+    assert (manifest.rows, manifest.generation, manifest.below_batch) == (exported.num_rows, 1, 7)
+    assert source in live_files(filled.folders)
+
+
+def test_columns_codec_row_groups_and_partitions_are_as_declared(filled: StreamTable) -> None:
+    declared = Export(
+        columns=("_topic_id", "number", "_emit_offset", "_row"),
+        partition_by=("_topic_id", "flag"),
+        codec=Codec.SNAPPY,
+        row_group_rows=4,
+    )
+    export_stream(make_stream(declared), filled.folders)
+    files = sorted(filled.folders.export.rglob("*.parquet"))
+    folders = {"/".join(path.relative_to(filled.folders.export).parts[1:3]) for path in files}
+    expected = {f"topic_id={t}/flag={f}" for t in "ab" for f in ("True", "False", "__HIVE_DEFAULT_PARTITION__")}
+    assert folders == expected
+    first = pq.ParquetFile(files[0])
+    assert first.schema_arrow.names == ["number", "_emit_offset", "_row"]
+    assert first.metadata.row_group(0).column(0).compression == "SNAPPY"
+    assert max(first.metadata.row_group(n).num_rows for n in range(first.metadata.num_row_groups)) <= 4
+    stored = of_hours(stored_rows(filled.folders), HOURS[:3])
+    assert sorted((row["_topic_id"], row["number"]) for row in stored) == sorted(
+        (row["topic_id"], row["number"])
+        for row in ds.dataset(filled.folders.export, partitioning="hive").to_table().to_pylist()
+    )
+
+
+def test_an_hour_that_waits_for_compaction_is_not_exported(table: StreamTable) -> None:
+    for hour in HOURS[:2]:
+        table.batch({A0: 9}, {B0: 5}, hour=hour)
+    table.batch({A0: 9}, hour=HOURS[2])
+    table.output.commit(raise_rewind_floor(1, 3))
+    (waiting, _) = export_stream(PLAIN, table.folders).waiting
+    assert (waiting.reason, waiting.hours) == (WaitReason.COMPACTION, 2)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_export_that_is_killed_leaves_a_whole_hour_or_none_and_the_next_goes_on(
+    filled: StreamTable, step: str
+) -> None:
+    killed = run_process(filled, step)
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    published = [HOURS[0]] if step == STEPS[2] else []
+    visible = sorted(path.name for path in filled.folders.export.glob(f"{HOUR_PREFIX}*"))
+    assert visible == [f"{HOUR_PREFIX}{hour}" for hour in published]
+    stored = stored_rows(filled.folders)
+    if published:
+        assert exported_rows(filled) == of_hours(stored, HOURS[:1])
+    done = export_stream(PLAIN, filled.folders)
+    assert (done.hours, done.stale_deleted) == (HOURS[len(published) : 3], 0)
+    assert exported_rows(filled) == of_hours(stored, HOURS[:3])
+    left = list((filled.folders.export / STAGING).iterdir())
+    assert len(left) == (step != STEPS[2])
+    for folder in left:
+        os.utime(folder, (time.time() - 2 * STALE_SECONDS,) * 2)
+    assert export_stream(PLAIN, filled.folders).stale_deleted == len(left)
+
+
+def test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work(
+    filled: StreamTable, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    waiting = run_process(filled, STEPS[1], str(gate))
+    wait_for(gate / str(waiting.pid), lambda: waiting.poll() is None)
+    assert export_stream(PLAIN, filled.folders).hours == HOURS[:3]
+    files = every_file(filled)
+    (gate / "go").touch()
+    said, _ = waiting.communicate(timeout=60)
+    late = msgspec.json.decode(said, type=ExportResult)
+    assert (late.hours, late.hours_lost) == ((), 3)
+    published = {path: seen for path, seen in files.items() if STAGING not in path.parts}
+    assert published == every_file(filled)
+
+
+def run_process(table: StreamTable, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.unit.export.exporting", str(table.folders.root), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def test_a_dataset_that_is_written_otherwise_or_of_another_table_is_refused(
+    filled: StreamTable, tmp_path: Path
+) -> None:
+    export_stream(PLAIN, filled.folders)
+    with pytest.raises(ExportMismatch, match="codec is gzip, and its hours are written with zstd"):
+        export_stream(make_stream(Export(codec=Codec.GZIP)), filled.folders)
+    other = StreamTable(tmp_path / "other")
+    other.batch({A0: 9})
+    with pytest.raises(ExportMismatch, match="table_id is"):
+        export_stream(make_stream(Export(folder=str(filled.folders.export))), other.folders)
+
+
+def test_hours_of_batches_that_were_rewound_are_refused(filled: StreamTable) -> None:
+    from lockstep.operations.export import _check_rewound
+    from lockstep.table.delta_log import Lineage
+
+    export_stream(PLAIN, filled.folders)
+    head = msgspec.structs.replace(filled.output.base().head, generation=2, lineage=(Lineage(1, 7),))
+    _check_rewound(filled.folders.export, frozenset(HOURS[:3]), head)
+    with pytest.raises(ExportMismatch, match=f"hour {HOURS[2]} may hold rows of batches after 5"):
+        _check_rewound(
+            filled.folders.export, frozenset(HOURS[:3]), msgspec.structs.replace(head, lineage=(Lineage(1, 5),))
+        )
+
+
+def test_a_damaged_source_is_refused_and_nothing_of_its_hour_is_published(filled: StreamTable) -> None:
+    path = next(filled.folders.table / name for name in live_files(filled.folders) if HOURS[1] in name)
+    pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
+    with pytest.raises(TableError, match=f"hour {HOURS[1]} cannot be exported: the log counts"):
+        export_stream(PLAIN, filled.folders)
+    assert not (filled.folders.export / f"{HOUR_PREFIX}{HOURS[1]}").exists()
+    assert list((filled.folders.export / STAGING).iterdir()) == []
+
+
+def test_retention_drops_nothing_that_is_not_exported(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retain, "find_current_hour", lambda: HOURS[4])
+    keep = timedelta(hours=1)
+    assert retain.plan_retention(filled.folders, keep, exported=frozenset()).files == ()
+    assert retain.plan_retention(filled.folders, keep, exported=frozenset(HOURS[:2])).before_hour == HOURS[2]
+    assert retain.plan_retention(filled.folders, keep, exported=frozenset(HOURS[:4])).before_hour == HOURS[3]
+
+
+def test_a_stream_without_a_declared_export_says_how_to_declare_one(filled: StreamTable) -> None:
+    with pytest.raises(LockstepError, match="declares no export"):
+        export_stream(make_stream(), filled.folders)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"columns": ("nope",)},
+        {"partition_by": ("commit_hour",)},
+        {"partition_by": ("number", "number")},
+        {"row_group_rows": 0},
+        {"folder": "relative"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_no_hour_could_be_written_with_is_refused_when_it_is_declared(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError):
+        make_stream(Export(**wrong))
