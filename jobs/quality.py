@@ -1,4 +1,4 @@
-"""One job a stream: the check of its table, every hour. The check `health` is evaluated by its sensor."""
+"""One job a stream: the checks of its table, every hour. The check `health` is evaluated by its sensor."""
 
 from dagster import AssetCheckKey, AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 
@@ -10,8 +10,10 @@ def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
     """The schedule and its job: half past the hour, apart from compaction."""
     job = define_asset_job(
         names.name_checks_job(stream),
-        selection=AssetSelection.checks(AssetCheckKey(names.make_table_key(stream), names.CHECK)),
-        description=f"Checks that {stream.name} is complete, without duplicates and in order.",
+        selection=AssetSelection.checks(
+            *(AssetCheckKey(names.make_table_key(stream), check) for check in names.list_checks(stream))
+        ),
+        description=f"Checks that {stream.name} is complete, without duplicates and in order, and its own rules.",
         tags=names.MAINTENANCE,
     )
     return ScheduleDefinition(job=job, cron_schedule="30 * * * *", default_status=DefaultScheduleStatus.RUNNING)

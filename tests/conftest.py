@@ -40,8 +40,10 @@ WORKERS_MIN, WORKERS_MAX = 3, 6
 cores at work. Each takes up to 2 GB."""
 
 SPARK_MODULES = (
+    "tests/integration/quality/test_asset_checks.py",
     "tests/integration/quality/test_check.py",
     "tests/integration/quality/test_faults.py",
+    "tests/integration/quality/test_rules.py",
     "tests/integration/quality/test_suite.py",
     "tests/correctness/event_time/test_check.py",
     "tests/streams/order_books/test_stream.py",

@@ -50,6 +50,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- StreamHalted               halted; resumes after `lockstep resume` only (integrity/resume_options.py)
 |  `- IntegrityLost           the promise of the stream's class is broken (integrity/resume_options.py)
 `- Violation                  raised by a fold whose check failed
+   `- RuleViolated            a row violates a rule that quarantines or fails (declare/rules.py)
 
 A test compares this drawing with the classes, each of which has an entry in docs/runbook.md.
 Errors carry their parts as attributes, so that callers never parse a message, and the next

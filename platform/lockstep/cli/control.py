@@ -1,10 +1,10 @@
-"""Run, start, stop, hold, retire, resume, rewind, savepoint, close, reset, repair, verify."""
+"""Run, start, stop, hold, retire, resume, rewind, savepoint, close, reset, repair, check, verify."""
 
 from __future__ import annotations
 
 import getpass
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from lockstep.operations.rewind import RewindPlan, Rewound
     from lockstep.operations.savepoint import SavepointList
     from lockstep.orchestration.launch import Launched
+    from lockstep.quality.check import Checked
     from lockstep.rehearsal.load_test import LoadPlan, LoadTestResult
-    from lockstep.verify.report import Scope, VerifyReport
+    from lockstep.verify.report import ProvenRange, VerifyReport
 
 
 class RunEnded(msgspec.Struct, frozen=True):
@@ -699,6 +700,38 @@ def _checks(found: Repair) -> RenderableType:
     return make_grid(("check", "condition", "found", "next"), rows)
 
 
+@register_command("check order_books --full", Panel.OPERATE)
+def check(
+    stream: StreamName,
+    full: Annotated[bool, typer.Option("--full", help="The whole table, not what was added.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Check what was added to a table since its last check, by the built-in rules and its own. Dagster does every hour.
+
+    Exit code 1 when a critical rule failed or a check crashed.
+    """
+    from lockstep.operations.check import check as do_check
+
+    found = do_check(find_stream_or_exit(stream), load_settings_or_exit(), find_folders(stream), full=full)
+    print_answer(found, _checked, as_json=as_json)
+    raise typer.Exit(0 if found.holds else FAILED)
+
+
+def _checked(found: Checked) -> RenderableType:
+    rows = ((r.rule, r.outcome.value, r.severity.value, r.observed, r.reason or r.sentence) for r in found.results)
+    places = {result.rule: result.sample or result.worst for result in found.results}
+    return make_lines(
+        style_text(f"{found.stream}: {found.rows} rows up to table version {found.versions.table}"),
+        style_text(f"read: {found.coverage.describe()}"),
+        make_grid(("rule", "outcome", "severity", "observed", "promise"), rows),
+        *(_places(rule, shown) for rule, shown in places.items() if shown),
+    )
+
+
+def _places(rule: str, shown: Sequence[Mapping[str, object]]) -> RenderableType:
+    return make_lines(style_text(f"{rule}:"), make_grid(list(shown[0]), [list(place.values()) for place in shown]))
+
+
 PROVEN, VIOLATED, NOT_PROVEN = 0, 1, 2
 SHOWN_VIOLATIONS, SHOWN_HOURS = 20, 48
 SHOWN_SCOPES = 50
@@ -746,7 +779,7 @@ def _shown(found: VerifyReport) -> RenderableType:
     )
 
 
-def _limits(found: VerifyReport, limited: list[Scope]) -> RenderableType:
+def _limits(found: VerifyReport, limited: list[ProvenRange]) -> RenderableType:
     rows = ((s.topic, s.partition, s.proven_from, s.until, s.note) for s in limited[:SHOWN_SCOPES])
     whole = len(found.scopes) - len(limited)
     return make_lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
@@ -27,9 +27,11 @@ from lockstep.declare.options import (
     Trigger,
     find_longest_wait,
 )
+from lockstep.declare.rules import OnViolation, Rule, check_rules
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
-from lockstep.integrity.base import IntegrityClass, Policy, SessionStart
+from lockstep.integrity.base import Fault, IntegrityClass, Policy, SessionStart
+from lockstep.integrity.verdict import Judgement
 
 
 class TransformTypes(msgspec.Struct, frozen=True):
@@ -134,6 +136,7 @@ class Stream(Generic[M, S, R]):
         retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
             Housekeeping drops older ones. Ledger, quarantine and late table keep theirs.
         export: A plain Parquet dataset of the old hours; None for none.
+        rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md).
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
@@ -151,6 +154,7 @@ class Stream(Generic[M, S, R]):
     objectives: Objectives = field(default_factory=Objectives)
     retention: timedelta | None = None
     export: Export | None = None
+    rules: Sequence[Rule] = ()
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -166,6 +170,8 @@ class Stream(Generic[M, S, R]):
         _check_shippable(self)
         _check_types(self.types, self.decoder)
         _check_export(self.export, self.types)
+        check_rules(self.rules, self.types.row)
+        _check_quarantine(self.rules, self.integrity)
 
     @cached_property
     def types(self) -> TransformTypes:
@@ -191,6 +197,7 @@ _PARTS: Mapping[str, tuple[type, str]] = {
     "limits": (Limits, "for example Limits(batch_messages=100_000)"),
     "event_time": (EventTime, "for example EventTime(session_idle=timedelta(minutes=30))"),
     "objectives": (Objectives, "for example Objectives(freshness=timedelta(minutes=5))"),
+    "rules": (Sequence, "for example [NotNull('price')]"),
 }
 
 
@@ -268,6 +275,17 @@ def _check_export(export: object, types: TransformTypes) -> None:
         if name.lstrip("_") != name and name.lstrip("_") in known:
             problem = f"would be a folder {name.lstrip('_')}=..., which is another column of the table"
             raise DeclarationError("Stream.export", name, problem, "another column")
+
+
+def _check_quarantine(rules: Sequence[Rule], integrity: IntegrityClass) -> None:
+    """Refuse to leave messages out of a stream whose class promises that none is missing."""
+    if integrity.judge(Fault.TRANSFORM_FAILED) is not Judgement.VIOLATION:
+        return
+    for rule in rules:
+        if rule.on_violation is OnViolation.QUARANTINE:
+            problem = f"leaves a message out, and {type(integrity).__name__} with Halt() promises that none is missing"
+            instead = f"OnViolation.FAIL, or {type(integrity).__name__}(on_violation=Suspend())"
+            raise rule.error("on_violation", rule.on_violation, problem, instead)
 
 
 def _check_importable(stream: Stream[M, S, R]) -> None:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
-from lockstep.operations.health import AlarmKind, HealthFacts, Severity
+from lockstep.operations.health import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import Health, read_health
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.settings import Settings
@@ -150,7 +150,7 @@ FURTHER_METRICS = {
     "lockstep_topic_lag_messages": "Lag of one topic; label `topic`.",
     "lockstep_look_seconds": "Time that it took to read these figures.",
 }
-LEVELS = {Severity.WARNING: 1.0, Severity.ERROR: 2.0}
+LEVELS = {AlarmSeverity.WARNING: 1.0, AlarmSeverity.ERROR: 2.0}
 
 
 class StreamLook(msgspec.Struct, frozen=True):

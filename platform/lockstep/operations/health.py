@@ -28,7 +28,7 @@ URGENT_RATIO = 1 / 3
 """Headroom below this share of its objective is an error: a warning comes first, with two thirds of the time left."""
 
 
-class Severity(Enum):
+class AlarmSeverity(Enum):
     """How soon somebody must act."""
 
     WARNING = "warning"
@@ -74,7 +74,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: AlarmKind
-    severity: Severity
+    severity: AlarmSeverity
     problem: str
     next_step: str
 
@@ -212,7 +212,7 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         return ()
     judges = (_judge_writer, _judge_waiting, _judge_retention, _judge_partitions, _judge_table)
     found = [alarm for judge in judges for alarm in judge(facts, stream)]
-    return tuple(sorted(found, key=lambda alarm: alarm.severity is not Severity.ERROR))
+    return tuple(sorted(found, key=lambda alarm: alarm.severity is not AlarmSeverity.ERROR))
 
 
 def make_unreadable_alarm(problem: str, next_step: str) -> Alarm:
@@ -231,7 +231,7 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         yield _alarm(AlarmKind.HALTED, f"the stream is halted: {facts.reason}", facts.next_step)
     if facts.kafka:
         problem = f"lag, freshness and headroom are unknown: {facts.kafka}"
-        yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", Severity.WARNING)
+        yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", AlarmSeverity.WARNING)
     if _lacks_writer(facts):
         since = "" if facts.writer_seconds is None else f" for {format_duration(facts.writer_seconds)}"
         problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer{since}"
@@ -267,7 +267,7 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"the oldest uncommitted message, of {_place(oldest)}, waits for "
             f"{format_duration(oldest.waiting_seconds)}; the objective is {format_duration(objective.total_seconds())}"
         )
-        severity = Severity.ERROR if stands or not facts.is_written else Severity.WARNING
+        severity = AlarmSeverity.ERROR if stands or not facts.is_written else AlarmSeverity.WARNING
         yield _alarm(AlarmKind.FRESHNESS, problem, f"lockstep plan {stream.name}", severity)
 
 
@@ -284,7 +284,7 @@ def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"with {_count(worst.lag_messages, 'unread message')}{_in_all(low)}; "
             f"the objective is {format_duration(_needed_headroom(worst, wanted))}"
         )
-        severity = Severity.ERROR if _headroom_share(worst, wanted) < URGENT_RATIO else Severity.WARNING
+        severity = AlarmSeverity.ERROR if _headroom_share(worst, wanted) < URGENT_RATIO else AlarmSeverity.WARNING
         yield _alarm(AlarmKind.HEADROOM, problem, _start_or_plan(facts), severity)
     lost = [each for each in facts.partitions if each.expired_messages]
     if lost:
@@ -311,7 +311,7 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
         )
         step = "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
-        yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, Severity.WARNING)
+        yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, AlarmSeverity.WARNING)
 
 
 def _judge_table(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
@@ -322,16 +322,16 @@ def _judge_table(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"{_count(facts.quarantined_last_hour, 'message')} entered quarantine within the last hour, more than "
             f"{limit}; {facts.quarantined_messages} are in it"
         )
-        yield _alarm(AlarmKind.QUARANTINE, problem, f"lockstep quarantine list {stream.name}", Severity.WARNING)
+        yield _alarm(AlarmKind.QUARANTINE, problem, f"lockstep quarantine list {stream.name}", AlarmSeverity.WARNING)
     if facts.debt.oldest_seconds > stream.objectives.uncompacted.total_seconds():
         problem = (
             f"hour {facts.debt.oldest_hour} has waited for compaction for {format_duration(facts.debt.oldest_seconds)} "
             f"({_count(facts.debt.hours, 'hour')} with {facts.debt.files} small files)"
         )
-        yield _alarm(AlarmKind.COMPACTION, problem, f"lockstep compact {stream.name}", Severity.WARNING)
+        yield _alarm(AlarmKind.COMPACTION, problem, f"lockstep compact {stream.name}", AlarmSeverity.WARNING)
 
 
-def _alarm(kind: AlarmKind, problem: str, next_step: str, severity: Severity = Severity.ERROR) -> Alarm:
+def _alarm(kind: AlarmKind, problem: str, next_step: str, severity: AlarmSeverity = AlarmSeverity.ERROR) -> Alarm:
     return Alarm(kind=kind, severity=severity, problem=problem, next_step=next_step)
 
 

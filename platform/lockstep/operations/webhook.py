@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from lockstep.errors import SettingsError
 from lockstep.kafka.secrets import fetch_secret
-from lockstep.operations.health import AlarmKind, Severity
+from lockstep.operations.health import AlarmKind, AlarmSeverity
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""
@@ -48,7 +48,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     event: NotificationEvent
     stream: str
     alarm: AlarmKind
-    severity: Severity
+    severity: AlarmSeverity
     problem: str
     next_step: str
     since: float

@@ -22,7 +22,7 @@ from dagster import (
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from lockstep.declare.stream import AnyStream
-from lockstep.operations.health import Alarm, HealthFacts, Severity
+from lockstep.operations.health import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.names import HEALTH, make_table_key
@@ -102,7 +102,7 @@ def find_newest_materialization(stream: AnyStream, instance: DagsterInstance) ->
 
 def find_severity(alarms: Sequence[Alarm]) -> AssetCheckSeverity:
     """The severity of a check: that of its worst alarm."""
-    is_error = any(alarm.severity is Severity.ERROR for alarm in alarms)
+    is_error = any(alarm.severity is AlarmSeverity.ERROR for alarm in alarms)
     return AssetCheckSeverity.ERROR if is_error else AssetCheckSeverity.WARN
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from dagster import AssetKey
 
+from lockstep.declare.rules import BUILT_IN
+
 if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
 
@@ -23,8 +25,6 @@ WISH_TAG = "lockstep/wished_version"
 """The table version of the last stop, hold or start when a run was requested: a newer stop takes precedence."""
 OUTCOME_TAG = "lockstep/outcome"
 """Outcome of a stream's run: `handed over`, `fenced`, `halted`, ..."""
-CHECK = "complete_and_in_order"
-"""The check of a table."""
 HEALTH = "health"
 """The check of a table that the health sensor evaluates."""
 TOPICS_TAG = "lockstep/topics_added"
@@ -102,6 +102,11 @@ def name_checks_job(stream: AnyStream) -> str:
 def name_topics_sensor(stream: AnyStream) -> str:
     """The sensor that looks for new topics."""
     return f"{stream.name}_topics"
+
+
+def list_checks(stream: AnyStream) -> tuple[str, ...]:
+    """The checks of the table's contents, one a rule."""
+    return (*BUILT_IN, *(rule.name for rule in stream.rules))
 
 
 def make_automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:

@@ -1,9 +1,10 @@
-"""The blocking check of a stream's table: downstream assets wait for it.
+"""The checks of a stream's table, one a rule; downstream assets wait for the built-in ones.
 
 A result stays visible as long as no materialization by another run is newer; see `checked_version`.
 """
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -11,22 +12,21 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
+    AssetCheckSpec,
     AssetKey,
     AssetMaterialization,
     DagsterExecutionInterruptedError,
     DagsterInstance,
     MetadataValue,
     TableRecord,
-    asset_check,
+    multi_asset_check,
 )
 
-from lockstep.declare.stream import AnyStream
-from lockstep.declare.transform import is_overridden
+from lockstep.declare.rules import BUILT_IN, Severity
+from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
-from lockstep.folds.table import TableFold
-from lockstep.integrity.base import SessionStart
-from lockstep.orchestration.names import CHECK, make_ledger_key, make_table_key
+from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import SWEEP_SECONDS
 from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
@@ -51,31 +51,47 @@ WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
 
 
 def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
-    """The check `complete_and_in_order` of `<stream>/table`; it may run in parallel with a writing stream."""
-    folders = StreamFolders(stream.name, settings.table_root)
+    """The checks of `<stream>/table`, one a rule; they may run in parallel with a writing stream."""
+    folders, table = StreamFolders(stream.name, settings.table_root), make_table_key(stream)
+    names = list_checks(stream)
 
-    @asset_check(
-        asset=make_table_key(stream),
-        name=CHECK,
-        blocking=True,
-        description=(
-            f"Great Expectations on a summary of {stream.name} and its ledger: every offset is accounted for "
-            "once, no row is there twice, sequences rise."
-        ),
-    )
-    def check(context: AssetCheckExecutionContext, spark: SparkResource) -> AssetCheckResult:
+    @multi_asset_check(name=f"{stream.name}_table_checks", specs=_make_specs(stream), can_subset=True)
+    def check(context: AssetCheckExecutionContext, spark: SparkResource) -> Iterator[AssetCheckResult]:
+        selected = {key.name for key in context.selected_asset_check_keys}
         if not delta_log.has_log(folders.table):
-            return _nothing_yet(f"{stream.name} has no table yet")
+            context.log.info("nothing to check: %s has no table yet", stream.name)
+            return
         context.log.info("checking %s", folders.table)
         try:
-            checked = _check(stream, folders, spark)
+            # Rows that only some rules have seen are read again, so that the others see them.
+            checked = _check(stream, folders, spark, keep=selected == set(names))
         except LockstepError as error:
             raise report_failure(error) from error
+        context.log.info("%s", checked.coverage.describe())
         if materialization := find_checked_version(stream, checked, context, time.time()):
             context.op_execution_context.log_event(materialization)
-        return _result(checked, folders)
+        for result in checked.results:
+            if result.rule in selected and (evaluated := make_check_result(result, checked, folders, table)):
+                yield evaluated
+            elif result.rule in selected:
+                context.log.info("%s: %s: %s", result.rule, result.outcome.value, result.reason)
 
     return check
+
+
+def _make_specs(stream: AnyStream) -> list[AssetCheckSpec]:
+    table = make_table_key(stream)
+    built_in = [AssetCheckSpec(name, asset=table, description=text, blocking=True) for name, text in BUILT_IN.items()]
+    return built_in + [
+        AssetCheckSpec(
+            rule.name,
+            asset=table,
+            description=rule.promise,
+            blocking=rule.blocking,
+            metadata={"rule": format_source(rule), "severity": rule.severity.value},
+        )
+        for rule in stream.rules
+    ]
 
 
 def find_checked_version(
@@ -87,6 +103,8 @@ def find_checked_version(
     So the check materializes, in one run with its result, the version it has checked: if that
     version was not materialized before, or the ledger's own materialization shows that there is no lag.
     """
+    if not checked.coverage.full and not checked.coverage.files:
+        return None  # results of an earlier run stay visible
     instance, run = context.instance, context.run.run_id
     event = instance.get_latest_materialization_event(make_table_key(stream))
     if event is not None and event.run_id == run:
@@ -120,20 +138,11 @@ def _last_figures(instance: DagsterInstance, key: AssetKey, since: float) -> "di
     return dict(event.metadata) if event is not None else {}
 
 
-def may_begin_unseen(stream: AnyStream) -> bool:
-    """Whether sequence numbers may fall without a message that has no rows in between: the next session began."""
-    ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
-    return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
-
-
-def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "Checked":
+def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource, *, keep: bool) -> "Checked":
     def work() -> "Checked":
-        from lockstep.quality.check import check_stream
+        from lockstep.quality.check import check_table
 
-        session = spark.session(f"{stream.name} check")
-        snapshots_emit = type(stream.transform).on_snapshot is not TableFold.on_snapshot
-        in_order = stream.integrity.in_order and not may_begin_unseen(stream)
-        return check_stream(session, folders, snapshots_emit=snapshots_emit, in_order=in_order)
+        return check_table(stream, spark.session(f"{stream.name} check"), folders, keep=keep)
 
     try:
         return run_off_main_thread(
@@ -143,50 +152,39 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> "
         raise DagsterExecutionInterruptedError(f"stopped ({abandoned})") from None
 
 
-def _result(checked: "Checked", folders: StreamFolders) -> AssetCheckResult:
+def make_check_result(
+    result: "RuleResult", checked: "Checked", folders: StreamFolders, table: AssetKey
+) -> AssetCheckResult | None:
+    """A rule's result as Dagster shows it; None where there was nothing to check, which Dagster shows as skipped.
+
+    A check that crashed is an error, whatever the severity of its rule.
+    """
     from lockstep.quality.check import make_result_path
     from lockstep.quality.rules import RuleOutcome
 
+    if result.outcome in {RuleOutcome.NOTHING, RuleOutcome.NOTHING_NEW}:
+        return None
+    is_error = result.crashed or result.severity is Severity.CRITICAL
+    parts = (f"{result.outcome.value}: {result.sentence}", result.reason, checked.coverage.describe())
     metadata: dict[str, RawMetadataValue] = {
-        "rules": MetadataValue.table([_record(result) for result in checked.results]),
-        "rows": checked.rows,
+        "outcome": result.outcome.value,
+        "observed": result.observed,
+        "threshold": result.threshold,
+        "unexpected": result.unexpected,
+        "checked": result.checked,
+        "rows": result.rows or checked.rows,
         VERSION: checked.versions.table,
         "result": MetadataValue.path(make_result_path(folders)),
-        **{f"worst_{result.rule}": _worst(result) for result in checked.results if result.worst},
     }
-    if all(result.outcome is RuleOutcome.NOTHING for result in checked.results):
-        return _nothing_yet("no row is committed yet", metadata)
-    return AssetCheckResult(passed=checked.passed, description=_says(checked), metadata=metadata)
-
-
-def _nothing_yet(why: str, metadata: "dict[str, RawMetadataValue] | None" = None) -> AssetCheckResult:
-    """Nothing to check is not a pass, and no reason to block either."""
+    if result.rows and result.observed is not None:
+        metadata["unexpected_percent"] = 100 * result.observed / result.rows
+    tables = {"worst": result.worst, "sample": result.sample}
+    metadata |= {name: MetadataValue.table([TableRecord(row) for row in rows]) for name, rows in tables.items() if rows}
     return AssetCheckResult(
-        passed=False, severity=AssetCheckSeverity.WARN, description=f"nothing to check: {why}", metadata=metadata
+        asset_key=table,
+        check_name=result.rule,
+        passed=result.passed,
+        severity=AssetCheckSeverity.ERROR if is_error else AssetCheckSeverity.WARN,
+        description="; ".join(part for part in parts if part),
+        metadata=metadata,
     )
-
-
-def _says(checked: "Checked") -> str:
-    if checked.passed:
-        return f"{checked.rows} rows and their ledger, up to table version {checked.versions.table}"
-    broken = [result for result in checked.results if result.observed or result.crashed]
-    return "; ".join(f"{result.outcome.value}: {result.sentence} {result.reason}".strip() for result in broken)
-
-
-def _record(result: "RuleResult") -> TableRecord:
-    return TableRecord(
-        {
-            "rule": result.rule,
-            "outcome": result.outcome.value,
-            "observed": result.observed,
-            "threshold": result.threshold,
-            "unexpected": result.unexpected,
-            "checked": result.checked,
-            "promise": result.sentence,
-            "reason": result.reason,
-        }
-    )
-
-
-def _worst(result: "RuleResult") -> "RawMetadataValue":
-    return MetadataValue.table([TableRecord(place) for place in result.worst])

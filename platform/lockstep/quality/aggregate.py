@@ -4,31 +4,36 @@ Rows and ledger ranges go through one shuffle, by topic id and partition, and ar
 offset: each row then has the range that covers it, whether the previous row has its coordinates,
 and the number of messages before it. A second sort, by session, compares the sequences. The first
 level counts by batch, so that errors of two batches cannot cancel out; the second by partition.
+
+An increment is measured in the same way: the offset that each partition had reached and the last number of each session
+take part as rows that count nothing. The user's rules are columns of the rows, true where a row violates them.
 """
 
 from __future__ import annotations
 
+import operator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from lockstep.errors import TableError
-from lockstep.model.table_schema import make_provenance_schema
+from lockstep.declare.rules import ColumnRule, InRange, InSet, Matches, Predicate, Rule, Unique
+from lockstep.model.table_schema import IDENTITY, make_provenance_schema
+from lockstep.quality.increment import Increment, SessionEnd, TableVersions
 from lockstep.quality.rules import FileSummary, PartitionSummary
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Head, Lineage
+from lockstep.table.delta_log import Lineage
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow
+from lockstep.table.ledger import LedgerRow, find_live_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 _OPTIONS: Final = {
@@ -38,12 +43,19 @@ _OPTIONS: Final = {
     "spark.databricks.delta.stats.skipping": "false",
     # The default of 50 tasks for each scan of the log costs more than the log of a stream.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # A failed conversion in a user's condition is null, which violates the rule, and not the end of all rules.
+    "spark.sql.ansi.enabled": "false",
 }
+SESSION_ENDS_MAX: Final = 200_000
+"""Sessions whose last number is kept for the next increment, the newest of each partition: 12 MB at most. The numbers
+of other sessions are compared within an increment only."""
+SAMPLE_ROWS: Final = 20
+"""Rows shown of a violated rule."""
 
 _ROWS: Final = """
 select _topic_id as topic_id, _topic as topic, _partition as partition, _emit_offset as at, 1 as kind,
        _row as row_number, _offset as offset, _session as session, _sequence as sequence,
-       _event_time as event_time
+       _event_time as event_time{violations}
 from {rows}
 """
 
@@ -57,7 +69,7 @@ with ranges as (
            aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start) as hole_offsets,
            aggregate(filter(holes, hole -> hole.cause = 'unproven'), 0L,
                      (total, hole) -> total + hole.until - hole.start) as unproven_offsets
-    from {ledger} where batch <= {batch} and ({counts})
+    from {ledger}
 )
 select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
        struct(batch, until, until > greatest(start, reached) as covers, until - start as offsets_read, messages,
@@ -72,7 +84,7 @@ select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
               if(accepted_loss is null, 0L, until - start - messages - hole_offsets) as accepted_losses,
               greatest(start - reached, 0) as gap_offsets,
               greatest(least(until, reached) - start, 0) as overlap_offsets) as ledger
-from ranges
+from ranges where not is_boundary
 """
 """A range covers the offsets that no earlier range covers, so each offset belongs to one batch. The rows of batches up
 to {retired} were dropped by retention: their messages count as accepted without a row."""
@@ -91,12 +103,14 @@ with placed as (
                       rows between unbounded preceding and current row)
 ), counted as (
     select *, kind = 1 as is_row, coalesce(kind = 1 and at < cover.until, false) as inside,
-           count_if(is_new_message) over (partition by topic_id, partition order by at, kind, row_number
-                  rows between unbounded preceding and current row) as message_number
+           coalesce(known_number, count_if(is_new_message) over (
+               partition by topic_id, partition order by at, kind, row_number
+               rows between unbounded preceding and current row)) as message_number
     from placed
 ), compared as (
     select *,
            is_row and row_number() over in_session = 1 as is_new_session,
+           is_row and lead(at) over in_session is null as ends_session,
            last(if(sequence is null, null, struct(sequence, at, message_number))) ignore nulls over (
                partition by topic_id, partition, session order by at, row_number
                rows between unbounded preceding and 1 preceding) as previous
@@ -108,15 +122,20 @@ with placed as (
            count_if(is_new_row) as distinct_rows, count_if(is_row and not inside) as rows_outside,
            count_if(is_new_row and inside) as rows_inside,
            count_if(is_new_message and inside) as messages_with_rows,
-           count(sequence) as numbered_rows,
+           count_if(is_row and sequence is not null) as numbered_rows,
            count_if(sequence < previous.sequence and not may_restart) as sequence_falls,
            count_if(sequence = previous.sequence and at > previous.at and not may_restart) as sequence_repeats,
            count_if(sequence <= previous.sequence and may_restart) as sequence_restarts,
-           max(ledger.with_rows) as with_rows,
+           max(ledger.with_rows) as with_rows, max(ledger.until) as reached,
+           count_if(is_new_message) as new_messages,
+           collect_list(if(ends_session and newest.sequence is not null,
+                           struct(newest.at, session, newest.sequence, newest.message_number), null)) as session_ends,
            {sums},
            unix_micros(min(event_time)) as first_event_time_us,
            unix_micros(max(event_time)) as last_event_time_us
-    from (select *, at - previous.at > message_number - previous.message_number as may_restart from compared)
+    from (select *, at - previous.at > message_number - previous.message_number as may_restart,
+                 if(sequence is null, previous, struct(sequence, at, message_number)) as newest
+          from compared)
     group by topic_id, partition, if(is_row, if(inside, cover.batch, null), ledger.batch)
 )
 select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
@@ -128,6 +147,8 @@ select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
            + if(sum(timer_rows) = 0, sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)), 0)
            as unexplained_messages,
        {totals},
+       max(reached) as reached, sum(new_messages) as new_messages,
+       slice(sort_array(flatten(collect_list(session_ends)), false), 1, {ends_max}) as session_ends,
        min(first_event_time_us) as first_event_time_us, max(last_event_time_us) as last_event_time_us
 from by_batch group by topic_id, partition
 """
@@ -170,26 +191,241 @@ _ROW_SUMS: Final = (
 )
 
 
-def summarize(spark: SparkSession, folders: StreamFolders, versions: TableVersions) -> tuple[PartitionSummary, ...]:
-    """Measure all partitions that have rows or ledger ranges, in order of topic and partition.
+class Summary(msgspec.Struct, frozen=True):
+    """The measurements of a check.
 
-    Takes three Spark jobs (the files of each table, the aggregate), besides Delta's jobs to
-    read a log for the first time; leaves nothing cached.
+    Attributes:
+        partitions: By partition, in order of topic and partition.
+        sessions: The newest sessions with numbers.
+        uncompiled: Why a rule could not be measured, by its id.
+        samples: Coordinates of rows that violate a rule, by its id.
+    """
+
+    partitions: tuple[PartitionSummary, ...]
+    sessions: tuple[SessionEnd, ...] = ()
+    uncompiled: Mapping[str, str] = {}
+    samples: Mapping[str, tuple[dict[str, str | int | None], ...]] = {}
+
+
+def summarize(
+    spark: SparkSession,
+    folders: StreamFolders,
+    versions: TableVersions,
+    rules: Sequence[Rule] = (),
+    increment: Increment | None = None,
+) -> Summary:
+    """Measure all partitions that have rows or ledger ranges.
+
+    Takes three Spark jobs for a whole table (the files of each table, the aggregate), one for an increment, and one or
+    two for the samples of all violated rules, besides Delta's jobs to read a log for the first time; leaves nothing
+    cached.
 
     Args:
         spark: A session with Delta's extensions, as `prepare_session` configures it; its options remain unchanged.
         folders: The stream.
         versions: The versions to measure.
+        rules: The user's rules; those that are no condition on rows are passed over.
+        increment: What was added since an earlier check; None for the whole table.
     """
-    with _own_session(spark, folders) as session:
-        rows = _load(session, folders.table, versions.table)
-        ledger = _load_ledger(session, folders.ledger, versions.ledger)
-        counted = _RANGES.replace("{counts}", _counts(versions.valid))
-        ranges = session.sql(counted, ledger=ledger, batch=versions.batch, retired=versions.retired)
-        events = session.sql(_ROWS, rows=rows).unionByName(ranges, allowMissingColumns=True)
-        found = session.sql(_summary_text(), events=events).collect()
-    places = [msgspec.convert(row.asDict(), PartitionSummary) for row in found]
-    return tuple(sorted(places, key=lambda place: (place.topic, place.topic_id, place.partition)))
+    with open_rows(spark, folders, versions, increment) as (session, rows):
+        violations, uncompiled = _compile_rules(rows, rules)
+        flagged = rows.withColumns({_name_flag(number): flag for number, (_, flag) in enumerate(violations)})
+        flags = [_name_flag(number) for number in range(len(violations))]
+        ends_max = max(100, SESSION_ENDS_MAX // max(1, len(increment.state.totals) if increment else 1))
+        events = _load_events(session, folders, versions, flagged, flags, increment)
+        summary = session.sql(_make_summary_text(flags, ends_max), events=events)
+        found = [row.asDict(recursive=True) for row in summary.collect()]
+        ids = [rule.name for rule, _ in violations]
+        partitions = [_read_partition(row, ids) for row in found]
+        violated = [number for number, name in enumerate(ids) if any(place.violations[name] for place in partitions)]
+        samples = _collect_samples(flagged, {ids[number]: flags[number] for number in violated})
+    partitions.sort(key=lambda place: (place.topic, place.topic_id, place.partition))
+    ends = tuple(_read_session_end(row, end) for row in found for end in row["session_ends"])
+    return Summary(tuple(partitions), ends, uncompiled, samples)
+
+
+def _read_partition(row: dict[str, Any], rules: Sequence[str]) -> PartitionSummary:
+    violations = {name: row[_name_flag(number)] for number, name in enumerate(rules)}
+    return msgspec.convert(row | {"violations": violations}, PartitionSummary)
+
+
+def _read_session_end(row: dict[str, Any], end: dict[str, Any]) -> SessionEnd:
+    number = end["message_number"] - row["new_messages"]
+    return SessionEnd(row["topic_id"], row["partition"], end["session"], end["sequence"], end["at"], number)
+
+
+def _load_events(
+    session: SparkSession,
+    folders: StreamFolders,
+    versions: TableVersions,
+    rows: DataFrame,
+    flags: Sequence[str],
+    increment: Increment | None,
+) -> DataFrame:
+    """Rows, ledger ranges, and what is known of the time before."""
+    ledger = _load_ledger(session, folders.ledger, versions, increment)
+    retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
+    ranges = session.sql(_RANGES, ledger=ledger, retired=retired)
+    violations = "".join(f", {flag}" for flag in flags)
+    events = session.sql(_ROWS.replace("{violations}", violations), rows=rows)
+    ends = session.createDataFrame(_make_ends(increment.state.sessions if increment else ()))
+    return events.unionByName(ranges, allowMissingColumns=True).unionByName(ends, allowMissingColumns=True)
+
+
+def _load_ledger(
+    session: SparkSession, ledger: Path, versions: TableVersions, increment: Increment | None
+) -> DataFrame:
+    """The ledger rows of the batches, with all current columns; an older release wrote fewer.
+
+    Those of an increment follow one row a partition, which ends where the earlier check ended and counts nothing.
+    """
+    from pyspark.sql.functions import col, lit
+
+    if increment is None:
+        since, frame = 0, _load(session, ledger, versions.ledger)
+    else:
+        since = increment.state.versions.batch
+        paths = find_live_paths(ledger, first_batch=since + 1, last_batch=versions.batch)
+        frame = _load_files(session, ledger, versions.ledger, [_make_action(ledger, path) for path in paths])
+    missing = [name for name in LedgerRow.__struct_fields__ if name not in frame.columns]
+    frame = frame.withColumns({name: lit(None).cast("long") for name in missing})
+    frame = frame.where((col("batch") > since) & (col("batch") <= versions.batch)).where(_counts(versions.valid))
+    frame = frame.withColumn("is_boundary", lit(False))  # noqa: FBT003  # a value
+    if increment is None:
+        return frame
+    boundary = session.createDataFrame(_make_boundary(increment.state.totals))
+    return frame.unionByName(boundary, allowMissingColumns=True)
+
+
+def _counts(valid: Iterable[Lineage]) -> str:
+    """Batches that count: rewinds undid the others."""
+    return " or ".join(f"generation = {each.generation} and batch <= {each.last_batch}" for each in valid)
+
+
+def _make_action(folder: Path, path: str) -> str:
+    """The log's line for a live file, as far as reading it needs it."""
+    status = find_storage(folder).get_status(folder / path)
+    size, changed = (status.size, status.modified_at) if status is not None else (0, 0.0)
+    line = {"path": path, "partitionValues": {}, "size": size, "modificationTime": int(1000 * changed)}
+    return msgspec.json.encode({"add": line | {"dataChange": True}}).decode()
+
+
+def _make_boundary(totals: Iterable[PartitionSummary]) -> pa.Table:
+    reached = [(place.topic_id, place.partition, place.reached) for place in totals if place.reached is not None]
+    return pa.table(
+        {
+            "topic_id": pa.array([topic_id for topic_id, _, _ in reached], pa.string()),
+            "partition": pa.array([partition for _, partition, _ in reached], pa.int32()),
+            "start": pa.array([-1] * len(reached), pa.int64()),  # before all ranges
+            "until": pa.array([until for _, _, until in reached], pa.int64()),
+            "is_boundary": pa.array([True] * len(reached), pa.bool_()),
+        }
+    )
+
+
+def _make_ends(ends: Sequence[SessionEnd]) -> pa.Table:
+    """Session ends as events, before all rows of the increment."""
+    return pa.table(
+        {
+            "topic_id": pa.array([end.topic_id for end in ends], pa.string()),
+            "partition": pa.array([end.partition for end in ends], pa.int32()),
+            "at": pa.array([end.at for end in ends], pa.int64()),
+            "kind": pa.array([2] * len(ends), pa.int32()),
+            "row_number": pa.array([-1] * len(ends), pa.int32()),
+            "session": pa.array([end.session for end in ends], pa.string()),
+            "sequence": pa.array([end.sequence for end in ends], pa.int64()),
+            "known_number": pa.array([end.number for end in ends], pa.int64()),
+        }
+    )
+
+
+def _name_flag(number: int) -> str:
+    return f"violates_{number}"
+
+
+def _compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Rule, Column]], dict[str, str]]:
+    """For each rule the rows that violate it, as a column; and why some have none, by the rule's id."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql.functions import coalesce, lit
+
+    compiled: list[tuple[Rule, Column]] = []
+    failed: dict[str, str] = {}
+    for rule in rules:
+        if not isinstance(rule, ColumnRule | Unique | Predicate):
+            continue
+        try:
+            condition = _compile(rule)
+            kind = rows.select(condition.alias("condition")).schema["condition"].dataType.simpleString()
+        except (AnalysisException, ParseException) as error:
+            failed[rule.name] = str(error).strip().partition("\n")[0] or type(error).__name__
+            continue
+        if kind == "boolean":
+            compiled.append((rule, ~coalesce(condition, lit(False))))  # noqa: FBT003  # a value
+        else:
+            failed[rule.name] = f"the condition is of type {kind}, not boolean"
+    return compiled, failed
+
+
+def _compile(rule: ColumnRule | Unique | Predicate) -> Column:
+    """The condition that a row fulfils; null counts as violated."""
+    from pyspark.sql.functions import col, expr, row_number
+    from pyspark.sql.window import Window
+
+    match rule:
+        case Predicate(condition=text):
+            return expr(text)
+        case Unique(columns=columns, scope=scope):
+            keys = [f"`{name}`" for name in (*columns, *_SCOPES[scope.value])]
+            return row_number().over(Window.partitionBy(*keys).orderBy(*IDENTITY)) == 1
+        case ColumnRule(column=name):
+            value = col(f"`{name}`")
+            condition = _compile_column(rule, value)
+            return value.isNull() | condition if rule.allows_null else condition
+
+
+_SCOPES: Final = {
+    "message": ("_topic_id", "_partition", "_offset", "_emit_offset"),
+    "session": ("_topic_id", "_partition", "_session"),
+    "table": (),
+}
+
+
+def _compile_column(rule: ColumnRule, value: Column) -> Column:
+    from pyspark.sql.functions import isnan, lit, rlike
+
+    match rule:
+        case InRange(at_least=low, at_most=high):
+            bounds = [value >= lit(low)] if low is not None else []
+            bounds += [value <= lit(high)] if high is not None else []
+            if isinstance(low, int | float) or isinstance(high, int | float):
+                bounds.append(~isnan(value.cast("double")))
+            return reduce(operator.and_, bounds)
+        case InSet(values=values):
+            return value.isin([lit(each) for each in values])
+        case Matches(pattern=pattern):
+            return rlike(value, lit(rf"\A(?:{pattern})\z"))
+        case _:
+            return value.isNotNull()
+
+
+def _collect_samples(
+    rows: DataFrame, violated: Mapping[str, str]
+) -> dict[str, tuple[dict[str, str | int | None], ...]]:
+    """Coordinates of the first rows that violate each rule, by its id; one query for all rules."""
+    from pyspark.sql.functions import array, array_compact, col, explode, lit, row_number, when
+    from pyspark.sql.window import Window
+
+    if not violated:
+        return {}
+    named = [when(col(flag), lit(rule)) for rule, flag in violated.items()]
+    found = rows.select(explode(array_compact(array(*named))).alias("rule"), "_topic", "_session", "_offset", *IDENTITY)
+    numbered = found.withColumn("number", row_number().over(Window.partitionBy("rule").orderBy(*IDENTITY)))
+    samples = dict[str, list[dict[str, str | int | None]]]()
+    for row in numbered.where(col("number") <= SAMPLE_ROWS).orderBy("rule", "number").collect():
+        shown = {"topic": row["_topic"], "partition": row["_partition"], "offset": row["_offset"]}
+        shown |= {"emit_offset": row["_emit_offset"], "row": row["_row"], "session": row["_session"]}
+        samples.setdefault(row["rule"], []).append(shown)
+    return {rule: tuple(shown) for rule, shown in samples.items()}
 
 
 def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
@@ -212,42 +448,52 @@ def _file_summary(action: dict[str, object], required: list[str]) -> FileSummary
         rows=held,
         nulls=sum(count for count in counts if isinstance(count, int)),
         uncounted=held * sum(1 for count in counts if count is None),
+        size=int(str(action["size_bytes"])),
     )
 
 
-def _counts(valid: Iterable[Lineage]) -> str:
-    """Batches that count: rewinds undid the others."""
-    return " or ".join(f"generation = {each.generation} and batch <= {each.last_batch}" for each in valid)
-
-
-def _summary_text() -> str:
-    sums = ", ".join(f"coalesce(sum(ledger.{name}), 0) as {name}" for name in _LEDGER_SUMS)
-    totals = ", ".join(f"sum({name}) as {name}" for name in (*_LEDGER_SUMS, *_ROW_SUMS))
-    return _SUMMARY.replace("{sums}", sums).replace("{totals}", totals)
+def _make_summary_text(flags: Sequence[str], ends_max: int) -> str:
+    sums = [f"coalesce(sum(ledger.{name}), 0) as {name}" for name in _LEDGER_SUMS]
+    sums += [f"count_if(is_row and {flag}) as {flag}" for flag in flags]
+    totals = ", ".join(f"sum({name}) as {name}" for name in (*_LEDGER_SUMS, *_ROW_SUMS, *flags))
+    text = _SUMMARY.replace("{sums}", ", ".join(sums)).replace("{totals}", totals)
+    return text.replace("{ends_max}", str(ends_max))
 
 
 def _load(session: SparkSession, table: Path, version: int) -> DataFrame:
     return session.read.format("delta").option("versionAsOf", version).load(find_storage(table).uri(table))
 
 
-def _load_ledger(session: SparkSession, ledger: Path, version: int) -> DataFrame:
-    """The ledger with all current columns; an older release wrote fewer."""
-    from pyspark.sql.functions import lit
+def _load_files(session: SparkSession, table: Path, version: int, actions: Iterable[str]) -> DataFrame:
+    """Some files of a Delta table, also files that were compacted since; as Delta's own streaming source reads them."""
+    from pyspark.sql import DataFrame
 
-    frame = _load(session, ledger, version)
-    missing = [name for name in LedgerRow.__struct_fields__ if name not in frame.columns]
-    return frame.withColumns({name: lit(None).cast("long") for name in missing})
+    jvm: Any = session._jvm  # noqa: SLF001  # Delta offers this in Scala only
+    jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  # the session of the frame
+    none, files = jvm.scala.Option.empty(), jvm.java.util.ArrayList()
+    for action in actions:
+        files.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
+    listed = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, find_storage(table).uri(table))  # noqa: SLF001  # as above
+    snapshot = log.getSnapshotAt(version, none, none, False)  # noqa: FBT003  # Scala's
+    return DataFrame(log.createDataFrame(snapshot, listed, False, none), session)  # noqa: FBT003  # as above
 
 
 @contextmanager
-def _own_session(spark: SparkSession, folders: StreamFolders) -> Iterator[SparkSession]:
-    """A session with options of its own; afterwards Delta's cached states of both logs are discarded."""
+def open_rows(
+    spark: SparkSession, folders: StreamFolders, versions: TableVersions, increment: Increment | None
+) -> Iterator[tuple[SparkSession, DataFrame]]:
+    """The rows of a check, in a session with options of its own; afterwards Delta's cached logs are discarded."""
     session = spark.newSession()
     for name, value in _OPTIONS.items():
         session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
     try:
-        yield session
+        if increment is None:
+            yield session, _load(session, folders.table, versions.table)
+        else:
+            actions = [file.action for file in increment.files]
+            yield session, _load_files(session, folders.table, versions.table, actions)
     finally:
         for table in (folders.table, folders.ledger):
             _forget(session, table)
@@ -259,51 +505,3 @@ def _forget(session: SparkSession, table: Path) -> None:
         raise TypeError("not a classic Spark session")
     log = jvm.org.apache.spark.sql.delta.DeltaLog
     log.invalidateCache(session._jsparkSession, jvm.org.apache.hadoop.fs.Path(find_storage(table).uri(table)))  # noqa: SLF001  # as above
-
-
-class TableVersions(msgspec.Struct, frozen=True):
-    """Matching versions of a stream: both tables after the same batch.
-
-    Attributes:
-        table: Version of the output table.
-        ledger: Version of the ledger, which may hold later batches as well.
-        batch: Number of the last batch that both hold; 0 before the first.
-        retired: Number of the last batch whose rows were dropped by retention; 0 for none.
-        valid: The last batch that counts of each generation.
-    """
-
-    table: int
-    ledger: int
-    batch: int
-    valid: tuple[Lineage, ...]
-    retired: int = 0
-
-
-def find_matching_versions(folders: StreamFolders) -> TableVersions:
-    """The newest versions that match.
-
-    The ledger follows the table, by one batch at most. Where that one is missing, the result is
-    the table's version before it; so there is nothing to wait for.
-
-    Raises:
-        TableError: The tables are further apart, or the table has a foreign writer.
-    """
-    base = OutputLog(folders.table).base()
-    ledger = delta_log.open_delta_table(folders.ledger)
-    held = ledger.transaction_version(delta_log.BATCH) or 0
-    head = base.head
-    if held >= head.batch:
-        return _make_versions(base.version, ledger.version(), head)
-    before = delta_log.read_entry(folders.table, head.batch_version - 1)
-    if held == head.batch - 1 and before is not None and before.head is not None:
-        return _make_versions(before.version, ledger.version(), before.head)
-    raise TableError(
-        f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
-        next_step="restore the ledger; nothing can be proved until both agree",
-    )
-
-
-def _make_versions(table: int, ledger: int, head: Head) -> TableVersions:
-    retired = 0 if head.retention is None else head.retention.batch
-    valid = tuple(Lineage(generation, last) for generation, last in head.valid_batches.items())
-    return TableVersions(table=table, ledger=ledger, batch=head.batch, valid=valid, retired=retired)

@@ -1,4 +1,4 @@
-"""Checks a whole stream and stores the result with its tables."""
+"""Checks what was added to a stream since the last check, or all of it, and stores the result with its tables."""
 
 from __future__ import annotations
 
@@ -6,24 +6,78 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lockstep.declare.rules import Expectation, Severity
+from lockstep.declare.stream import format_source
+from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.metrics import compute_completeness_percent
-from lockstep.quality.aggregate import TableVersions, find_matching_versions, summarize, summarize_files
-from lockstep.quality.rules import PROOF_NOT_NULL, PartitionSummary, RuleOutcome, RuleResult, judge_partitions
-from lockstep.quality.suite import Judged, judge_summary, list_not_judged
+from lockstep.folds.table import TableFold
+from lockstep.integrity.base import SessionStart
+from lockstep.quality.aggregate import SESSION_ENDS_MAX, Summary, open_rows, summarize, summarize_files
+from lockstep.quality.increment import (
+    CheckState,
+    Increment,
+    SessionEnd,
+    TableVersions,
+    find_matching_versions,
+    keep_state,
+    load_state,
+    plan_increment,
+)
+from lockstep.quality.rules import (
+    PROOF_NOT_NULL,
+    FileSummary,
+    PartitionSummary,
+    RuleOutcome,
+    RuleResult,
+    judge_partitions,
+    judge_rows,
+)
+from lockstep.quality.suite import Judged, judge_expectations, judge_summary, list_not_judged
 from lockstep.storage import find_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from lockstep.declare.rules import Rule
+    from lockstep.declare.stream import AnyStream
     from lockstep.table.layout import StreamFolders
 
 
 RESULT_FILE: Final = "last_check.json"
 
 RULES: Final = (*(rule.id for rule in judge_partitions(snapshots_emit=True)), PROOF_NOT_NULL.id)
-"""Ids of all rules, in the order of the results."""
+"""Ids of the built-in rules, in the order of the results; the user's rules follow."""
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """What a check read.
+
+    Attributes:
+        full: The whole table, not an increment.
+        reason: Why; empty for an increment.
+        since: The table version of the check before, of an increment.
+        files: Data files.
+        rows: Their rows.
+        size: Their bytes.
+    """
+
+    full: bool
+    reason: str
+    since: int | None
+    files: int
+    rows: int
+    size: int
+
+    def describe(self) -> str:
+        """In a few words."""
+        if self.full:
+            return f"the whole table: {self.rows} rows in {self.files} files ({self.reason})"
+        if not self.files:
+            return f"nothing new since table version {self.since}"
+        return f"{self.rows} new rows in {self.files} files since table version {self.since}"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,18 +86,22 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Name of the stream.
         versions: The checked versions.
-        partitions: The measurements, in order of topic and partition.
-        results: One a rule, in the order of `RULES`.
+        coverage: What was read.
+        partitions: The measurements of the whole table, in order of topic and partition: those of the last full check
+            and of all increments since.
+        results: One a rule: the built-in ones in the order of `RULES`, then the user's. Built-in rules are judged by
+            the whole table, the user's by the rows that were read.
     """
 
     stream: str
     versions: TableVersions
+    coverage: Coverage
     partitions: tuple[PartitionSummary, ...]
     results: tuple[RuleResult, ...]
 
     @property
     def rows(self) -> int:
-        """Number of checked rows."""
+        """Number of rows of the table."""
         return sum(place.rows for place in self.partitions)
 
     @property
@@ -59,49 +117,197 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Whether something was checked, and nothing that could be checked was broken."""
         outcomes = {result.outcome for result in self.results}
-        return RuleOutcome.PASSED in outcomes and outcomes <= {RuleOutcome.PASSED, RuleOutcome.NOTHING}
+        return RuleOutcome.PASSED in outcomes and not outcomes & {RuleOutcome.FAILED, RuleOutcome.CRASHED}
+
+    @property
+    def holds(self) -> bool:
+        """Whether no critical rule failed and every rule could be judged."""
+        failed = [result for result in self.results if result.outcome is RuleOutcome.FAILED]
+        critical = any(result.severity is Severity.CRITICAL for result in failed)
+        return not critical and not any(result.crashed for result in self.results)
+
+
+def check_table(
+    stream: AnyStream, spark: SparkSession, folders: StreamFolders, *, full: bool = False, keep: bool = True
+) -> Checked:
+    """Check the table of a declared stream by its rules; see `check_stream`."""
+    return check_stream(
+        spark,
+        folders,
+        rules=stream.rules,
+        snapshots_emit=type(stream.transform).on_snapshot is not TableFold.on_snapshot,
+        in_order=stream.integrity.in_order and not may_begin_unseen(stream),
+        full=full,
+        keep=keep,
+    )
+
+
+def may_begin_unseen(stream: AnyStream) -> bool:
+    """Whether sequence numbers may fall without a message that has no rows in between: the next session began."""
+    ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
+    return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
 
 
 def check_stream(
-    spark: SparkSession, folders: StreamFolders, *, snapshots_emit: bool = True, in_order: bool = True
+    spark: SparkSession,
+    folders: StreamFolders,
+    *,
+    rules: Sequence[Rule] = (),
+    snapshots_emit: bool = True,
+    in_order: bool = True,
+    full: bool = False,
+    keep: bool = True,
 ) -> Checked:
-    """Check everything that a stream has committed, also while a writer runs, and store the result.
+    """Check what a stream has committed since the last check, also while a writer runs, and store the result.
 
-    1. Find matching versions of table and ledger.
+    1. Find matching versions of table and ledger, and what was added since the last check.
     2. Count the nulls of the provenance columns, from the log.
     3. Measure the partitions; not where provenance is null, because Spark would misread it.
     4. Judge each rule.
-    5. Store the result under `<table root>/<stream>/quality`.
+    5. Store the result under `<table root>/<stream>/quality`, and what the next check continues from: unless a rule
+       could not be judged, so that the next check reads the same rows again.
 
     Args:
         spark: A session with Delta's extensions, as `prepare_session` configures it.
         folders: The stream.
+        rules: The user's rules.
         snapshots_emit: Whether the transform's snapshots may emit rows (those of `TableFold` never
             do); only without them is a repeated sequence a break.
         in_order: Whether the class promises that the numbers of a session only rise.
+        full: Check the whole table.
+        keep: Store the result; without it, the next check reads the same rows again.
 
     Raises:
         TableError: The tables do not belong together, or have a foreign writer.
     """
     versions = find_matching_versions(folders)  # 1
-    files = summarize_files(folders.table, versions.table)  # 2
-    rules = judge_partitions(snapshots_emit=snapshots_emit, in_order=in_order)
+    declared = tuple(format_source(rule) for rule in rules)
+    planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
+    increment = None if isinstance(planned, str) else planned
+    if increment is not None and not increment.files and increment.state.versions.batch == versions.batch:
+        return _repeat(folders, increment.state, versions)
+    files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
-    partitions = () if broken else summarize(spark, folders, versions)  # 3
-    judged = (  # 4
-        list_not_judged(rules, f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}")
-        if broken
-        else judge_summary(rules, partitions)
-    )
-    proof = judge_summary((PROOF_NOT_NULL,), files)
+    measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment)  # 3
+    totals = _add(increment.state.totals if increment else (), measured.partitions)
+    built_in = judge_partitions(snapshots_emit=snapshots_emit, in_order=in_order)  # 4
+    reason = f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}" if broken else None
+    judged = [list_not_judged(built_in, reason) if reason else judge_summary(built_in, totals)]
+    judged.append(judge_summary((PROOF_NOT_NULL,), files))
+    judged += _judge_rules(spark, folders, versions, rules, measured, increment, reason)
+    results = tuple(result for part in judged for result in part.results)
     checked = Checked(
         stream=folders.stream,
         versions=versions,
-        partitions=partitions,
-        results=(*judged.results, *proof.results),
+        coverage=_find_coverage(files, increment, planned),
+        partitions=totals,
+        results=_find_standing(results, increment.state.results if increment else ()),
     )
-    _keep(folders, checked, (judged, proof))  # 5
+    if keep:  # 5
+        _keep(folders, checked, judged)
+        if not any(result.crashed for result in results) and not judged[1].results[0].observed:
+            ends = _merge_ends(increment, measured)
+            state = CheckState(versions=versions, rules=declared, totals=totals, sessions=ends, results=checked.results)
+            keep_state(folders, state)
     return checked
+
+
+def _summarize_files(
+    folders: StreamFolders, versions: TableVersions, increment: Increment | None
+) -> tuple[FileSummary, ...]:
+    if increment is None:
+        return summarize_files(folders.table, versions.table)
+    return tuple(file.summarize() for file in increment.files)
+
+
+def _judge_rules(  # the parts of a check
+    spark: SparkSession,
+    folders: StreamFolders,
+    versions: TableVersions,
+    rules: Sequence[Rule],
+    measured: Summary,
+    increment: Increment | None,
+    reason: str | None,
+) -> list[Judged]:
+    """The user's rules, judged by the rows that were read, in their order."""
+    count = sum(place.rows for place in measured.partitions)
+    expected, rest = [rule for rule in rules if isinstance(rule, Expectation)], list[Judged]()
+    found: dict[str, Judged] = {}
+    if expected and count:
+        with open_rows(spark, folders, versions, increment) as (_, rows):
+            found = judge_expectations(expected, rows, count)
+    for rule in rules:
+        why = reason or measured.uncompiled.get(rule.name)
+        summary = judge_rows(rule)
+        if why is not None:
+            rest.append(list_not_judged((summary,), why))
+        elif isinstance(rule, Expectation) and count:
+            rest.append(found[rule.name])
+        else:
+            judged = judge_summary((summary,), measured.partitions)
+            sample = measured.samples.get(rule.name, ())
+            shown = tuple(msgspec.structs.replace(result, rows=count, sample=sample) for result in judged.results)
+            rest.append(Judged(shown, judged.raw))
+    return rest
+
+
+def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) -> tuple[PartitionSummary, ...]:
+    """The measurements of the whole table after an increment."""
+    totals = {(place.topic_id, place.partition): place for place in before}
+    for place in later:
+        key = (place.topic_id, place.partition)
+        totals[key] = totals[key].add(place) if key in totals else place
+    return tuple(sorted(totals.values(), key=lambda place: (place.topic, place.topic_id, place.partition)))
+
+
+def _merge_ends(increment: Increment | None, measured: Summary) -> tuple[SessionEnd, ...]:
+    """The last numbers of the sessions after an increment: the numbers of messages before it move back."""
+    ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
+    messages = {(place.topic_id, place.partition): place.new_messages for place in measured.partitions}
+    kept = list(ends.values())
+    for end in increment.state.sessions if increment else ():
+        if (end.topic_id, end.partition, end.session) not in ends:
+            back = messages.get((end.topic_id, end.partition), 0)
+            kept.append(msgspec.structs.replace(end, number=end.number - back))
+    kept.sort(key=lambda end: end.number, reverse=True)
+    return tuple(kept[:SESSION_ENDS_MAX])
+
+
+def _find_standing(results: Iterable[RuleResult], before: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
+    """Results, some without evidence in an increment: there a violation stands, and a pass is not repeated."""
+    known = {result.rule: result for result in before}
+    return tuple(_find_standing_one(result, known.get(result.rule)) for result in results)
+
+
+def _find_standing_one(result: RuleResult, before: RuleResult | None) -> RuleResult:
+    if before is None or result.outcome is not RuleOutcome.NOTHING or before.outcome is RuleOutcome.NOTHING:
+        return result
+    if before.outcome is RuleOutcome.FAILED:
+        return before
+    return msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING_NEW, reason="no row since the last check")
+
+
+def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions) -> Checked:
+    """The result where nothing was added; nothing is stored."""
+    idle = [msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING, observed=0) for result in state.results]
+    return Checked(
+        stream=folders.stream,
+        versions=versions,
+        coverage=Coverage(full=False, reason="", since=state.versions.table, files=0, rows=0, size=0),
+        partitions=state.totals,
+        results=_find_standing(idle, state.results),
+    )
+
+
+def _find_coverage(files: Sequence[FileSummary], increment: Increment | None, planned: Increment | str) -> Coverage:
+    return Coverage(
+        full=increment is None,
+        reason=planned if isinstance(planned, str) else "",
+        since=increment.state.versions.table if increment else None,
+        files=len(files),
+        rows=sum(file.rows for file in files),
+        size=sum(file.size for file in files),
+    )
 
 
 def make_result_path(folders: StreamFolders) -> Path:
@@ -114,7 +320,7 @@ class _Kept(msgspec.Struct, frozen=True):
     great_expectations: tuple[msgspec.Raw, ...]
 
 
-def _keep(folders: StreamFolders, checked: Checked, judged: tuple[Judged, ...]) -> None:
+def _keep(folders: StreamFolders, checked: Checked, judged: Iterable[Judged]) -> None:
     """Replace the last result atomically."""
     path = make_result_path(folders)
     kept = _Kept(checked, tuple(part.raw for part in judged if part.raw is not None))

@@ -14,6 +14,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from lockstep.declare.rules import BUILT_IN, Rule, Severity
+
 P = TypeVar("P", bound=msgspec.Struct)
 
 Cell = int | str | None
@@ -64,6 +66,9 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
             no session can have restarted.
         first_event_time_us: Smallest event time, microseconds since 1970 (UTC).
         last_event_time_us: Largest event time, microseconds since 1970 (UTC).
+        reached: Offset after the last ledger range; None without one.
+        violations: Rows that violate each of the user's rules, by its id.
+        new_messages: Messages of the increment that have rows, by their emit offsets.
     """
 
     topic_id: str
@@ -102,11 +107,40 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
     sequence_repeats: int
     first_event_time_us: int | None
     last_event_time_us: int | None
+    reached: int | None = None
+    violations: dict[str, int] = {}
+    new_messages: int = 0
+
+    def add(self, later: PartitionSummary) -> PartitionSummary:
+        """These measurements and those of a later increment. The violations are those of the increment."""
+        counts = {name: getattr(self, name) + getattr(later, name) for name in _COUNTS}
+        first = [time for time in (self.first_event_time_us, later.first_event_time_us) if time is not None]
+        last = [time for time in (self.last_event_time_us, later.last_event_time_us) if time is not None]
+        return msgspec.structs.replace(
+            later,
+            **counts,
+            first_event_time_us=min(first, default=None),
+            last_event_time_us=max(last, default=None),
+            reached=self.reached if later.reached is None else later.reached,
+        )
 
     @property
     def duplicates(self) -> int:
         """Rows whose coordinates another row already has."""
         return self.rows - self.distinct_rows
+
+
+_NOT_COUNTS = (
+    "topic_id",
+    "topic",
+    "partition",
+    "first_event_time_us",
+    "last_event_time_us",
+    "reached",
+    "violations",
+    "new_messages",
+)
+_COUNTS: Final = tuple(name for name in PartitionSummary.__struct_fields__ if name not in _NOT_COUNTS)
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,16 +151,18 @@ class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
         rows: Rows in the file.
         nulls: Nulls in NOT NULL provenance columns.
         uncounted: Rows of provenance columns whose nulls the file's statistics do not count.
+        size: Bytes.
     """
 
     path: str
     rows: int
     nulls: int
     uncounted: int
+    size: int = 0
 
 
 @dataclass(frozen=True)
-class Rule(Generic[P]):
+class SummaryRule(Generic[P]):
     """One promise about the table.
 
     Attributes:
@@ -136,6 +172,9 @@ class Rule(Generic[P]):
         evidence: Amount of evidence at that place.
         missing: Meaning of no evidence anywhere.
         shown: Fields of the place that explain a break, in reading order.
+        counted: Column that shows the number of breaks of the place; none by default.
+        severity: How bad a break is.
+        blocking: Downstream assets wait while it is broken.
     """
 
     id: str
@@ -144,6 +183,9 @@ class Rule(Generic[P]):
     evidence: Callable[[P], int]
     missing: str
     shown: tuple[str, ...]
+    counted: str = ""
+    severity: Severity = Severity.CRITICAL
+    blocking: bool = True
 
 
 class RuleOutcome(Enum):
@@ -153,6 +195,7 @@ class RuleOutcome(Enum):
     FAILED = "failed"
     CRASHED = "check crashed"
     NOTHING = "nothing to check yet"
+    NOTHING_NEW = "nothing new"
 
 
 class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +211,10 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
         checked: Places checked.
         worst: The worst places, worst first; each with the same columns.
         reason: Why it crashed, or why there was nothing to check.
+        severity: How bad a break is.
+        blocking: Downstream assets wait while it is broken.
+        rows: Rows checked; 0 for rules that are not about rows.
+        sample: Coordinates of the first rows that break it.
     """
 
     rule: str
@@ -179,6 +226,10 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
     checked: int = 0
     worst: tuple[dict[str, Cell], ...] = ()
     reason: str = ""
+    severity: Severity = Severity.CRITICAL
+    blocking: bool = True
+    rows: int = 0
+    sample: tuple[dict[str, Cell], ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -200,9 +251,9 @@ def _incomplete(place: PartitionSummary) -> int:
 PARTITION: Final = ("topic", "topic_id", "partition")
 
 
-_COMPLETENESS: Final = Rule[PartitionSummary](
+_COMPLETENESS: Final = SummaryRule[PartitionSummary](
     id="completeness",
-    sentence="Every offset is in one ledger range, and every message is in the table or counted under a cause.",
+    sentence=BUILT_IN["completeness"],
     breaks=_incomplete,
     evidence=lambda place: place.offsets_read + place.rows,
     missing="no offset was read yet",
@@ -215,17 +266,17 @@ _COMPLETENESS: Final = Rule[PartitionSummary](
         "rows_outside",
     ),
 )
-_ROWS_MATCH_LEDGER: Final = Rule[PartitionSummary](
+_ROWS_MATCH_LEDGER: Final = SummaryRule[PartitionSummary](
     id="rows_match_ledger",
-    sentence="The table holds as many rows of each batch as the ledger says were written.",
+    sentence=BUILT_IN["rows_match_ledger"],
     breaks=lambda place: place.row_differences,
     evidence=lambda place: place.rows + place.ledger_rows,
     missing="no row was written yet",
     shown=(*PARTITION, "row_differences", "distinct_rows", "ledger_rows"),
 )
-_NO_DUPLICATES: Final = Rule[PartitionSummary](
+_NO_DUPLICATES: Final = SummaryRule[PartitionSummary](
     id="no_duplicates",
-    sentence="No two rows have the same topic id, partition, emit offset and row number.",
+    sentence=BUILT_IN["no_duplicates"],
     breaks=lambda place: place.duplicates,
     evidence=lambda place: place.rows,
     missing="no row was written yet",
@@ -233,7 +284,7 @@ _NO_DUPLICATES: Final = Rule[PartitionSummary](
 )
 
 
-def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Rule[PartitionSummary], ...]:
+def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[SummaryRule[PartitionSummary], ...]:
     """The rules about partitions.
 
     Args:
@@ -241,10 +292,10 @@ def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Ru
         snapshots_emit: The transform's snapshots may emit rows. A snapshot inside a session may
             repeat the number before it, so only where this is False is a repeated number a break.
     """
-    falls = "The producer's numbers never fall inside a session"
-    sequence = Rule[PartitionSummary](
+    falls = BUILT_IN["sequence"]
+    sequence = SummaryRule[PartitionSummary](
         id="sequence",
-        sentence=f"{falls}." if snapshots_emit else f"{falls}, and none is used by two messages.",
+        sentence=falls if snapshots_emit else f"{falls[:-1]}, and none is used by two messages.",
         breaks=(_out_of_sequence if snapshots_emit else _not_rising) if in_order else lambda _: 0,
         evidence=lambda place: place.numbered_rows if in_order else 0,
         missing="no row carries a sequence" if in_order else "the class lets the numbers of a session fall",
@@ -253,9 +304,24 @@ def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Ru
     return (_COMPLETENESS, _ROWS_MATCH_LEDGER, _NO_DUPLICATES, sequence)
 
 
-PROOF_NOT_NULL: Final = Rule[FileSummary](
+def judge_rows(rule: Rule) -> SummaryRule[PartitionSummary]:
+    """A user's rule about rows, by the number of rows of a partition that violate it."""
+    return SummaryRule(
+        id=rule.name,
+        sentence=rule.promise,
+        breaks=lambda place: place.violations.get(rule.name, 0),
+        evidence=lambda place: place.rows,
+        missing="no row was written yet",
+        shown=(*PARTITION, "rows"),
+        counted="violations",
+        severity=rule.severity,
+        blocking=rule.blocking,
+    )
+
+
+PROOF_NOT_NULL: Final = SummaryRule[FileSummary](
     id="proof_not_null",
-    sentence="Every row says where it came from: no proof column is null.",
+    sentence=BUILT_IN["proof_not_null"],
     breaks=lambda file: file.nulls + file.uncounted,
     evidence=lambda file: file.rows,
     missing="no row was written yet",

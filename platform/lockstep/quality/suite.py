@@ -9,11 +9,17 @@ be null); importing it takes seconds and 300 MB (so it is imported on use).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lockstep.quality.rules import Cell, P, Rule, RuleOutcome, RuleResult
+from lockstep.quality.rules import Cell, P, RuleOutcome, RuleResult, SummaryRule, judge_rows
+
+if TYPE_CHECKING:
+    from great_expectations.datasource.fluent.interfaces import Batch
+    from pyspark.sql import DataFrame
+
+    from lockstep.declare.rules import Expectation
 
 WORST_MAX: Final = 20
 """Places shown of a broken rule: enough to see a pattern, few enough to read."""
@@ -31,7 +37,7 @@ class Judged(msgspec.Struct, frozen=True):
     raw: msgspec.Raw | None = None
 
 
-def judge_summary(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
+def judge_summary(rules: Sequence[SummaryRule[P]], places: Sequence[P]) -> Judged:
     """Judge the rules at all places.
 
     Args:
@@ -48,7 +54,7 @@ def judge_summary(rules: Sequence[Rule[P]], places: Sequence[P]) -> Judged:
     return Judged(tuple(results), raw)
 
 
-def list_not_judged(rules: Sequence[Rule[P]], reason: str) -> Judged:
+def list_not_judged(rules: Sequence[SummaryRule[P]], reason: str) -> Judged:
     """All rules as crashed: their measurements are not available."""
     return Judged(tuple(_crashed(rule, reason) for rule in rules))
 
@@ -89,7 +95,7 @@ def validate(
 
 
 def read_result(
-    rule: Rule[P], breaks: Sequence[int], places: Sequence[P], found: Mapping[str, Any] | None
+    rule: SummaryRule[P], breaks: Sequence[int], places: Sequence[P], found: Mapping[str, Any] | None
 ) -> RuleResult:
     """Great Expectations' result of one rule, as ours; a crash is never a verdict."""
     if found is None:
@@ -105,30 +111,88 @@ def read_result(
         unexpected=int(found["result"]["unexpected_count"]),
         checked=int(found["result"]["element_count"]),
         worst=_worst(rule, breaks, places),
+        severity=rule.severity,
+        blocking=rule.blocking,
     )
 
 
 def _crash(found: Mapping[str, Any]) -> str | None:
-    """Why an expectation crashed; None when it has a verdict."""
+    """Why an expectation about counts crashed; None when it has a verdict."""
+    counted = "unexpected_count" in (found.get("result") or {})
+    return _find_exception(found) or (None if counted else "Great Expectations gave a result without counts")
+
+
+def _find_exception(found: Mapping[str, Any]) -> str | None:
     said = found.get("exception_info") or {}
     # Its own exceptions are here, those of its metrics one level below.
     for part in (said, *(inner for inner in said.values() if isinstance(inner, Mapping))):
         if part.get("raised_exception"):
             return str(part.get("exception_message") or "an exception without a message")
-    counted = "unexpected_count" in (found.get("result") or {})
-    return None if counted else "Great Expectations gave a result without counts"
+    return None
 
 
-def _worst(rule: Rule[P], breaks: Sequence[int], places: Sequence[P]) -> tuple[dict[str, Cell], ...]:
+def _worst(rule: SummaryRule[P], breaks: Sequence[int], places: Sequence[P]) -> tuple[dict[str, Cell], ...]:
     broken = sorted((-count, number) for number, count in enumerate(breaks) if count)
-    return tuple({name: getattr(places[number], name) for name in rule.shown} for _, number in broken[:WORST_MAX])
+    shown = [{name: getattr(places[number], name) for name in rule.shown} for _, number in broken[:WORST_MAX]]
+    counts = [{rule.counted: breaks[number]} if rule.counted else {} for _, number in broken[:WORST_MAX]]
+    return tuple(place | count for place, count in zip(shown, counts, strict=True))
 
 
-def _crashed(rule: Rule[P], reason: str) -> RuleResult:
-    return RuleResult(rule=rule.id, sentence=rule.sentence, outcome=RuleOutcome.CRASHED, observed=None, reason=reason)
+def _crashed(rule: SummaryRule[P], reason: str) -> RuleResult:
+    return _without_verdict(rule, RuleOutcome.CRASHED, None, reason)
 
 
-def _nothing(rule: Rule[P]) -> RuleResult:
+def _nothing(rule: SummaryRule[P]) -> RuleResult:
+    return _without_verdict(rule, RuleOutcome.NOTHING, 0, rule.missing)
+
+
+def _without_verdict(rule: SummaryRule[P], outcome: RuleOutcome, observed: int | None, reason: str) -> RuleResult:
     return RuleResult(
-        rule=rule.id, sentence=rule.sentence, outcome=RuleOutcome.NOTHING, observed=0, reason=rule.missing
+        rule=rule.id,
+        sentence=rule.sentence,
+        outcome=outcome,
+        observed=observed,
+        reason=reason,
+        severity=rule.severity,
+        blocking=rule.blocking,
     )
+
+
+def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int) -> dict[str, Judged]:
+    """Judge the user's own expectations on rows, each with Spark jobs of its own.
+
+    Args:
+        rules: The rules.
+        rows: The rows to check, at least one.
+        count: Their number.
+
+    Returns:
+        The result of each rule, by its id.
+    """
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_spark("rows", persist=False).add_dataframe_asset("increment")
+    batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": rows})
+    return {rule.name: _judge_expectation(rule, batch, count) for rule in rules}
+
+
+def _judge_expectation(rule: Expectation, batch: Batch, count: int) -> Judged:
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    summary = judge_rows(rule)
+    try:
+        configuration = ExpectationConfiguration(type=rule.type, kwargs=dict(rule.arguments))
+        found: dict[str, Any] = batch.validate(configuration.to_domain_obj(), result_format="SUMMARY").to_json_dict()
+    except Exception as error:  # noqa: BLE001  # the user's own expectation: its errors are those of one rule
+        return Judged((_crashed(summary, f"{type(error).__name__}: {error}"),))
+    crash = _find_exception(found)
+    if crash is not None:
+        return Judged((_crashed(summary, crash),))
+    details, failed = found.get("result") or {}, found["success"] is not True
+    observed = f"observed {details['observed_value']}" if "observed_value" in details else ""
+    result = _without_verdict(summary, RuleOutcome.FAILED if failed else RuleOutcome.PASSED, int(failed), observed)
+    result = msgspec.structs.replace(result, unexpected=int(failed), checked=1, rows=count)
+    return Judged((result,), msgspec.Raw(msgspec.json.encode(found)))

@@ -11,6 +11,7 @@ import msgspec
 
 from lockstep.declare.decoders.base import Registry
 from lockstep.declare.options import EventTime
+from lockstep.declare.rules import check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration
 from lockstep.model.record import Envelope, Record
@@ -43,15 +44,15 @@ class Declared(msgspec.Struct, frozen=True):
     envelope: Callable[[object, Record], Envelope]
     on_snapshot: Callable[[object, Record], object]
     on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
-    on_end: Callable[[object], Iterable[msgspec.Struct]] | None
-    watermark: Callable[[object, Record], int | None] | None
-    deadline: Callable[[object], int | None] | None
-    on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None
-    on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None
     event_time: EventTime
     row_type: type[msgspec.Struct]
     state: StateSchema[object]
     message_bytes_max: int
+    on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
+    watermark: Callable[[object, Record], int | None] | None = None
+    deadline: Callable[[object], int | None] | None = None
+    on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None = None
+    on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None = None
 
     @property
     def idle_us(self) -> int | None:
@@ -81,13 +82,15 @@ class Declared(msgspec.Struct, frozen=True):
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     """The functions of a stream, with the installation's schema registry."""
-    types, transform = stream.types, stream.transform
+    types, transform, rules = stream.types, stream.transform, find_inline_rules(stream.rules)
+    hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
+    hooks |= {name: check_rows(rules, hooks[name]) for name in _EMITTING if name in hooks}
     return Declared(
         decode=stream.decoder.connected(registry).build(types.message),
         envelope=transform.envelope,
-        on_snapshot=transform.on_snapshot,
-        on_update=transform.on_update,
-        **{name: getattr(transform, name) if _has_own(transform, name) else None for name in _HOOKS},
+        on_snapshot=check_first_rows(rules, transform.on_snapshot),
+        on_update=check_rows(rules, transform.on_update),
+        **hooks,
         row_type=types.row,
         state=StateSchema(types.state, find_migration(transform)),
         message_bytes_max=stream.limits.message_bytes,
@@ -95,7 +98,8 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     )
 
 
-_HOOKS = ("on_end", "watermark", "deadline", "on_timer", "on_late")
+_EMITTING = ("on_end", "on_timer", "on_late")
+_HOOKS = (*_EMITTING, "watermark", "deadline")
 
 
 def _has_own(transform: object, hook: str) -> bool:

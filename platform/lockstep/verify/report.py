@@ -156,7 +156,7 @@ class Violations:
         return sum(count for kind, count in self.counts.items() if kind.invariant is invariant)
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class ProvenRange(msgspec.Struct, frozen=True, kw_only=True):
     """The proven extent of one partition.
 
     Attributes:
@@ -224,7 +224,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     violation_count: int
     violations: tuple[ProofViolation, ...]
-    scopes: tuple[Scope, ...]
+    scopes: tuple[ProvenRange, ...]
     notes: tuple[str, ...]
     cpu_seconds: float
     next_step: str

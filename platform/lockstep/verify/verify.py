@@ -39,7 +39,7 @@ from lockstep.verify.report import (
     Invariant,
     InvariantResult,
     InvariantStatus,
-    Scope,
+    ProvenRange,
     VerifyReport,
     ViolationKind,
     ViolationPlace,
@@ -78,7 +78,7 @@ class PartitionWork(msgspec.Struct):
     cleaned: int = 0
     kept: int = 0
     ranges: int = 0
-    scopes: list[Scope] = msgspec.field(default_factory=list)
+    scopes: list[ProvenRange] = msgspec.field(default_factory=list)
     blocked: list[str] = msgspec.field(default_factory=list)
 
     def add(self, chain: LedgerChain, proof: PartitionProof) -> None:
@@ -405,7 +405,7 @@ class _Proving:
         self._check_counts(chain.ranges, cursor, self._aside(chain))
         self._add_scope(chain, _scope_of(chain, None, why))
 
-    def _add_scope(self, chain: LedgerChain, scope: Scope) -> None:
+    def _add_scope(self, chain: LedgerChain, scope: ProvenRange) -> None:
         """Record what is proven of a partition; of dropped rows only that they are gone."""
         if chain.ranges[0].batch <= self._dropped:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
@@ -453,7 +453,7 @@ def _end(chain: LedgerChain, kept: BufferedRange) -> int:
     return min(chain.until, kept.end)
 
 
-def _scope(chain: LedgerChain, first: int, kept: BufferedRange) -> Scope:
+def _scope(chain: LedgerChain, first: int, kept: BufferedRange) -> ProvenRange:
     row, notes = chain.ranges[first], []
     if first > 0:
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
@@ -467,9 +467,9 @@ def _scope(chain: LedgerChain, first: int, kept: BufferedRange) -> Scope:
     return _scope_of(chain, row.read_from, "; ".join(notes))
 
 
-def _scope_of(chain: LedgerChain, proven_from: int | None, note: str) -> Scope:
+def _scope_of(chain: LedgerChain, proven_from: int | None, note: str) -> ProvenRange:
     place = chain.place
-    return Scope(
+    return ProvenRange(
         topic=place.topic,
         topic_id=place.topic_id,
         partition=place.partition,

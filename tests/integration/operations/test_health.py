@@ -16,7 +16,7 @@ from lockstep import FromTime, Objectives, Ordered, Topics
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.handover import Heartbeat, Phase
 from lockstep.localdev.broker import Broker
-from lockstep.operations.health import AlarmKind, Severity
+from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import Health, read_health
 from lockstep.operations.inspect.status import read_overview, read_status
 from lockstep.operations.lifecycle import close_hour
@@ -39,7 +39,7 @@ def ago_ms(seconds: float) -> int:
     return int((time.time() - seconds) * 1000)
 
 
-def raised(health: Health) -> dict[AlarmKind, Severity]:
+def raised(health: Health) -> dict[AlarmKind, AlarmSeverity]:
     return {alarm.kind: alarm.severity for alarm in health.alarms}
 
 
@@ -74,7 +74,7 @@ def test_headroom_that_shrinks_is_a_warning_then_an_error_in_whatever_state_the_
     feed.send(topics[0], session(2))
     runs.run()
     assert desire(runs, Desired.STOPPED).alarms == ()
-    ages = ((10, None), (40 * 60, Severity.WARNING), (55 * 60, Severity.ERROR))
+    ages = ((10, None), (40 * 60, AlarmSeverity.WARNING), (55 * 60, AlarmSeverity.ERROR))
     for topic, (seconds, expected) in zip(topics, ages, strict=True):
         feed.append(topic, [ProducerRecord("t", snapshot(1, a=1), ago_ms(seconds))])
         health = read_health(runs.handle)
@@ -82,7 +82,7 @@ def test_headroom_that_shrinks_is_a_warning_then_an_error_in_whatever_state_the_
     assert f"of {topics[2]}/0 in 5 min with 1 unread message (2 partitions in all)" in problem(
         health, AlarmKind.HEADROOM
     )
-    assert raised(desire(runs, Desired.HELD)) == {AlarmKind.HEADROOM: Severity.ERROR}
+    assert raised(desire(runs, Desired.HELD)) == {AlarmKind.HEADROOM: AlarmSeverity.ERROR}
 
 
 def test_what_a_stream_will_never_read_of_a_new_topic_is_neither_lag_nor_about_to_be_lost(
@@ -147,7 +147,7 @@ def test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it(
         lose_leader(feed, topic, lost)
 
         health = read_health(runs.handle)
-        assert raised(health) == {AlarmKind.LEADERLESS: Severity.ERROR}
+        assert raised(health) == {AlarmKind.LEADERLESS: AlarmSeverity.ERROR}
         assert problem(health, AlarmKind.LEADERLESS).startswith(f"{topic}/{lost} has no leader that answers: ")
         assert read_status(runs.handle).alarms == health.alarms
         runs.run()
@@ -174,7 +174,7 @@ def test_a_stream_that_is_to_be_running_and_has_no_writer_is_an_error_after_a_wh
 ) -> None:
     feed.send(feed.create("values"), session(2))
     runs.run()
-    assert raised(desire(runs, Desired.RUNNING)) == {AlarmKind.NO_WRITER: Severity.ERROR}
+    assert raised(desire(runs, Desired.RUNNING)) == {AlarmKind.NO_WRITER: AlarmSeverity.ERROR}
     heartbeat = runs.folders.control / "liveness-2.json"
     with Heartbeat(runs.folders.control, 2, never_ending=True):
         assert read_health(runs.handle).alarms == ()
@@ -192,7 +192,7 @@ def test_messages_that_no_batch_takes_are_stale_only_with_an_objective(feed: Fee
     assert read_health(runs.handle).alarms == ()
     eager = dataclasses.replace(runs.stream, objectives=Objectives(freshness=timedelta(minutes=5)))
     health = read_health(runs.of(eager).handle)
-    assert raised(health) == {AlarmKind.FRESHNESS: Severity.ERROR}
+    assert raised(health) == {AlarmKind.FRESHNESS: AlarmSeverity.ERROR}
     assert f"of {topic}/0, waits for 60 min; the objective is 5 min" in problem(health, AlarmKind.FRESHNESS)
     runs.run()
     assert read_health(runs.of(eager).handle).alarms == ()
@@ -222,12 +222,12 @@ def test_a_kafka_that_does_not_answer_is_unknown_and_a_torn_table_too(feed: Feed
     runs.run()
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.2)
     silent = read_health(StreamHandle(runs.stream, runs.settings.model_copy(update={"kafka": nowhere})))
-    assert raised(silent) == {AlarmKind.KAFKA: Severity.WARNING}
+    assert raised(silent) == {AlarmKind.KAFKA: AlarmSeverity.WARNING}
     assert {AlarmKind.HEADROOM, AlarmKind.LEADERLESS} < set(silent.unknown)
     assert (silent.facts.lag_messages, silent.facts.headroom_seconds) == (None, None)
 
     max((runs.folders.table / "_delta_log").glob("*.json")).write_text("")
     torn = read_health(runs.handle)
-    assert raised(torn) == {AlarmKind.UNREADABLE: Severity.ERROR}
+    assert raised(torn) == {AlarmKind.UNREADABLE: AlarmSeverity.ERROR}
     (overview,) = read_overview([runs.stream], runs.settings)
     assert overview.alarms == torn.alarms

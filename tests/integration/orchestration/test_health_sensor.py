@@ -21,7 +21,7 @@ from dagster import (
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
-from lockstep.operations.health import AlarmKind, Severity
+from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.webhook import Notification, NotificationEvent
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
@@ -189,7 +189,7 @@ class Hook:
         self.answers, self.bodies = [204], list[bytes]()
 
     @property
-    def notes(self) -> list[tuple[NotificationEvent, AlarmKind, Severity]]:
+    def notes(self) -> list[tuple[NotificationEvent, AlarmKind, AlarmSeverity]]:
         decoded = [msgspec.json.decode(body, type=Notification) for body in self.bodies]
         return [(note.event, note.alarm, note.severity) for note in decoded]
 
@@ -225,7 +225,7 @@ def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
     feed: Feed, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refusals, redirects and a server that is gone stop no look: what was not taken is sent again."""
-    hook, began = Hook(), (NotificationEvent.BEGAN, AlarmKind.HEADROOM, Severity.ERROR)
+    hook, began = Hook(), (NotificationEvent.BEGAN, AlarmKind.HEADROOM, AlarmSeverity.ERROR)
     watched.configure(health=HealthSettings(secrets={"webhook": f"env:{VARIABLE}"}))
     watched.runs.run()
     let_headroom_shrink(feed)
@@ -249,7 +249,7 @@ def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
         monkeypatch.setenv(VARIABLE, address)
         watched.look()
         watched.look()
-    assert hook.notes == [began, (NotificationEvent.ENDED, AlarmKind.HEADROOM, Severity.ERROR)]
+    assert hook.notes == [began, (NotificationEvent.ENDED, AlarmKind.HEADROOM, AlarmSeverity.ERROR)]
     assert watched.waiting == 0
     assert CANARY not in f"{caplog.text}{said}{gone.skip_message}{watched.cursor}{watched.results}"
 

@@ -48,7 +48,7 @@ class Visible:
         answer = self._queries.execute(question)
         return dict(answer["assetNodeOrError"])
 
-    def check(self, name: str = "complete_and_in_order") -> dict[str, Any] | None:
+    def check(self, name: str = "completeness") -> dict[str, Any] | None:
         """The result of a check that is shown with the table; None when none is."""
         checks = {check["name"]: check for check in self.asset("table")["assetChecksOrError"]["checks"]}
         shown = checks[name]["executionForLatestMaterialization"]

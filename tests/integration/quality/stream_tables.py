@@ -6,22 +6,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
+from lockstep import Envelope, Record, Transform
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_file_schema, make_table_schema
 from lockstep.table import ledger, side_tables
-from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
+from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 HOUR = "2026-01-01T00"
@@ -32,6 +34,23 @@ RANGE = 30
 
 class Reading(msgspec.Struct):
     value: int
+
+
+class State(msgspec.Struct):
+    pass
+
+
+class Whole(Transform[Reading, State, Reading]):
+    """Emits its messages."""
+
+    def envelope(self, message: Reading, record: Record) -> Envelope:
+        return Envelope("s")
+
+    def on_snapshot(self, message: Reading, record: Record) -> State:
+        return State()
+
+    def on_update(self, state: State, message: Reading, record: Record) -> Iterable[Reading]:
+        yield message
 
 
 class Place(NamedTuple):
@@ -181,16 +200,32 @@ def write(
     folders = StreamFolders(STREAM, root)
     output = open_tables(folders, make_table_schema(Reading), "cluster")
     output.commit(commit_claim(0, output.table_id, lambda _: None))
-    for number, batch in enumerate(batches, 1):
+    _commit(output, folders, batches, 0, len(batches) if forwarded is None else forwarded, hours)
+    return folders
+
+
+def write_more(folders: StreamFolders, batches: list[Batch], first: int) -> None:
+    """Commit the batches from one on, after the others."""
+    _commit(OutputLog(folders.table), folders, batches, first, len(batches))
+
+
+def _commit(  # the parts of a table
+    output: OutputLog,
+    folders: StreamFolders,
+    batches: list[Batch],
+    first: int,
+    forwarded: int,
+    hours: Sequence[str] = (),
+) -> None:
+    for number, batch in enumerate(batches[first:], first + 1):
         hour = hours[number - 1] if hours else HOUR
         held = ledger.write_ledger(folders.ledger, [row for part in batch.values() for row in part.ledger])
         files = [arrow(rows) for part in batch.values() for rows in part.files if rows]
         named = tuple(write_file(folders.table, file, prefix="rows", commit_hour=hour) for file in files)
         planned = BatchCommit(number=number, commit_hour=hour, files=named, ledger=held)
         output.commit(commit_batch(Writer(epoch=1, generation=1), planned))
-        if forwarded is None or number <= forwarded:
+        if number <= forwarded:
             side_tables.SideLog(folders.ledger).catch_up((held,), number, after=number - 1)
-    return folders
 
 
 def arrow(rows: list[Row]) -> pa.Table:

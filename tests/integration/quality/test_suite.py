@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.quality.rules import Rule, RuleOutcome
+from lockstep.quality.rules import RuleOutcome, SummaryRule
 from lockstep.quality.suite import judge_summary, list_not_judged, read_result, validate
 
 
@@ -22,8 +22,8 @@ class Place(msgspec.Struct, frozen=True):
 PLACES = [Place("one", 0, 0), Place("two", 3, 0), Place("three", 7, 0)]
 
 
-def rule(name: str) -> Rule[Place]:
-    return Rule(
+def rule(name: str) -> SummaryRule[Place]:
+    return SummaryRule(
         id=name,
         sentence=f"{name} is zero.",
         breaks=lambda place: int(getattr(place, name)),

@@ -65,6 +65,17 @@ SURFACE = [
     "Transform",
     "Trigger",
     "Violation",
+    "Expectation",
+    "InRange",
+    "InSet",
+    "Matches",
+    "NotNull",
+    "OnViolation",
+    "Predicate",
+    "Rule",
+    "Scope",
+    "Severity",
+    "Unique",
     "__version__",
 ]
 

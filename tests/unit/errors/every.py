@@ -13,6 +13,7 @@ from lockstep.compaction.proof import ProofDiffers, RowProof
 from lockstep.compaction.rewrite import BinRefused
 from lockstep.compaction.row_order import OutOfOrder
 from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
+from lockstep.declare.rules import RuleViolated
 from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import ExportMismatch
@@ -78,6 +79,7 @@ EVERY: tuple[LockstepError, ...] = (
     StreamHalted("books", (GAP,)),
     IntegrityLost("books", (GAP, GARBAGE, GREW)),
     errors.Violation(1, 2, "checksum of the book"),
+    RuleViolated("price is at least 0.", "price = -1", "price_in_range", halts=True),
     LocalStateUnusable(make_empty_state(1, "id", 0, 120), "No space left on device"),
     PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
     HourClosed("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),

@@ -17,10 +17,10 @@ from lockstep.operations.health import (
     OF_KAFKA,
     WRITER_SECONDS_MAX,
     AlarmKind,
+    AlarmSeverity,
     CompactionDebt,
     HealthFacts,
     OpenTransaction,
-    Severity,
     compute_patience_seconds,
     judge_health,
 )
@@ -62,8 +62,8 @@ def but(**changes: Any) -> HealthFacts:
 
 
 RESUME = "lockstep resume adding --fixed"
-ERROR, WARNING = Severity.ERROR, Severity.WARNING
-CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, Severity]]]] = {
+ERROR, WARNING = AlarmSeverity.ERROR, AlarmSeverity.WARNING
+CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
     "a healthy stream": (WELL, []),
     "a stream that never ran": (HealthFacts(stream="adding", desired=None), []),
     "messages that have just come": (but(partitions=(waits(4),)), []),
@@ -217,7 +217,7 @@ def test_the_page_explains_every_kind_with_its_severity() -> None:
     raised = [found for _, alarms in CASES.values() for found in alarms]
     for kind, first in rows:
         severities = {severity for each, severity in raised if each is AlarmKind(kind)}
-        assert Severity(first) in severities
+        assert AlarmSeverity(first) in severities
         both = re.search(rf"^\| `{kind}` \| (error, or warning|warning, error)", page, re.MULTILINE) is not None
         assert len(severities) == 1 + both
 

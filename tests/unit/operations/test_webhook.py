@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.operations.health import AlarmKind, Severity
+from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.webhook import Notification, NotificationEvent, send_notification
 
 VARIABLE, CANARY = "WEBHOOK_OF_A_TEST", "canary-42"
@@ -13,7 +13,7 @@ NOTE = Notification(
     event=NotificationEvent.BEGAN,
     stream="adding",
     alarm=AlarmKind.HEADROOM,
-    severity=Severity.ERROR,
+    severity=AlarmSeverity.ERROR,
     problem="5 min",
     next_step="lockstep start adding",
     since=1.0,

@@ -27,7 +27,7 @@ from lockstep.orchestration.table_asset import (
     make_table_metadata,
     read_field_descriptions,
 )
-from lockstep.orchestration.table_check import may_begin_unseen
+from lockstep.quality.check import may_begin_unseen
 from tests.support.golden_streams import STREAMS as STARTS
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)

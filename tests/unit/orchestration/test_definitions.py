@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition, TableSchema
 
+from lockstep.declare.rules import BUILT_IN
+
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
 EXPORTED = "betting_markets"
 """The one that declares an export."""
+OWN: dict[str, tuple[str, ...]] = {"betting_markets": (), "checksummed_books": (), "order_books": ()}
+"""Rules of each stream."""
 HEAVY = ("pyspark", "py4j", "great_expectations", "pandas")
 
 
@@ -37,7 +41,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
         if part != "export" or stream == EXPORTED
     ]
     assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
-        f"{stream}/table:{check}" for stream in STREAMS for check in ("complete_and_in_order", "health")
+        f"{stream}/table:{check}" for stream in STREAMS for check in sorted((*BUILT_IN, "health", *OWN[stream]))
     ]
     assert sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")) == sorted(
         [
@@ -72,13 +76,14 @@ def test_the_check_of_the_contents_holds_up_what_comes_after_the_table_and_that_
 ) -> None:
     graph = repository.asset_graph
     blocking = {(key.name, graph.get_check_spec(key).blocking) for key in graph.asset_check_keys}
-    assert blocking == {("complete_and_in_order", True), ("health", False)}
+    own = {(rule, False) for rules in OWN.values() for rule in rules}
+    assert blocking == {*((rule, True) for rule in BUILT_IN), ("health", False), *own}
 
 
 def test_the_hourly_job_runs_the_check_of_the_contents_alone(repository: RepositoryDefinition) -> None:
     """The health sensor evaluates the other one, which would look as if it was in progress in each such run."""
     selection = repository.get_job("order_books_checks").asset_layer.asset_graph.asset_check_keys
-    assert {key.name for key in selection} == {"complete_and_in_order"}
+    assert {key.name for key in selection} == {*BUILT_IN, *OWN["order_books"]}
 
 
 def test_the_catalog_shows_columns_owners_and_the_promise(repository: RepositoryDefinition) -> None:

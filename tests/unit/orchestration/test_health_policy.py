@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.operations.health import Alarm, AlarmKind, Severity
+from lockstep.operations.health import Alarm, AlarmKind, AlarmSeverity
 from lockstep.operations.webhook import NotificationEvent
 from lockstep.orchestration.health_policy import (
     HEALTH_CURSOR_VERSION,
@@ -18,9 +18,11 @@ from lockstep.orchestration.health_policy import (
 )
 
 NOW = 1_000_000.0
-HEADROOM = Alarm(kind=AlarmKind.HEADROOM, severity=Severity.WARNING, problem="45 min", next_step="lockstep start s")
-URGENT = msgspec.structs.replace(HEADROOM, severity=Severity.ERROR, problem="5 min")
-SILENT = Alarm(kind=AlarmKind.KAFKA, severity=Severity.WARNING, problem="no answer", next_step="lockstep doctor")
+HEADROOM = Alarm(
+    kind=AlarmKind.HEADROOM, severity=AlarmSeverity.WARNING, problem="45 min", next_step="lockstep start s"
+)
+URGENT = msgspec.structs.replace(HEADROOM, severity=AlarmSeverity.ERROR, problem="5 min")
+SILENT = Alarm(kind=AlarmKind.KAFKA, severity=AlarmSeverity.WARNING, problem="no answer", next_step="lockstep doctor")
 
 
 def look(*alarms: Alarm, **changes: object) -> HealthLook:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from lockstep.declare.decoders.base import Registry
 from lockstep.declare.options import EventTime
+from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration, is_overridden
 from lockstep.integrity.base import IntegrityClass
@@ -34,10 +35,15 @@ class Hooks(msgspec.Struct, frozen=True):
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
 
 
-def find_hooks(transform: Transform[object, object, msgspec.Struct]) -> Hooks:
-    """The hooks that a transform overrides."""
+EMITTING = ("on_timer", "on_late", "on_end")
+"""The hooks that emit rows."""
+
+
+def find_hooks(transform: Transform[object, object, msgspec.Struct], rules: Sequence[ColumnRule]) -> Hooks:
+    """The hooks that a transform overrides; those that emit rows check them."""
     names = [name for name in Hooks.__struct_fields__ if is_overridden(type(transform), name)]
-    return Hooks(**{name: getattr(transform, name) for name in names})
+    hooks: dict[str, Any] = {name: getattr(transform, name) for name in names}
+    return Hooks(**hooks | {name: check_rows(rules, hooks[name]) for name in EMITTING if name in hooks})
 
 
 class CompiledStream(msgspec.Struct, frozen=True):
@@ -92,14 +98,14 @@ def compile_pickled(stream: bytes, registry: Registry | None = None) -> Compiled
 
 def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
     """The compiled stream of a declaration, in an installation with this schema registry."""
-    transform, types = stream.transform, stream.types
+    transform, types, rules = stream.transform, stream.types, find_inline_rules(stream.rules)
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),
         envelope=transform.envelope,
-        on_snapshot=transform.on_snapshot,
-        on_update=transform.on_update,
+        on_snapshot=check_first_rows(rules, transform.on_snapshot),
+        on_update=check_rows(rules, transform.on_update),
         gate_for=stream.integrity.gate_for,
-        hooks=find_hooks(transform),
+        hooks=find_hooks(transform, rules),
         event_time=stream.event_time,
         integrity=stream.integrity,
         state=StateSchema(types.state, find_migration(transform)),

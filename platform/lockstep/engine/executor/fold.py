@@ -60,7 +60,7 @@ def attribute_error(
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
     found = _as_finding(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
-    if blame.of_timer or judge.judge(Fault.TRANSFORM_FAILED, blame.offset) is Judgement.VIOLATION:
+    if blame.of_timer or judge.judge_error(error, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
         return FoldStopped(replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source))
     return MessageFailed(found, blame.held)

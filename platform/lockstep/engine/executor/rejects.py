@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
+from lockstep.declare.rules import RuleViolated
 from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
 from lockstep.integrity.base import Fault, IntegrityClass
@@ -155,6 +156,12 @@ class VerdictHandler:
         """The class's verdict; a message that an operator has given up is quarantined in any case."""
         given_up = offset < self._position.suspended_from
         return Judgement.QUARANTINE if given_up else self._integrity.judge(fault)
+
+    def judge_error(self, error: Exception, offset: int) -> Judgement:
+        """The verdict on an error of the transform; a rule may halt the stream whatever its class tolerates."""
+        given_up = offset < self._position.suspended_from
+        halts = isinstance(error, RuleViolated) and error.halts and not given_up
+        return Judgement.VIOLATION if halts else self.judge(Fault.TRANSFORM_FAILED, offset)
 
     def handle_remark(self, verdict: Verdict, record: Record, session: str) -> bool:
         """Count a message with a remark and deal with it; gives whether it is applied now.

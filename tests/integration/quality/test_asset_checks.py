@@ -1,0 +1,120 @@
+"""Each rule is an asset check of its own: passed, failed, crashed and nothing new look different in Dagster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetKey, AssetSelection, DagsterInstance, Definitions, define_asset_job
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus as Status
+
+from lockstep import InRange, NoIntegrity, Predicate, Rule, Severity, Stream, Topics
+from lockstep.orchestration.names import list_checks
+from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.orchestration.table_check import make_table_check
+from lockstep.quality.increment import load_state
+from lockstep.settings import Settings
+from tests.integration.quality.stream_tables import (
+    CLEAN,
+    STREAM,
+    Reading,
+    State,
+    Whole,
+    clean_batches,
+    write,
+    write_more,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster import AssetCheckKey
+    from pyspark.sql import SparkSession
+
+TABLE = AssetKey([STREAM, "table"])
+RULES: tuple[Rule, ...] = (
+    InRange("value", at_least=0, severity=Severity.CRITICAL, blocking=True),
+    InRange("value", at_most=150, severity=Severity.INFO, id="small"),
+    Predicate("value is nothing", id="wrong_sql"),
+)
+Shown = dict[str, tuple[str, bool | None, str | None]]
+"""By check: status of its last execution, whether it passed, severity."""
+
+
+def declare(*rules: Rule) -> Stream[Reading, State, Reading]:
+    return Stream(
+        name=STREAM, topics=Topics(pattern=r"sensors\..+"), transform=Whole(), integrity=NoIntegrity(), rules=rules
+    )
+
+
+SHARED: list[SparkSession] = []
+
+
+class SharedSpark(SparkResource):
+    """The Spark of the tests, which stays."""
+
+    def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> SparkSession:
+        return SHARED[-1]
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def run(spark: SparkSession, instance: DagsterInstance, root: Path, *rules: Rule, only: str | None = None) -> Shown:
+    """Run the checks of the table, as their job does; what Dagster shows then."""
+    stream = declare(*rules)
+    checks = make_table_check(stream, Settings(table_root=root))
+    keys = [key for key in checks.check_keys if only is None or key.name == only]
+    job = define_asset_job("checks", selection=AssetSelection.checks(*keys))
+    resource = SharedSpark(master="local[1]", driver_memory="1g")
+    definitions = Definitions(asset_checks=[checks], jobs=[job], resources={"spark": resource})
+    SHARED.append(spark)
+    done = definitions.resolve_job_def("checks").execute_in_process(instance=instance, raise_on_error=False)
+    shown = {key.name: find_shown(instance, key) for key in keys}
+    blocking = {spec.name for spec in checks.check_specs if spec.blocking}
+    held_up = [name for name in blocking & set(shown) if shown[name] == ("evaluated", False, "ERROR")]
+    assert done.success == (not held_up)  # a blocking check that fails holds up what comes after the table
+    return shown
+
+
+def find_shown(instance: DagsterInstance, key: AssetCheckKey) -> tuple[str, bool | None, str | None]:
+    """The last execution of a check, as the web server resolves it."""
+    (record, *_) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    if record.status is Status.PLANNED:
+        return "skipped", None, None  # the run succeeded, and the check was not evaluated
+    evaluation = record.evaluation
+    assert evaluation is not None
+    return "evaluated", evaluation.passed, evaluation.severity.value
+
+
+def test_passed_failed_crashed_and_nothing_new_are_four_things(
+    spark: SparkSession, tmp_path: Path, instance: DagsterInstance
+) -> None:
+    nothing = ("skipped", None, None)
+    assert set(run(spark, instance, tmp_path, *RULES[:2]).values()) == {nothing}  # no table yet
+
+    batches = clean_batches(4)
+    folders = write(tmp_path, batches[:2])
+    shown = run(spark, instance, tmp_path, *RULES)
+    assert set(shown) == set(list_checks(declare(*RULES)))
+    assert shown["completeness"] == shown["value_in_range"] == ("evaluated", True, "ERROR")
+    assert shown["small"] == ("evaluated", False, "WARN")
+    assert shown["wrong_sql"] == ("evaluated", False, "ERROR")
+    assert load_state(folders) is None  # one was not judged
+
+    batches[2][CLEAN[0]].row(161)["value"] = -1
+    write_more(folders, batches[:3], 2)
+    rules = RULES[:2]
+    assert run(spark, instance, tmp_path, *rules, only="completeness") == {"completeness": ("evaluated", True, "ERROR")}
+    assert load_state(folders) is None  # the others have not seen these rows
+    shown = run(spark, instance, tmp_path, *rules)
+    assert shown["value_in_range"] == ("evaluated", False, "ERROR")
+    shown = run(spark, instance, tmp_path, *rules)
+    assert shown["value_in_range"] == ("evaluated", False, "ERROR")  # it stands while nothing is new
+    assert shown["completeness"] == nothing
+    write_more(folders, batches, 3)
+    assert run(spark, instance, tmp_path, *rules)["value_in_range"] == ("evaluated", True, "ERROR")

@@ -1,0 +1,225 @@
+"""The user's rules find injected faults, each those it is about; an increment costs what was added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import Expectation, InRange, Predicate, Rule, Severity, Unique
+from lockstep.model.finding import Hole
+from lockstep.quality.check import RULES, Checked, check_stream
+from lockstep.quality.increment import (
+    CheckState,
+    Increment,
+    find_matching_versions,
+    load_state,
+    make_state_path,
+    plan_increment,
+)
+from lockstep.quality.rules import RuleOutcome
+from lockstep.storage import find_storage
+from lockstep.table.delta_log import Lineage, make_entry_path
+from tests.integration.quality.stream_tables import (
+    CLEAN,
+    Part,
+    Place,
+    clean_batches,
+    quiet,
+    write,
+    write_more,
+)
+from tests.integration.quality.stream_tables import (
+    RANGE as OFFSETS,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+PASSED, FAILED, CRASHED, NEW = RuleOutcome.PASSED, RuleOutcome.FAILED, RuleOutcome.CRASHED, RuleOutcome.NOTHING_NEW
+
+RANGE = InRange("value", at_least=100, at_most=100_000, severity=Severity.CRITICAL, blocking=True)
+SQL = Predicate("value = _offset and cast(_session as int) is null", id="value_is_offset")
+PER_MESSAGE = Unique("_row", id="row_unique")
+EXPECTED = Expectation("expect_column_max_to_be_between", {"column": "value", "max_value": 200})
+GOOD: tuple[Rule, ...] = (RANGE, SQL, PER_MESSAGE, EXPECTED)
+
+
+def outcomes(checked: Checked) -> dict[str, RuleOutcome]:
+    return {result.rule: result.outcome for result in checked.results}
+
+
+def found(checked: Checked, rule: str) -> tuple[RuleOutcome, int | None]:
+    return next((result.outcome, result.observed) for result in checked.results if result.rule == rule)
+
+
+def jobs(spark: SparkSession, group: str) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def test_rules_run_with_the_built_in_ones_in_the_same_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    rules = (RANGE, SQL, PER_MESSAGE, *(InRange("value", at_least=at, id=f"from_{at}") for at in range(20)))
+    check_stream(spark, folders, keep=False)
+    for table in (folders.table, folders.ledger):
+        spark.read.format("delta").load(str(table)).inputFiles()  # Delta keeps the states of the logs
+    spark.sparkContext.setJobGroup("rules", "rules")
+    checked = check_stream(spark, folders, rules=rules)
+    assert outcomes(checked) == dict.fromkeys((*RULES, *(rule.name for rule in rules)), PASSED)
+    assert jobs(spark, "rules") <= 3
+
+
+def test_a_violated_rule_shows_where_with_one_more_query(spark: SparkSession, tmp_path: Path) -> None:
+    batches = clean_batches(2)
+    for number in (131, 133):
+        batches[1][CLEAN[1]].row(number)["value"] = -number
+    folders = write(tmp_path, batches)
+    rules = (RANGE, SQL, InRange("value", at_most=10**9, id="other"))
+    checked = check_stream(spark, folders, rules=rules)
+    assert found(checked, "value_in_range") == found(checked, "value_is_offset") == (FAILED, 2)
+    assert found(checked, "other") == (PASSED, 0)
+    result = next(result for result in checked.results if result.rule == "value_in_range")
+    assert (result.severity, result.blocking, result.rows) == (Severity.CRITICAL, True, checked.rows)
+    assert [place["violations"] for place in result.worst] == [2]
+    shown = {"topic": "sensors.a", "partition": 1, "row": 0, "session": "s1"}
+    assert result.sample == tuple(shown | {"offset": at, "emit_offset": at} for at in (131, 133))
+    assert not checked.passed
+
+
+def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    wrong = (
+        Predicate("nowhere > 0", id="no_column"),
+        Predicate("(value", id="no_sql"),
+        Predicate("value", id="no_boolean"),
+        Expectation("expect_nothing_like_this", id="no_expectation"),
+        Expectation("expect_column_max_to_be_between", {"column": "value", "max_value": 1}, id="too_high"),
+        Predicate("1 / (value - value) is not null", id="division_by_zero"),
+    )
+    checked = check_stream(spark, folders, rules=(*wrong, RANGE))
+    seen = outcomes(checked)
+    assert {rule for rule, outcome in seen.items() if outcome is CRASHED} == {
+        "no_column",
+        "no_sql",
+        "no_boolean",
+        "no_expectation",
+    }
+    assert {rule for rule, outcome in seen.items() if outcome is FAILED} == {"too_high", "division_by_zero"}
+    assert found(checked, "division_by_zero")[1] == checked.rows
+    assert load_state(folders) is None
+    assert not checked.passed
+
+
+def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSession, tmp_path: Path) -> None:
+    batches = clean_batches(5)
+    folders = write(tmp_path, batches[:3])
+    first = check_stream(spark, folders, rules=GOOD, snapshots_emit=False)
+    assert (first.coverage.full, first.coverage.files, first.coverage.rows) == (True, 9, first.rows)
+    assert outcomes(first) == dict.fromkeys((*RULES, *(rule.name for rule in GOOD)), PASSED)
+
+    nothing = check_stream(spark, folders, rules=GOOD, snapshots_emit=False)
+    assert outcomes(nothing) == dict.fromkeys((*RULES, *(rule.name for rule in GOOD)), NEW)
+    assert (nothing.coverage.files, nothing.passed) == (0, False)
+
+    write_more(folders, batches, 3)
+    spark.sparkContext.setJobGroup("increment", "increment")
+    second = check_stream(spark, folders, rules=GOOD[:3] + GOOD[3:], snapshots_emit=False)
+    whole = check_stream(spark, folders, rules=GOOD, snapshots_emit=False, full=True)
+    assert (second.coverage.full, second.coverage.files, second.coverage.rows) == (False, 6, whole.rows - first.rows)
+    built_in = {name: outcome for name, outcome in outcomes(second).items() if name in RULES}
+    assert built_in == dict.fromkeys(RULES, PASSED)
+    assert [strip(place) for place in second.partitions] == [strip(place) for place in whole.partitions]
+    assert found(second, EXPECTED.name)[0] is FAILED  # its rows are all beyond 200
+
+
+def strip(place: object) -> dict[str, object]:
+    """Measurements without those of the increment alone."""
+    return {
+        name: value
+        for name, value in msgspec.structs.asdict(place).items()  # type: ignore[arg-type]  # a Struct
+        if name not in {"violations", "new_messages"}
+    }
+
+
+DENSE = Place("sensors.dense", "id-d", 0)
+"""Each of its messages has a row, all of one session: its numbers cannot restart unseen."""
+
+
+def dense(batch: int, first_number: int) -> Part:
+    """A batch of it."""
+    start = 100 + (batch - 1) * OFFSETS
+    rows = [
+        {"value": start + at, "_topic": DENSE.topic, "_topic_id": DENSE.topic_id, "_partition": 0, "_row": 0}
+        | {"_offset": start + at, "_emit_offset": start + at, "_session": "s", "_sequence": first_number + at}
+        | {"_event_time": None}
+        for at in range(OFFSETS)
+    ]
+    counts = {"start": start, "until": start + OFFSETS, "messages": OFFSETS, "rows": OFFSETS}
+    return Part([rows], [msgspec.structs.replace(quiet(DENSE, batch), **counts)])
+
+
+@pytest.mark.parametrize("falls", [0, 1])
+def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Path, falls: int) -> None:
+    """A sequence that falls, a gap, a file that is committed again: each lies between two increments."""
+    batches = clean_batches(4)[:3]
+    for number, batch in enumerate(batches, 1):
+        batch[DENSE] = dense(number, 30 * number - (29 if falls and number == 3 else 0))
+    folders = write(tmp_path, batches[:2])
+    assert check_stream(spark, folders, snapshots_emit=False).passed
+    later = batches[2]
+    moved = later[CLEAN[1]]
+    for row in moved.files[0]:
+        row["_emit_offset"] += 3
+        row["_offset"] += 3
+    before = moved.ledger[0]
+    holes = [Hole(hole.start + 3, hole.until + 3, hole.cause) for hole in before.holes]
+    moved.change_ledger(start=before.start + 3, until=before.until + 3, holes=holes)
+    later[CLEAN[2]].files.append(batches[1][CLEAN[2]].files[0])
+    write_more(folders, batches, 2)
+
+    checked = check_stream(spark, folders, snapshots_emit=False)
+    assert not checked.coverage.full
+    _, second, third, fourth = checked.partitions
+    assert (second.gap_offsets, fourth.sequence_falls) == (3, falls)
+    assert third.rows_outside == len(batches[1][CLEAN[2]].files[0])
+    failed = {name for name, outcome in outcomes(checked).items() if outcome is FAILED}
+    assert failed == {"completeness", *(["sequence"] if falls else [])}
+    again = outcomes(check_stream(spark, folders, snapshots_emit=False))
+    assert (again["completeness"], again["proof_not_null"]) == (FAILED, NEW)  # what is broken stands
+
+
+def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Path) -> None:
+    batches = clean_batches(3)
+    folders = write(tmp_path, batches[:2])
+    before, rules = find_matching_versions(folders), ("NotNull()",)
+    state = CheckState(before, rules, (), (), ())
+    write_more(folders, batches, 2)
+    now = find_matching_versions(folders)
+    planned = plan_increment(folders, state, now, rules)
+    assert isinstance(planned, Increment)
+    assert [file.rows for file in planned.files] == [len(batches[2][place].files[0]) for place in CLEAN]
+
+    find_storage(folders.table).replace(make_state_path(folders), b"torn")
+    assert plan_increment(folders, load_state(folders), now, rules) == "no earlier check left a state"
+    assert plan_increment(folders, state, now, ()) == "the rules were changed since the last check"
+    replaced = msgspec.structs.replace(now, table_id="another")
+    rewound = msgspec.structs.replace(now, valid=(*now.valid, Lineage(2, now.batch)))
+    for other in (replaced, rewound):
+        assert "replaced or rewound" in str(plan_increment(folders, state, other, rules))
+    assert "is older" in str(plan_increment(folders, CheckState(now, rules, (), (), ()), before, rules))
+    entry = make_entry_path(folders.table, now.table)
+    text = entry.read_bytes().rstrip() + b"\n"
+    find_storage(entry).replace(entry, text + b'{"remove":{"path":"a","dataChange":true}}\n')
+    assert plan_increment(folders, state, now, rules) == f"version {now.table} removed rows"
+    removed = msgspec.json.encode({"remove": {"path": planned.files[0].path, "dataChange": False}})
+    find_storage(entry).replace(entry, text + removed + b"\n")
+    assert plan_increment(folders, state, now, rules) == planned  # it is still there, though compacted
+    (folders.table / planned.files[0].path).unlink()
+    assert "is deleted" in str(plan_increment(folders, state, now, rules))
+    entry.unlink()
+    assert plan_increment(folders, state, now, rules) == f"the log entry of version {now.table} is gone"

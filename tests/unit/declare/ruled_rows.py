@@ -1,0 +1,88 @@
+"""A stream whose rows have a column of each kind that rules are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+
+from lockstep import (
+    DecimalType,
+    Envelope,
+    InitialState,
+    Kind,
+    NoIntegrity,
+    Record,
+    Rule,
+    Stream,
+    Topics,
+    Transform,
+)
+from lockstep.integrity.base import IntegrityClass
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Ruled(msgspec.Struct, frozen=True):
+    """A message, and the row it makes."""
+
+    name: str = "a"
+    number: float | None = 1.0
+    count: int = 1
+    colour: Colour = Colour.RED
+    amount: Annotated[Decimal, DecimalType(10, 2)] = Decimal(1)
+    at: datetime | None = None
+    day: date | None = None
+
+
+class Message(msgspec.Struct):
+    rows: list[Ruled]
+    kind: Kind = Kind.UPDATE
+
+
+class Total(msgspec.Struct):
+    rows: int = 0
+
+
+class RuledTransform(Transform[Message, Total, Ruled]):
+    """Counts its rows, before it emits them."""
+
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        return Envelope((record.key or b"").decode(), message.kind)
+
+    def on_snapshot(self, message: Message, record: Record) -> InitialState[Total, Ruled]:
+        del record
+        return InitialState(Total(len(message.rows)), message.rows)
+
+    def on_update(self, state: Total, message: Message, record: Record) -> Iterable[Ruled]:
+        del record
+        state.rows += len(message.rows)
+        yield from message.rows
+
+    def on_end(self, state: Total) -> Iterable[Ruled]:
+        yield Ruled(count=-state.rows)
+
+
+def ruled(*rules: Rule, integrity: IntegrityClass | None = None) -> Stream[Message, Total, Ruled]:
+    """The stream, with these rules."""
+    return Stream(
+        name="ruled",
+        topics=Topics(pattern=r"ruled\..+"),
+        transform=RuledTransform(),
+        integrity=integrity or NoIntegrity(),
+        rules=rules,
+    )
+
+
+def find_verdicts(rules: Sequence[Rule], row: Ruled) -> dict[str, bool]:
+    """Whether the row keeps each rule, by the rules' own Python."""
+    from lockstep.declare.rules import ColumnRule
+
+    return {rule.name: rule.is_kept_by(row) for rule in rules if isinstance(rule, ColumnRule)}

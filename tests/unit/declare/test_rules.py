@@ -1,0 +1,186 @@
+"""Rules are checked when declared, and judged inline like any error of the transform."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+
+from lockstep import (
+    Expectation,
+    InRange,
+    InSet,
+    Kind,
+    LogOnly,
+    Matches,
+    NoIntegrity,
+    NotNull,
+    OnViolation,
+    Ordered,
+    Predicate,
+    Rule,
+    Scope,
+    Severity,
+    Strict,
+    Suspend,
+    Unique,
+)
+from lockstep.errors import DeclarationError
+from lockstep.testing import run
+from tests.unit.declare.ruled_rows import Colour, Message, Ruled, find_verdicts, ruled
+
+ALL = (
+    NotNull("number"),
+    InRange("number", at_least=0, id="number_from_zero"),
+    InRange("number", at_most=10, nullable=True, id="number_to_ten"),
+    InRange("amount", at_least=Decimal("0.5"), at_most=2),
+    InRange("at", at_least=datetime(2020, 1, 1, tzinfo=UTC), nullable=True),
+    InRange("day", at_most=date(2030, 1, 1), nullable=True),
+    InSet("name", {"b", "a"}),
+    InSet("colour", [Colour.RED]),
+    Matches("name", r"[a-z]"),
+)
+ROW_KEEPS: list[tuple[Ruled, set[str]]] = [
+    (Ruled(), set()),
+    (Ruled(number=None), {"number_not_null", "number_from_zero"}),
+    (Ruled(number=float("nan")), {"number_from_zero", "number_to_ten"}),
+    (Ruled(number=float("inf")), {"number_to_ten"}),
+    (Ruled(number=-1), {"number_from_zero"}),
+    (Ruled(number=0, amount=Decimal("0.49")), {"amount_in_range"}),
+    (Ruled(number=10, amount=Decimal("2.00")), set()),
+    (Ruled(at=datetime(2019, 12, 31, 23, tzinfo=UTC), day=date(2030, 1, 2)), {"at_in_range", "day_in_range"}),
+    (Ruled(name="c"), {"name_in_set"}),
+    (Ruled(name="a\n"), {"name_in_set", "name_matches"}),
+    (Ruled(name="\u00e4", colour=Colour.BLUE), {"name_in_set", "name_matches", "colour_in_set"}),
+]
+
+
+@pytest.mark.parametrize(("row", "violated"), ROW_KEEPS)
+def test_a_row_keeps_a_rule_or_violates_it(row: Ruled, violated: set[str]) -> None:
+    assert {name for name, kept in find_verdicts(ALL, row).items() if not kept} == violated
+
+
+def test_a_stream_is_declared_with_rules_and_goes_to_executors() -> None:
+    stream = ruled(*ALL, Unique(("name", "count")), Predicate("count > 0", id="counted"))
+    assert pickle.loads(stream.shipped()).rules == stream.rules  # noqa: S301  # our own
+    assert [rule.name for rule in stream.rules][-2:] == ["name_count_unique", "counted"]
+    assert [rule.promise for rule in stream.rules][:3] == [
+        "number is never null.",
+        "number is at least 0.",
+        "number is at most 10 or null.",
+    ]
+
+
+WRONG: list[tuple[Rule, str]] = [
+    (NotNull("price"), "NotNull.column = 'price': is not a column of the row type\n  next: one of: name, number"),
+    (NotNull("name"), "is not optional in the row type"),
+    (NotNull("number", id="Number"), "NotNull.id = 'Number': is no id"),
+    (NotNull("number", id="sequence"), "is the id of a built-in check"),
+    (NotNull("number", severity="critical"), "severity = 'critical': is not of type Severity"),  # type: ignore[arg-type]  # on purpose
+    (NotNull("number", blocking=True), "is not critical\n  next: severity=Severity.CRITICAL"),
+    (InRange("number"), "and at_most are missing"),
+    (InRange("number", at_least=2, at_most=1), "at_least = 2: is greater than at_most=1"),
+    (InRange("number", at_least=float("nan")), "at_least = nan: is no bound"),
+    (InRange("count", at_least=0.5), "at_least = 0.5: is no bound of a column of type integer"),
+    (InRange("count", at_least=True), "at_least = True: is no bound"),
+    (InRange("at", at_least=datetime(2020, 1, 1)), "is no bound of a column of type timestamp"),  # noqa: DTZ001  # on purpose
+    (InRange("name", at_least=0), "is a column of type string"),
+    (InSet("name", "ab"), "values = 'ab': is no set of values"),
+    (InSet("name", []), "is no set of values"),
+    (InSet("count", {1, "1"}), "is no value of a column of type integer"),
+    (InSet("number", {1}), "is a column of type float"),
+    (Matches("name", "("), "is not a regular expression"),
+    (Matches("name", "[[a]"), "is not a regular expression: Possible nested set"),
+    (Matches("name", "(?P<a>.)"), "means something else in Java"),
+    (Matches("count", "1"), "is a column of type integer"),
+    (Unique(()), "names none, or one twice"),
+    (Unique(("name", "price")), "Unique.columns = 'price'"),
+    (Unique("name", on_violation=OnViolation.FAIL), "needs a rule about one column of one row"),
+    (Unique("name", scope="table"), "is not of type Scope"),  # type: ignore[arg-type]  # on purpose
+    (Predicate(" ", id="empty"), "is no condition"),
+    (Predicate("count > 0"), "Predicate.id = '': is missing"),
+    (Expectation("mean"), "is no name of an expectation"),
+    (Expectation("expect_column_mean_to_be_between", {"column": "price"}), "Expectation.arguments = 'price'"),
+    (Expectation("unexpected_rows_expectation", {"unexpected_rows_query": "select 1"}), "is no name of an expectation"),
+    (Expectation("expect_query", {"query": "select * from {batch}"}), "is one view for all checks"),
+]
+
+
+@pytest.mark.parametrize(("rule", "problem"), WRONG, ids=lambda value: getattr(value, "name", None))
+def test_a_wrong_rule_is_refused_with_its_field_and_a_next_step(rule: Rule, problem: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        ruled(rule)
+    assert problem in str(refused.value)
+    assert refused.value.next_step
+
+
+def test_two_rules_have_two_ids() -> None:
+    with pytest.raises(DeclarationError, match="is the id of two rules"):
+        ruled(InRange("number", at_least=0), InRange("number", at_most=1))
+    with pytest.raises(DeclarationError, match="is not a rule"):
+        ruled("number > 0")  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_class_that_promises_every_message_leaves_none_out() -> None:
+    rule = NotNull("number", on_violation=OnViolation.QUARANTINE)
+    strict = Strict(evidence=LogOnly())
+    with pytest.raises(DeclarationError, match=r"Strict with Halt\(\) promises that none is missing"):
+        ruled(rule, integrity=strict)
+    assert ruled(rule, integrity=Strict(evidence=LogOnly(), on_violation=Suspend())).rules
+
+
+def sent(*rows: Ruled, kind: Kind = Kind.UPDATE) -> Message:
+    return Message(list(rows), kind)
+
+
+GOOD, BAD = Ruled(), Ruled(number=None)
+FIRST = sent(GOOD, kind=Kind.SNAPSHOT)
+
+
+@pytest.mark.parametrize("split", [None, 1])
+def test_a_message_whose_row_violates_a_rule_is_quarantined_and_leaves_no_trace(split: int | None) -> None:
+    """Its first row is good, and its state had counted both."""
+    stream = ruled(NotNull("number", on_violation=OnViolation.QUARANTINE))
+    ran = run(stream, FIRST, sent(GOOD, BAD), sent(GOOD, GOOD), key="k", split=split)
+    assert ran.rows == [GOOD] * 3
+    assert ran.states["k"].rows == 3
+    (kept,) = ran.quarantine
+    assert (kept.offset, kept.session, kept.cause) == (1, "k", "number_not_null")
+    assert (kept.expected, kept.found) == ("number is never null.", "number = None")
+    assert ran.verdicts[1].cause == "number_not_null"
+
+
+def test_a_class_that_keeps_order_suspends_the_session() -> None:
+    stream = ruled(NotNull("number", on_violation=OnViolation.QUARANTINE), integrity=Ordered())
+    ran = run(stream, FIRST, sent(BAD), sent(GOOD), FIRST, key="k")
+    assert [kept.offset for kept in ran.quarantine] == [1, 2]
+    assert ran.rows == [GOOD] * 2
+
+
+@pytest.mark.parametrize("integrity", [NoIntegrity(), Strict(evidence=LogOnly()), Ordered()])
+def test_a_rule_that_fails_halts_whatever_the_class_tolerates(integrity: NoIntegrity | Strict | Ordered) -> None:
+    stream = ruled(InRange("count", at_least=1, on_violation=OnViolation.FAIL), integrity=integrity)
+    ran = run(stream, FIRST, sent(GOOD), sent(Ruled(count=0)), sent(GOOD), key="k")
+    assert ran.finding is not None
+    assert (ran.finding.offset, ran.finding.cause) == (2, "count_in_range")
+    assert (ran.finding.expected, ran.finding.found) == ("count is at least 1.", "count = 0")
+    assert (len(ran.rows), ran.states["k"].rows) == (2, 2)
+
+
+def test_the_rows_of_a_snapshot_and_of_an_end_are_judged_too() -> None:
+    stream = ruled(
+        InRange("count", at_least=0, on_violation=OnViolation.QUARANTINE, severity=Severity.CRITICAL),
+        Unique(("name", "count"), scope=Scope.SESSION),
+    )
+    ran = run(stream, sent(Ruled(count=-1), kind=Kind.SNAPSHOT), FIRST, sent(kind=Kind.END), key="k")
+    assert [(kept.offset, kept.cause) for kept in ran.quarantine] == [(0, "count_in_range"), (2, "count_in_range")]
+    assert ran.rows == [GOOD]
+    assert ran.states["k"].rows == 1
+
+
+def test_a_rule_that_warns_changes_nothing() -> None:
+    ran = run(ruled(NotNull("number")), FIRST, sent(BAD), key="k")
+    assert ran.rows == [GOOD, BAD]
+    assert ran.finding is None
