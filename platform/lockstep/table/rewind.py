@@ -107,24 +107,30 @@ def _check_base(head: Head, planned: RewindCommit) -> None:
 def _make_head(base: Base, planned: RewindCommit) -> Head:
     head, target, number, version = base.head, planned.target, base.head.batch + 1, base.version + 1
     return msgspec.structs.replace(
-        head,
+        _make_stopped(head, f"rewound to batch {target.batch}: {planned.cause}"),
         generation=head.generation + 1,
         lineage=(*target.lineage, Lineage(target.generation, target.batch)),
         epoch=head.epoch + 1,
         batch=number,
         batch_version=version,
         hour=planned.commit_hour,
-        desired=Desired.STOPPED,
-        reason=f"rewound to batch {target.batch}: {planned.cause}",
         wished_version=version,
         findings=(),
         ledger=planned.ledger,
         full_ledger_batch=number,
         full_ledger_at=planned.at,
         accepts_burst=target.accepts_burst,
+        last_resumption=target.last_resumption,
         retention=target.retention,
         rewinds=(*head.rewinds, Rewind(number, version, target.batch, head.batch, planned.cause)),
     )
+
+
+def _make_stopped(head: Head, reason: str) -> Head:
+    """Stopped, and no longer halted; a hold stays until somebody releases it."""
+    if Desired.HELD in {head.desired, head.resumes_as if head.desired is Desired.HALTED else None}:
+        return msgspec.structs.replace(head, desired=Desired.HELD)
+    return msgspec.structs.replace(head, desired=Desired.STOPPED, reason=reason)
 
 
 SAVEPOINTS_MAX = 20

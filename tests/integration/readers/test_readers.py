@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from pyspark.errors import StreamingQueryException
 
+from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.rewind import rewind_stream
+from lockstep.operations.savepoint import make_savepoint
+from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import OutputLog, raise_rewind_floor
 from tests.integration.readers.written import READERS, Written, run_snippet, sorted_rows
 
 if TYPE_CHECKING:
@@ -156,6 +163,47 @@ def test_structured_streaming_sees_each_row_once_across_compactions_and_restarts
     written.compact()
     assert follow(target) == written.expected()
     assert follow(str(tmp_path / "late")) == written.expected()
+
+
+@pytest.mark.parametrize("reader", EVERY_READER)
+def test_a_reader_sees_a_rewind_and_the_version_of_a_savepoint_of_which_only_its_entry_is_left(
+    reader: str, written: Written, request: pytest.FixtureRequest
+) -> None:
+    spark = {"spark": request.getfixturevalue("spark")} if reader == "spark" else {}
+    folders, table = written.runs.folders, str(written.runs.folders.table)
+    (kept,) = make_savepoint(folders, "before", who="a test", why="a test", at="2").savepoints
+    then = reader_rows(reader, f"{reader} version", table=table, version=kept.version, **spark)
+    assert 0 < len(then) < len(written.expected())
+    OutputLog(folders.table).commit(raise_rewind_floor(1, 4))
+    write_checkpoint(folders.table, version=kept.version + 2)
+    written.compact()
+    run_housekeeping(folders, retention_seconds=1e9)
+    versions = delta_log.list_versions(folders.table)
+    assert versions[0] == kept.version < versions[1] - 1, "no entry was deleted: the test proves nothing"
+    assert reader_rows(reader, f"{reader} version", table=table, version=kept.version, **spark) == then
+    assert reader_rows(reader, reader, table=table, **spark) == written.expected()
+    rewind_stream(written.runs.handle, "before", who="a test", why="a test")
+    assert reader_rows(reader, reader, table=table, **spark) == then
+    written.runs.run()
+    assert reader_rows(reader, reader, table=table, **spark) == written.expected()
+
+
+def test_structured_streaming_stops_at_a_rewind_and_goes_on_over_it_where_told_so(
+    written: Written, spark: SparkSession, tmp_path: Path
+) -> None:
+    table, target, checkpoint = str(written.runs.folders.table), str(tmp_path / "target"), str(tmp_path / "checkpoint")
+    given = {"spark": spark, "table": table, "target": target, "checkpoint": checkpoint}
+    run_snippet("streaming", **given)
+    rewind_stream(written.runs.handle, "2", who="a test", why="a test")
+    with pytest.raises(StreamingQueryException, match="Detected deleted data"):
+        run_snippet("streaming", **given)
+    written.runs.run()
+    rows = spark.readStream.format("delta").option("skipChangeCommits", "true").load(table)
+    to_target = rows.writeStream.format("delta").option("checkpointLocation", checkpoint)
+    to_target.trigger(availableNow=True).start(target).awaitTermination()
+    held = sorted_rows(READERS["spark"](spark.read.format("delta").load(target)))
+    assert [row for row in held if row not in written.expected()] == []
+    assert len(held) > len(written.expected()), "what went and what was read again are both there"
 
 
 def test_nobody_changes_rows_under_a_reader(written: Written) -> None:

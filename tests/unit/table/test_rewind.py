@@ -17,6 +17,7 @@ from lockstep.table.commit import (
     OutputLog,
     commit_closed_hour,
     raise_rewind_floor,
+    set_desired_state,
 )
 from lockstep.table.delta_log import Desired, Lineage, Savepoint
 from lockstep.table.foreign_commits import ForeignCommit
@@ -70,6 +71,12 @@ def test_a_rewind_is_the_next_batch_of_a_new_generation_and_leaves_the_stream_st
     numbers = {name: handle.transaction_version(name) for name in (delta_log.BATCH, delta_log.EPOCH, delta_log.VERSION)}
     assert numbers == {delta_log.BATCH: 5, delta_log.EPOCH: head.epoch, delta_log.VERSION: landed.version}
     assert find_torn_version(run.folders.table) is None
+
+
+def test_a_hold_outlives_a_rewind(run: ProtocolRun) -> None:
+    run.head = run.output.commit(set_desired_state(run.writer, Desired.HELD, "the disk (ann)")).head
+    head = run.rewind(2).head
+    assert (head.desired, head.reason) == (Desired.HELD, "the disk (ann)")
 
 
 def test_the_next_run_goes_on_where_the_target_ended(run: ProtocolRun) -> None:
