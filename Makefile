@@ -35,6 +35,9 @@ down: ## End what `make up` started; its tables stay
 kafka: setup ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
 	@exec $(BIN)/python -m lockstep.localdev.platform kafka .
 
+gameday: setup ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7)
+	@$(BIN)/python -m lockstep.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
 	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),auto)
 
@@ -59,4 +62,4 @@ lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
 clean: down ## Remove what make made here (the caches in your home folder stay)
-	@rm -rf .venv .tools .demo .live .kafka .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@rm -rf .venv .tools .demo .live .kafka .gameday .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse

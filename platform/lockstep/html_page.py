@@ -122,7 +122,8 @@ th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px soli
 th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { min-width: 3rem; }
 tr.good td:first-child { box-shadow: inset .25rem 0 var(--good); padding-left: .6rem; }
 tr.bad td:first-child { box-shadow: inset .25rem 0 var(--bad); padding-left: .6rem; }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+svg { width: 100%; min-width: 34rem; height: auto; display: block; }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margin-top: 3rem; font-size: .85rem; }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
 </style>
@@ -143,7 +144,7 @@ svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margi
 {%- endfor %}</tbody>
 </table></div>
 {% endfor %}
-{% for chart in section.charts %}{{ chart|safe }}{% endfor %}
+{% for chart in section.charts %}<div class="wide">{{ chart|safe }}</div>{% endfor %}
 </section>
 {% endfor %}
 <footer>lockstep, {{ made_at }} UTC</footer>
@@ -153,6 +154,7 @@ svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margi
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 800, 260, 80, 40, 26
 BAR_HEIGHT, BAR_LEFT, BAR_RIGHT = 24, 190, 90
+LEGEND_GAP, LETTER_WIDTH = 40, 7
 COLORS = 6
 TICKS = 4
 
@@ -179,12 +181,14 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
             f'<text class="dim" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(y_max * tick / TICKS)}</text>'
         )
         parts.append(f'<text class="dim" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{at}</text>')
+    legend = float(LEFT)
     for number, line in enumerate(lines):
         path = " ".join(f"{LEFT + wide * x / x_max:.1f},{bottom - high * y / y_max:.1f}" for x, y in line.points)
         color = f"var(--c{number % COLORS})"
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts.append(f'<rect x="{LEFT + 110 * number}" y="6" width="12" height="12" style="fill:{color}"/>')
-        parts.append(f'<text x="{LEFT + 18 + 110 * number}" y="16">{escape(line.name)}</text>')
+        parts.append(f'<rect x="{legend:.0f}" y="6" width="12" height="12" style="fill:{color}"/>')
+        parts.append(f'<text x="{legend + 18:.0f}" y="16">{escape(line.name)}</text>')
+        legend += LEGEND_GAP + LETTER_WIDTH * len(line.name)
     parts.append(
         f'<text class="dim" x="{LEFT + wide / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
     )
@@ -215,10 +219,13 @@ def _open_svg(height: int, label: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
 
 
+_STEPS = (1, 1.2, 1.6, 2, 2.4, 2.8, 3.2, 3.6, 4, 4.8, 6, 8, 10)
+
+
 def _round_up(value: float) -> float:
     """The next round number that four ticks divide into round numbers."""
     scale = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
-    return next(step * scale for step in (1, 2, 4, 6, 8, 10) if step * scale >= value)
+    return next(step * scale for step in _STEPS if step * scale >= value)
 
 
 def _number(value: float) -> str:

@@ -28,12 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 from rich.console import Console as Screen
 
 from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import Phase, read_heartbeat
-from lockstep.errors import LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.localdev import log_rotation
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.feed import SPEED
@@ -155,6 +156,30 @@ class LocalPlatform:
         self._add("kafka", broker.pid)
         broker.write_address(self.folder / "kafka.address")
         return broker
+
+    def restart_kafka(self) -> None:
+        """Start Kafka after its end: at the same address, with its topics.
+
+        Raises:
+            EnvironmentProblem: It does not start, or its port is taken.
+        """
+        address = self.servers().kafka
+        broker = Broker.start(self.folder / "kafka", port=int(address.rpartition(":")[2]), detached=self.detached)
+        if broker.bootstrap_servers != address:
+            broker.stop()
+            raise EnvironmentProblem(f"the address {address} of Kafka is in use", next_step="make down, then make up")
+        self._add("kafka", broker.pid)
+
+    def end(self, name: str) -> None:
+        """End a process that was to live."""
+        servers = self.servers()
+        for pid in servers.pids(name):
+            process = psutil.Process(pid)
+            process.terminate()
+            for slow in psutil.wait_procs([process], timeout=END_SECONDS)[1]:
+                slow.kill()
+        started = {other: handle for other, handle in servers.started.items() if other != name}
+        self._write(msgspec.structs.replace(servers, started=started))
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a command of the environment's `bin` that is to live; its output goes to the log of its name."""
@@ -402,7 +427,7 @@ def main() -> None:
         if wanted.what == "kafka":
             run_kafka(repository / ".kafka")
             return
-        with _exclude_others(repository / FOLDER):
+        with hold_folder_lock(repository / FOLDER):
             start_platform(repository, wanted.speed) if wanted.what == "up" else stop_platform(repository)
     except LockstepError as error:
         SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
@@ -498,7 +523,7 @@ def _show(platform: LocalPlatform) -> None:
 
 
 @contextmanager
-def _exclude_others(folder: Path) -> Iterator[None]:
+def hold_folder_lock(folder: Path) -> Iterator[None]:
     """Exclude a second `start_platform` or `stop_platform`, which would interfere with this one."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

@@ -237,10 +237,11 @@ def create_copies(admin: ClusterClient, stream: str, partitions: Mapping[str, in
         try:
             future.result(timeout_seconds)
         except KafkaException as error:
-            raise _explain(admin, stream, name, error.args[0]) from error
+            raise explain_refusal(admin, stream, name, error.args[0]) from error
 
 
-def _explain(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | LoadTestRefused:
+def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | LoadTestRefused:
+    """Why a topic was not created; names the rights where they are missing."""
     if error.code() in _FORBIDDEN:
         rights = f'CREATE, DESCRIBE, READ, WRITE and DELETE on topics that begin with "{PREFIX}." (docs/load-tests.md)'
         return LoadTestRefused(stream, f"Kafka refuses to create topic {name}: {error.str()}", f"grant {rights}")

@@ -201,9 +201,9 @@ class LoadTest:
             return Stage(plan, stream, settings, folder).run(say)  # 2
         finally:
             with ignore_interrupts():
-                delete_copies(handle.admin, tuple(counts), handle.timeout_seconds)  # 3
+                delete_stage_files(settings, folder)  # 3, first what needs no Kafka
+                delete_copies(handle.admin, tuple(counts), handle.timeout_seconds)
                 ConsumerGroup(handle.settings.kafka, stream.name).forget()
-                delete_stage_files(settings, folder)
 
     def _order(self, plan: StagePlan, names: Mapping[str, str]) -> SendOrder:
         return SendOrder(
@@ -375,13 +375,13 @@ def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
         KafkaError: Kafka did not delete them.
     """
     settings, name = handle.settings, handle.stream.name
-    topics = find_leftovers(handle.cluster.topic_names(), name)
-    delete_copies(handle.admin, topics, handle.timeout_seconds)
-    ConsumerGroup(settings.kafka, make_tested(handle.stream).name).forget()
     for root in (settings.table_root, settings.local_root):
         find_storage(root).delete_folder(root / FOLDER / name)
         if not find_storage(root).list_names(root / FOLDER):
             find_storage(root).delete_folder(root / FOLDER)
+    topics = find_leftovers(handle.cluster.topic_names(), name)
+    delete_copies(handle.admin, topics, handle.timeout_seconds)
+    ConsumerGroup(settings.kafka, make_tested(handle.stream).name).forget()
     return topics
 
 

@@ -24,7 +24,7 @@ OTHER_FILES = {
     "operations.show_settings": "the settings file",
     "orchestration.launch": "the workspace file of Dagster",
     "orchestration.pruning": "files of Dagster's storage",
-    "rehearsal": "files of the processes of a load test; its tables and their folders go through the door",
+    "rehearsal": "files of the processes of a load test, whose tables go through the door; the folder of a game day",
     "settings": "the settings file",
     "spark": "jars, and the folder of Java",
     "state.local_store": "local copies of state: a format and locks of their own, on each machine's own disk",

@@ -1,0 +1,215 @@
+"""The faults of a game day, chosen by a seed, and their timeline. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from lockstep.html_page import Bar, Fact, Line, Page, Section, TableOf, draw_bars, draw_lines
+
+CALM_SECONDS = (2.0, 8.0)
+"""Between the recovery from a fault and the next fault."""
+OUTAGE_SECONDS = (2.0, 15.0)
+"""Of what is stopped or paused: below and above the time after which a writer counts as dead."""
+RECOVERY_SECONDS_MAX = 240.0
+"""A run is started again within some 30 s on an idle machine, and ten times as long on a busy one."""
+
+
+class FaultKind(Enum):
+    """Faults of the fault matrix that are safe on a machine with other work."""
+
+    RUN_KILLED = "kill -9 of the run"
+    JVM_KILLED = "kill -9 of the run's JVM"
+    WORKER_KILLED = "kill -9 of a Python worker of the run"
+    RUN_PAUSED = "the run is paused (SIGSTOP)"
+    CODE_SERVER_KILLED = "kill -9 of Dagster's code server"
+    DAEMON_KILLED = "kill -9 of Dagster's daemon"
+    BROKER_STOPPED = "the broker is stopped"
+    BROKER_KILLED = "kill -9 of the broker"
+    BROKER_PAUSED = "the broker is paused (SIGSTOP)"
+    TOPIC_ADDED = "a new topic"
+    POISON_MESSAGE = "a message that cannot be decoded"
+    MAINTENANCE = "hour closed, compaction and housekeeping"
+
+
+OUTAGES = frozenset({FaultKind.RUN_PAUSED, FaultKind.BROKER_STOPPED, FaultKind.BROKER_KILLED, FaultKind.BROKER_PAUSED})
+"""Faults that last until they are ended."""
+
+
+class PlannedFault(msgspec.Struct, frozen=True):
+    """One fault.
+
+    Attributes:
+        number: From 1.
+        kind: What happens.
+        stream: The stream concerned; for the others its index is drawn, too, so that a seed gives one plan.
+        outage_seconds: Duration of an outage; 0 for other kinds.
+        calm_seconds: Pause before it.
+    """
+
+    number: int
+    kind: FaultKind
+    stream: str
+    outage_seconds: float
+    calm_seconds: float
+
+
+def plan_faults(seed: int, streams: Sequence[str]) -> Iterator[PlannedFault]:
+    """Faults without end: every kind once in random order, then every kind again in another order.
+
+    Args:
+        seed: The same seed gives the same faults.
+        streams: Names of the streams.
+    """
+    chance, number = random.Random(seed), 0  # noqa: S311  # no secret
+    while True:
+        kinds = list(FaultKind)
+        chance.shuffle(kinds)
+        for kind in kinds:
+            number += 1
+            outage = chance.uniform(*OUTAGE_SECONDS)
+            yield PlannedFault(
+                number=number,
+                kind=kind,
+                stream=chance.choice(sorted(streams)),
+                outage_seconds=round(outage, 1) if kind in OUTAGES else 0.0,
+                calm_seconds=round(chance.uniform(*CALM_SECONDS), 1),
+            )
+
+
+class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a fault.
+
+    Attributes:
+        fault: The fault.
+        at_seconds: When it began, since the start of the game day.
+        lasted_seconds: Until it was ended, or its commands had.
+        what: What exactly was done.
+        recovered_seconds: For each stream, from its end to the commit of a message that was sent after it.
+        problem: Why it is not recovered; empty otherwise.
+    """
+
+    fault: PlannedFault
+    at_seconds: float
+    lasted_seconds: float
+    what: str
+    recovered_seconds: Mapping[str, float]
+    problem: str = ""
+
+    @property
+    def slowest_seconds(self) -> float | None:
+        """The stream that took longest; None where one did not recover."""
+        return None if self.problem else max(self.recovered_seconds.values(), default=0.0)
+
+
+class StreamProof(msgspec.Struct, frozen=True):
+    """Result of `lockstep verify` of one stream at the end.
+
+    Attributes:
+        stream: Name of the stream.
+        status: proven, violated or not proven.
+        messages: Messages read again.
+        batch: The last batch.
+        detail: Violations and notes.
+    """
+
+    stream: str
+    status: str
+    messages: int
+    batch: int
+    detail: str = ""
+
+
+class GameDayResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a game day.
+
+    Attributes:
+        seed: Reproduces the faults.
+        minutes: Duration as asked for.
+        faults: The timeline.
+        proofs: One for each stream.
+        committed: (seconds since the start, messages committed) of each stream.
+        failure: The error that ended it early; empty otherwise.
+    """
+
+    seed: int
+    minutes: float
+    faults: Sequence[FaultResult]
+    proofs: Sequence[StreamProof]
+    committed: Mapping[str, Sequence[tuple[float, int]]]
+    failure: str = ""
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether every fault was recovered from, and every stream is proven."""
+        recovered = all(not each.problem for each in self.faults)
+        proven = bool(self.proofs) and all(each.status == "proven" for each in self.proofs)
+        return recovered and proven and not self.failure
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence."""
+        lost = [each for each in self.faults if each.problem]
+        proven = sum(each.status == "proven" for each in self.proofs)
+        recovered = f"{len(self.faults) - len(lost)} of {len(self.faults)} faults recovered from"
+        proofs = f"{proven} of {len(self.proofs)} streams proven"
+        return f"{'passed' if self.is_passed else 'FAILED'}: {recovered}, {proofs}"
+
+
+SPACE = "\N{NO-BREAK SPACE}"
+TIMELINE_COLUMNS = ("", "at", "fault", "done", "lasted", "next commit", "problem")
+
+
+def list_timeline(result: GameDayResult) -> Iterator[tuple[str, ...]]:
+    """One row a fault, as `TIMELINE_COLUMNS`."""
+    for each in result.faults:
+        yield (
+            str(each.fault.number),
+            f"{each.at_seconds:.0f}{SPACE}s",
+            each.fault.kind.value,
+            each.what,
+            f"{each.lasted_seconds:.1f}{SPACE}s",
+            ", ".join(
+                f"{stream}{SPACE}{seconds:.1f}{SPACE}s" for stream, seconds in sorted(each.recovered_seconds.items())
+            ),
+            each.problem,
+        )
+
+
+def make_game_page(result: GameDayResult) -> Page:
+    """The page of a game day."""
+    proofs = [
+        (each.stream, each.status, f"{each.messages:,}", str(each.batch), each.detail or "-") for each in result.proofs
+    ]
+    marks = {number: "bad" if each.problem else "good" for number, each in enumerate(result.faults)}
+    proof_marks = {number: "good" if each.status == "proven" else "bad" for number, each in enumerate(result.proofs)}
+    timeline = TableOf(TIMELINE_COLUMNS, tuple(list_timeline(result)), marks)
+    bars = [
+        Bar(f"{each.fault.number} {each.fault.kind.name.lower()}", slowest, f"{slowest:.1f} s")
+        for each in result.faults
+        if (slowest := each.slowest_seconds) is not None
+    ]
+    lines = [
+        Line(stream, tuple((at, float(count)) for at, count in points)) for stream, points in result.committed.items()
+    ]
+    return Page(
+        title="Game day",
+        verdict=result.verdict,
+        is_good=result.is_passed,
+        facts=(
+            Fact("seed", f"{result.seed}: make gameday MINUTES={result.minutes:g} SEED={result.seed}"),
+            Fact("minutes", f"{result.minutes:g}"),
+        ),
+        sections=(
+            Section("Timeline", tables=(timeline,), note=result.failure),
+            Section("Until the next commit of the slowest stream", charts=(draw_bars(bars, "seconds"),)),
+            Section("Messages committed", charts=(draw_lines(lines, x_label="seconds", y_label="messages"),)),
+            Section(
+                "lockstep verify",
+                tables=(TableOf(("stream", "status", "messages", "last batch", "detail"), proofs, proof_marks),),
+            ),
+        ),
+    )

@@ -1,0 +1,67 @@
+"""A short game day with real processes: it passes, writes its page, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.localdev.processes import list_platform_processes, stop_all
+from lockstep.rehearsal.fault_plan import FaultKind, plan_faults
+from lockstep.rehearsal.game_day import FOLDER, PLATFORM, REPORT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[3]
+STREAMS = ("betting_markets", "checksummed_books", "order_books")
+SEED = next(seed for seed in range(1_000) if next(plan_faults(seed, STREAMS)).kind is FaultKind.RUN_KILLED)
+DEADLINE_SECONDS = 600
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A folder that looks like this repository."""
+    for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def start(repository: Path, minutes: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "lockstep.rehearsal.game_day", str(repository)]
+    options = ["--minutes", str(minutes), "--seed", str(SEED)]
+    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_game_day_ends_with_a_proof_of_every_stream(repository: Path) -> None:
+    with start(repository, minutes=0.8) as day:
+        said = day.communicate()[0]
+    assert day.returncode == 0, said
+    assert "passed: " in said
+    page = (repository / FOLDER / REPORT).read_text()
+    assert page.count("<td>proven</td>") == len(STREAMS)
+    assert FaultKind.RUN_KILLED.value in page
+    assert not (repository / FOLDER / PLATFORM).exists()
+    assert list_platform_processes(repository / FOLDER / PLATFORM) == []
+
+
+def test_an_interrupted_game_day_leaves_nothing_behind(repository: Path) -> None:
+    folder = repository / FOLDER / PLATFORM
+    with start(repository, minutes=5) as day:
+        try:
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while not (folder / "servers.json").exists() or len(list_platform_processes(folder)) <= 3:
+                assert time.monotonic() < deadline
+                assert day.poll() is None
+                time.sleep(0.5)
+            day.send_signal(signal.SIGINT)
+            day.send_signal(signal.SIGINT)
+            day.communicate()
+        finally:
+            day.kill()
+            left = list_platform_processes(folder)
+            stop_all(folder, (), ())
+    assert (left, folder.exists()) == ([], False)
