@@ -49,6 +49,7 @@ from lockstep.cli.output import (
 from lockstep.operations.durations import format_duration
 
 if TYPE_CHECKING:
+    from lockstep.operations.diff import StreamDiff
     from lockstep.operations.doctor.doctor import Report
     from lockstep.operations.health import Alarm, AlarmKind
     from lockstep.operations.inspect.history import History
@@ -470,6 +471,49 @@ def query(
         print_note(note)
     if found.more:
         print_note(f"the first {len(found.rows)} rows; more with --limit")
+
+
+DIFFERENT = 1
+
+
+@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.LOOK)
+def diff(
+    stream: StreamName,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],
+    topic: Annotated[str | None, typer.Option(help="Only rows of this topic.")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Most rows that are shown.")] = 20,
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Compare the rows of two streams of the same topics, over the offsets that both have read.
+
+    For another fold, class or option under another name: which rows are missing, added or changed, in which columns.
+    Exit code 0 equal, 1 different.
+    """
+    from lockstep.operations.diff import compare_streams
+
+    found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
+    print_answer(found, _show_diff, as_json=as_json)
+    if not found.is_equal:
+        raise typer.Exit(DIFFERENT)
+
+
+def _show_diff(found: StreamDiff) -> RenderableType:
+    head = (
+        f"{found.left} (batch {found.left_batch}) and {found.right} (batch {found.right_batch}), {found.partitions} "
+        f"partitions: {found.equal} rows equal, {found.missing} missing, {found.added} added, {found.changed} changed"
+    )
+    rows = (
+        (row.kind, f"{row.topic}/{row.partition}@{row.emit_offset}", row.row, column, str(left), str(right))
+        for row in found.samples
+        for column, (left, right) in row.values.items()
+    )
+    columns = ("kind", "message", "row", "column", found.left, found.right)
+    return make_lines(
+        style_text(head, "green" if found.is_equal else "red"),
+        make_grid(("column", "rows"), ((each.column, each.rows) for each in found.columns)) if found.columns else None,
+        make_grid(columns, rows) if found.samples else None,
+        *(style_text(f"note: {note}", "yellow") for note in found.notes),
+    )
 
 
 @register_command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.LOOK)

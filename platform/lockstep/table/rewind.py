@@ -1,4 +1,4 @@
-"""Commits that go back to an earlier batch, and those that keep one restorable: docs/decisions/0024."""
+"""Commits that go back to an earlier batch, and those that keep one restorable: docs/decisions/0025."""
 
 from __future__ import annotations
 

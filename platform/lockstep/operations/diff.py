@@ -1,0 +1,233 @@
+"""Compares the rows of two streams of the same topics: a stream and the same with another fold, or another class.
+
+Rows are matched by topic id, partition, offset and row number, over the offsets that both streams have read. The engine
+is DataFusion; the rows of one side are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from deltalake import DeltaTable
+
+from lockstep.errors import LockstepError
+from lockstep.model.position import Key
+from lockstep.model.table_schema import IDENTITY
+from lockstep.operations.query import run_sql
+from lockstep.operations.tables import open_table
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, read_positions
+
+LEFT, RIGHT = "left_rows", "right_rows"
+NOT_COMPARED = frozenset({*IDENTITY, "commit_hour"})
+"""What matches two rows, and the hour of a commit, which is a matter of the clock."""
+SAMPLES = 20
+
+
+class ColumnDifference(msgspec.Struct, frozen=True):
+    """A column whose values differ.
+
+    Attributes:
+        column: Its name.
+        rows: Number of rows in which they differ.
+    """
+
+    column: str
+    rows: int
+
+
+class DifferentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that one stream lacks, or that differs.
+
+    Attributes:
+        kind: "missing" on the right, "added" on the right, or "changed".
+        topic: Topic name.
+        partition: Partition number.
+        emit_offset: Offset with which the row was emitted.
+        row: Number of the row of that offset.
+        values: The differing values by column, left and right; all of a missing or added row.
+    """
+
+    kind: str
+    topic: str
+    partition: int
+    emit_offset: int
+    row: int
+    values: dict[str, tuple[object, object]]
+
+
+class StreamDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """The differences of two streams.
+
+    Attributes:
+        left: Name of one stream.
+        right: Name of the other.
+        left_batch: Last batch of the one.
+        right_batch: Last batch of the other.
+        partitions: Partitions that both have read.
+        equal: Rows that are equal.
+        missing: Rows of the left stream that the right one lacks.
+        added: Rows of the right stream that the left one lacks.
+        changed: Rows that differ.
+        columns: In which columns changed rows differ, the most frequent first.
+        samples: Some rows that differ, in their order.
+        notes: What was not compared.
+    """
+
+    left: str
+    right: str
+    left_batch: int
+    right_batch: int
+    partitions: int
+    equal: int
+    missing: int
+    added: int
+    changed: int
+    columns: tuple[ColumnDifference, ...]
+    samples: tuple[DifferentRow, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all compared rows are equal."""
+        return not (self.missing or self.added or self.changed)
+
+
+class _Side(msgspec.Struct, frozen=True):
+    """One stream as of its last batch."""
+
+    head: Head
+    table: DeltaTable
+    positions: Mapping[Key, LedgerRow]
+
+    @property
+    def columns(self) -> list[str]:
+        return [field.name for field in self.table.schema().fields]
+
+
+def compare_streams(
+    left: StreamFolders, right: StreamFolders, *, topic: str | None = None, samples: int = SAMPLES
+) -> StreamDiff:
+    """Compare the rows of two streams, as of the last batch of each.
+
+    Args:
+        left: Folders of one stream.
+        right: Folders of the other.
+        topic: Compare only this topic.
+        samples: Maximum number of rows that are shown.
+
+    Raises:
+        NoTable: One of them has never run.
+        LockstepError: They have read no offset in common.
+        WrongQuery: A column is of a type that the engine cannot compare.
+    """
+    one, other = _open_side(left), _open_side(right)
+    shared = {key: row for key, row in one.positions.items() if key in other.positions and topic in {None, row.topic}}
+    bounds = {key: min(row.until, other.positions[key].until) for key, row in shared.items()}
+    if not any(bounds.values()):
+        raise LockstepError(
+            f"{left.stream} and {right.stream} have read no offset in common",
+            next_step="run both over the same topics, then compare again",
+        )
+    columns = [name for name in one.columns if name in other.columns and name not in NOT_COMPARED]
+    tables, joined = {LEFT: one.table, RIGHT: other.table}, _make_join(bounds, columns)
+    (counts,) = run_sql(tables, f"{joined} {_make_counts(columns)}").to_pylist()
+    shown = run_sql(tables, f"{joined} {_make_samples(columns, samples)}").to_pylist() if samples else []
+    differing = (ColumnDifference(name, counts[f"c{number}"] or 0) for number, name in enumerate(columns))
+    ordered = sorted((each for each in differing if each.rows), key=lambda each: (-each.rows, each.column))
+    return StreamDiff(
+        left=left.stream,
+        right=right.stream,
+        left_batch=one.head.batch,
+        right_batch=other.head.batch,
+        partitions=len(bounds),
+        equal=counts["both"] - counts["changed"],
+        missing=counts["missing"],
+        added=counts["added"],
+        changed=counts["changed"],
+        columns=tuple(ordered),
+        samples=tuple(_make_sample(row, columns) for row in shown),
+        notes=tuple(_find_notes(one, other, len(shared))),
+    )
+
+
+def _open_side(folders: StreamFolders) -> _Side:
+    base = open_table(folders).base()
+    table = delta_log.open_delta_table(folders.table, version=base.version)
+    return _Side(base.head, table, read_positions(folders, base.head))
+
+
+def _make_join(bounds: Mapping[Key, int], columns: Sequence[str]) -> str:
+    """The rows of both sides before the bounds, matched; `d0`, `d1`, ... tell which columns differ."""
+    values = ", ".join(f"('{topic_id}', {partition}, {until})" for (topic_id, partition), until in bounds.items())
+    both = " AND ".join(f'l."{name}" = r."{name}"' for name in IDENTITY)
+    keys = ", ".join(f'coalesce(l."{name}", r."{name}") AS "{name}"' for name in IDENTITY)
+    pairs = ", ".join(
+        f'l."{name}" AS "l{number}", r."{name}" AS "r{number}", l."{name}" IS DISTINCT FROM r."{name}" AS "d{number}"'
+        for number, name in enumerate(columns)
+    )
+    inside = 'b.topic_id = t."_topic_id" AND b.partition = t."_partition" AND t."_emit_offset" < b.until'
+    sides = ", ".join(
+        f"{alias} AS (SELECT t.* FROM {name} t JOIN bounds b ON {inside})"  # noqa: S608  # of this module's own names
+        for alias, name in (("l", LEFT), ("r", RIGHT))
+    )
+    found = f'{keys}, l."_row" IS NOT NULL AS has_left, r."_row" IS NOT NULL AS has_right, {pairs}'
+    j = f"SELECT {found} FROM l FULL OUTER JOIN r ON {both}"  # noqa: S608  # of names in the tables' schemas
+    return f"WITH bounds(topic_id, partition, until) AS (VALUES {values}), {sides}, j AS ({j})"
+
+
+def _make_counts(columns: Sequence[str]) -> str:
+    counts = [
+        _count("has_left AND has_right", "both"),
+        _count("NOT has_right", "missing"),
+        _count("NOT has_left", "added"),
+        _count(f"has_left AND has_right AND ({_any_differs(columns)})", "changed"),
+        *(_count(f'has_left AND has_right AND "d{number}"', f"c{number}") for number in range(len(columns))),
+    ]
+    return f"SELECT {', '.join(counts)} FROM j"  # noqa: S608  # of numbered names
+
+
+def _count(condition: str, name: str) -> str:
+    return f'count(CASE WHEN {condition} THEN 1 END) AS "{name}"'
+
+
+def _any_differs(columns: Sequence[str]) -> str:
+    return " OR ".join(f'"d{number}"' for number in range(len(columns))) or "false"
+
+
+def _make_samples(columns: Sequence[str], samples: int) -> str:
+    differs = f"NOT has_left OR NOT has_right OR {_any_differs(columns)}"
+    order = ", ".join(f'"{name}"' for name in IDENTITY)
+    return f"SELECT * FROM j WHERE {differs} ORDER BY {order} LIMIT {samples}"  # noqa: S608  # of numbered names
+
+
+def _make_sample(row: Mapping[str, object], columns: Sequence[str]) -> DifferentRow:
+    whole = not (row["has_left"] and row["has_right"])
+    values = {
+        name: (row[f"l{number}"], row[f"r{number}"])
+        for number, name in enumerate(columns)
+        if whole or row[f"d{number}"]
+    }
+    at = columns.index("_topic")
+    kind = "changed" if not whole else "missing" if row["has_left"] else "added"
+    return DifferentRow(
+        kind=kind,
+        topic=str(row[f"l{at}"] if row["has_left"] else row[f"r{at}"]),
+        partition=int(str(row["_partition"])),
+        emit_offset=int(str(row["_emit_offset"])),
+        row=int(str(row["_row"])),
+        values=values,
+    )
+
+
+def _find_notes(one: _Side, other: _Side, shared: int) -> Iterator[str]:
+    for side, rest in ((one, other), (other, one)):
+        if alone := len(side.positions) - shared:
+            yield f"{alone} partitions of {side.head.stream} were not compared"
+        if extra := [name for name in side.columns if name not in rest.columns]:
+            yield f"only {side.head.stream} has the columns {', '.join(extra)}"
+        if side.head.retention is not None:
+            yield f"{side.head.stream} has dropped rows of hours before {side.head.retention.hour}: they seem missing"
