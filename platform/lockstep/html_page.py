@@ -116,7 +116,7 @@ h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2re
 .verdict.good { border-color: var(--good); }
 dl { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; gap: .15rem 1rem; margin: 1rem 0; }
 dt, .dim, footer { color: var(--dim); } dd { margin: 0; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide + .wide { margin-top: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { min-width: 3rem; }
@@ -125,7 +125,8 @@ tr.bad td:first-child { box-shadow: inset .25rem 0 var(--bad); padding-left: .6r
 svg { width: 100%; min-width: 34rem; height: auto; display: block; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margin-top: 3rem; font-size: .85rem; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
+@media (max-width: 30rem) { svg text { font-size: 20px; }
+  dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
 </style>
 </head>
 <body>

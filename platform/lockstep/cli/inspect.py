@@ -6,6 +6,7 @@ import csv
 import signal
 import sys
 import threading
+import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.trial import Trial
     from lockstep.operations.quarantine import Exported, QuarantineFilter, QuarantineList
     from lockstep.operations.query import QueryResult
+    from lockstep.operations.report import QualityReport
     from lockstep.operations.show_settings import AllOptions
     from lockstep.table.quarantine import QuarantineRow
 
@@ -740,6 +742,28 @@ def format_time(timestamp: datetime | None) -> str | None:
 
 def _exported(found: Exported) -> RenderableType:
     return style_text(f"{found.file}: {found.messages} messages")
+
+
+@register_command("report order_books --open", Panel.LOOK)
+def report(
+    stream: StreamName,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Write the quality report of a stream as one HTML page: rules, completeness, quarantine, lag, growth.
+
+    It shows the last check; `lockstep check` and the hourly check of Dagster write it too.
+    """
+    from lockstep.operations.report import write_report
+
+    found = write_report(find_folders(stream))
+    print_answer(found, _quality_report, as_json=as_json)
+    if open_page:
+        webbrowser.open(found.file.absolute().as_uri())
+
+
+def _quality_report(found: QualityReport) -> RenderableType:
+    return make_lines(style_text(found.verdict, "green" if found.holds else "red"), style_text(str(found.file)))
 
 
 @register_command("settings", Panel.INSTALLATION)

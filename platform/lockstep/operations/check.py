@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstep.operations.report import write_report
 from lockstep.operations.tables import open_table
 from lockstep.quality.check import Checked, check_table
 from lockstep.spark.session import start_context
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check(stream: AnyStream, settings: Settings, folders: StreamFolders, *, full: bool) -> Checked:
-    """Check what was added to a table since the last check, or all of it, also while a stream writes.
+    """Check what was added to a table since the last check, or all of it, and write the report; also while it grows.
 
     Args:
         stream: The declaration, with its rules.
@@ -31,4 +32,6 @@ def check(stream: AnyStream, settings: Settings, folders: StreamFolders, *, full
 
     open_table(folders)
     with start_context(settings.spark, f"lockstep check {stream.name}"):
-        return check_table(stream, SparkSession.builder.getOrCreate(), folders, full=full)
+        checked = check_table(stream, SparkSession.builder.getOrCreate(), folders, full=full)
+    write_report(folders)
+    return checked

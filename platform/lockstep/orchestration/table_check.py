@@ -5,6 +5,7 @@ A result stays visible as long as no materialization by another run is newer; se
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -75,8 +76,15 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
                 yield evaluated
             elif result.rule in selected:
                 context.log.info("%s: %s: %s", result.rule, result.outcome.value, result.reason)
+        context.log.info("report: %s", _write_report(folders))
 
     return check
+
+
+def _write_report(folders: StreamFolders) -> Path:
+    from lockstep.operations.report import write_report
+
+    return write_report(folders).file
 
 
 def _make_specs(stream: AnyStream) -> list[AssetCheckSpec]:
@@ -159,6 +167,7 @@ def make_check_result(
 
     A check that crashed is an error, whatever the severity of its rule.
     """
+    from lockstep.operations.report import make_report_path
     from lockstep.quality.check import make_result_path
     from lockstep.quality.rules import RuleOutcome
 
@@ -174,6 +183,7 @@ def make_check_result(
         "checked": result.checked,
         "rows": result.rows or checked.rows,
         VERSION: checked.versions.table,
+        "report": MetadataValue.path(make_report_path(folders)),
         "result": MetadataValue.path(make_result_path(folders)),
     }
     if result.rows and result.observed is not None:

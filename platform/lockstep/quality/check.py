@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,6 +35,8 @@ from lockstep.quality.rules import (
 )
 from lockstep.quality.suite import Judged, judge_expectations, judge_summary, list_not_judged
 from lockstep.storage import find_storage
+from lockstep.table.commit import OutputLog
+from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -315,13 +318,74 @@ def make_result_path(folders: StreamFolders) -> Path:
     return folders.root / folders.stream / "quality" / RESULT_FILE
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class CheckPoint(msgspec.Struct, frozen=True):
+    """One check in the history of a stream.
+
+    Attributes:
+        at: Time, in seconds since 1970 (UTC).
+        version: The checked table version.
+        full: The whole table was read.
+        rows: Rows that were read.
+        outcomes: Outcome of each rule.
+        lag_messages: Messages behind the last stable offsets, as of the last batch.
+        freshness_seconds: Age of the newest message at its commit; None without a message.
+    """
+
+    at: float
+    version: int
+    full: bool
+    rows: int
+    outcomes: dict[str, RuleOutcome]
+    lag_messages: int
+    freshness_seconds: float | None
+
+
+class LastCheck(msgspec.Struct, frozen=True):
+    """What a check leaves for people.
+
+    Attributes:
+        checked: Its result.
+        history: The checks so far, the newest last.
+        great_expectations: The results of Great Expectations.
+    """
+
     checked: Checked
-    great_expectations: tuple[msgspec.Raw, ...]
+    history: tuple[CheckPoint, ...] = ()
+    great_expectations: tuple[msgspec.Raw, ...] = ()
+
+
+HISTORY_MAX: Final = 24 * 30
+"""Checks in the history: a month of hourly ones, some 200 kB."""
+
+
+def read_last_check(folders: StreamFolders) -> LastCheck | None:
+    """The last check that left a result; None without one that this release can read."""
+    path = make_result_path(folders)
+    try:
+        return msgspec.json.decode(find_storage(path).read(path), type=LastCheck)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
 
 
 def _keep(folders: StreamFolders, checked: Checked, judged: Iterable[Judged]) -> None:
     """Replace the last result atomically."""
-    path = make_result_path(folders)
-    kept = _Kept(checked, tuple(part.raw for part in judged if part.raw is not None))
+    path, before = make_result_path(folders), read_last_check(folders)
+    history = (*(before.history if before else ()), _make_point(folders, checked))[-HISTORY_MAX:]
+    kept = LastCheck(checked, history, tuple(part.raw for part in judged if part.raw is not None))
     find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(kept)))
+
+
+def _make_point(folders: StreamFolders, checked: Checked) -> CheckPoint:
+    positions = read_positions(folders, OutputLog(folders.table).base().head).values()
+    ages = [
+        (row.newest_timestamp, row.committed_at - row.newest_timestamp) for row in positions if row.newest_timestamp
+    ]
+    return CheckPoint(
+        at=time.time(),
+        version=checked.versions.table,
+        full=checked.coverage.full,
+        rows=checked.coverage.rows,
+        outcomes={result.rule: result.outcome for result in checked.results},
+        lag_messages=sum(max(0, row.stable_end - row.until) for row in positions),
+        freshness_seconds=max(ages)[1].total_seconds() if ages else None,
+    )

@@ -131,7 +131,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         transactions=cluster.transactions,
         quarantined_messages=quarantined,
         quarantined_last_hour=lately,
-        debt=_read_debt(folders, head, now),
+        debt=read_debt(folders, head, now),
     )
 
 
@@ -204,7 +204,7 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
     return sum(rows for rows, _ in files), sum(rows for rows, added_ms in files if added_ms >= since_ms)
 
 
-def _read_debt(folders: StreamFolders, head: Head, now: float) -> CompactionDebt:
+def read_debt(folders: StreamFolders, head: Head, now: float) -> CompactionDebt:
     """What the next compaction would rewrite, from the log of the table."""
     bins = plan_bins(LiveFiles(folders.table).at(head.batch_version), head)
     if not bins:
