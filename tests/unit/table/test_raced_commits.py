@@ -1,4 +1,4 @@
-"""The raced model: runs that claim, commit and are fenced at any moment, beside harmless commits.
+"""The raced model: runs that claim, commit and are fenced at any moment, beside rewinds and harmless commits.
 
 Each rule of the protocol is there because a race without it lost a proof. Whatever the interleaving:
 batch numbers rise by one, epochs never go back, only the holder of the epoch commits, and the table
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import ledger
+from lockstep.table import ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import CommitKind, OutputLog, Proposal, keep_head
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
@@ -35,7 +36,7 @@ class Race:
     def __init__(self, folders: StreamFolders) -> None:
         self.folders = folders
         self.enough = threading.Event()
-        self.fenced = 0
+        self.fenced = self.rewound = 0
         self._landed = threading.Condition()
         self._newest_batch = 0
 
@@ -63,6 +64,16 @@ class Race:
             output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything)))
             write_checkpoint(self.folders.table)
 
+    def rewind_again_and_again(self) -> None:
+        """Undo a batch or two, or bring back what an earlier rewind undid; lost races change nothing."""
+        while not self.enough.is_set():
+            self._let_others_commit(3)
+            run = ProtocolRun(self.folders)
+            with suppress(Fenced, TableError):
+                side_tables.catch_up_beside_writer(self.folders, run.head)
+                run.rewind(max(0, run.head.batch - 2 - self.rewound % 5))
+                self.rewound += 1
+
     def _batch(self, run: ProtocolRun) -> Head:
         head = run.commit(run.prepared(rows=1 + run.head.batch % 3)).head
         with self._landed:
@@ -82,19 +93,20 @@ class Race:
 def test_whatever_the_interleaving_every_offset_is_committed_once_and_in_order(tmp_path: Path) -> None:
     race = Race(folders_in(tmp_path))
     ProtocolRun(race.folders)
-    with ThreadPoolExecutor(RUNS + 1) as pool:
+    with ThreadPoolExecutor(RUNS + 2) as pool:
         done = [pool.submit(race.run_again_and_again, seed) for seed in range(RUNS)]
-        done.append(pool.submit(race.disturb))
+        done += [pool.submit(race.disturb), pool.submit(race.rewind_again_and_again)]
         enough = race.enough.wait(DEADLINE_SECONDS)
         race.enough.set()
     problems = [problem for each in done if (problem := each.exception()) is not None]
     assert problems == []
     assert enough
     assert race.fenced > 0, "nobody was raced: the test proves nothing"
+    assert race.rewound > 0, "nothing was rewound: the test proves nothing"
     last = ProtocolRun(race.folders)
     last.claim()  # completes what the last run may have left
     check_log(entries(race.folders))
-    check_offsets(race.folders)
+    check_offsets(race.folders, last.head)
 
 
 def check_log(log: list[LogEntry]) -> None:
@@ -108,9 +120,10 @@ def check_log(log: list[LogEntry]) -> None:
         assert head.batch == before.batch + (entry.kind in NUMBERED), f"version {entry.version}"
 
 
-def check_offsets(folders: StreamFolders) -> None:
-    rows = ledger.read_ledger(folders.ledger)
-    assert [row.batch for row in rows] == list(range(1, len(rows) + 1))
+def check_offsets(folders: StreamFolders, head: Head) -> None:
+    every = ledger.read_ledger(folders.ledger)
+    assert [row.batch for row in every] == list(range(1, len(every) + 1))
+    rows = [row for row in every if row.batch <= head.valid_batches.get(row.generation, 0)]
     for before, after in pairwise(rows):
         assert after.start == before.until
         assert after.epoch >= before.epoch
