@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from benchmarks import goals, record, report
+from benchmarks.compaction import SmallFiles, measure_compaction
 from benchmarks.driver import Driver, measure_driver
 from benchmarks.feed import FeedIncompleteError, feed
 from benchmarks.growth import Growth, measure_growth
@@ -143,6 +144,18 @@ def growth(
     console = Console()
     with _folder(None) as folder:
         found = measure_growth(Growth(days, seconds, partitions), folder=folder, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def compaction(
+    files: Annotated[int, typer.Option(help="Small files of the hour.", min=2)] = 2_000,
+    results: Results = record.RESULTS,
+) -> None:
+    """One hour of 50 kB files, compacted by lockstep, delta-rs and Spark on copies; a Spark scan before and after."""
+    console = Console()
+    with _folder(None) as folder:
+        found = measure_compaction(SmallFiles(files), folder=folder, console=console)
     _keep_record(found, results, console)
 
 

@@ -8,6 +8,8 @@ T0, T1, T2 = Tier.PURE, Tier.CORE, Tier.WHOLE
 KILLS = "faults/matrix/test_driver_kills.py::"
 WORKERS = "faults/matrix/test_workers.py::"
 WRITERS = "faults/matrix/test_writers.py::"
+COMPACTION = "faults/matrix/test_compaction.py::"
+HOUSEKEEPING = "unit/operations/test_housekeeping.py::"
 OTHERS = "faults/matrix/test_other_tools.py::"
 DAMAGE = "faults/matrix/test_damage.py::"
 REWIND = "integration/operations/test_rewind.py::"
@@ -433,6 +435,44 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "F43",
+        "kill -9 of a compaction at six phases while batches go on; 1,000 reads by three readers meanwhile",
+        "rows unchanged, the stream goes on, no bad read",
+        T2,
+        (
+            f"{COMPACTION}test_a_compaction_killed_at_a_phase_changes_no_row",
+            f"{COMPACTION}test_twenty_kills_at_each_phase_while_streaming_change_no_row",
+            f"{COMPACTION}test_readers_during_compactions_see_a_version_of_the_table",
+            "integration/compaction/test_spark.py::test_a_thousand_reads_during_compactions_see_a_version_of_the_table",
+            "unit/compaction/test_ledger_files.py::test_a_compaction_that_died_before_its_commit_is_done_by_the_next",
+        ),
+    ),
+    Fault(
+        "F44",
+        "housekeeping during reads and with batches in flight",
+        "deletes nothing that a reader, a rewind or a commit may need",
+        T0,
+        (
+            f"{HOUSEKEEPING}test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them",
+            f"{HOUSEKEEPING}test_a_file_of_a_batch_under_way_stays",
+            "unit/compaction/test_ledger_files.py::test_replaced_files_stay_for_readers_under_way_and_go_later",
+            "unit/operations/test_state_gc.py::test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits",
+        ),
+    ),
+    Fault(
+        "F45",
+        "two compactions, two exports, or a compaction and a retention at once",
+        "one wins, the other drops its work",
+        T0,
+        (
+            "unit/compaction/test_race.py::test_of_two_compactions_at_once_one_wins_each_bin_and_rows_stay_equal",
+            "unit/compaction/test_ledger_files.py::test_two_compactions_at_once_leave_every_row_once",
+            "unit/export/test_export.py::test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work",
+            "unit/operations/test_retain.py::test_a_compaction_of_dropped_hours_comes_too_late",
+            "unit/operations/test_retain.py::test_a_compaction_between_plan_and_commit_makes_a_new_plan",
+        ),
+    ),
+    Fault(
         "F46",
         "types of rows and states change; tables of older releases",
         "goes on as documented, or refused by name",
@@ -477,11 +517,34 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "F59",
+        "a side table lags behind the table, then clean-up runs",
+        "brought forward first, nothing deleted that it is to name",
+        T0,
+        (
+            "unit/operations/test_state_gc.py::test_a_ledger_that_lags_behind_the_head_is_brought_forward_first",
+            "unit/compaction/test_ledger_files.py::test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first",
+        ),
+    ),
+    Fault(
         "F60",
         "somebody restores the table, then we compact",
         "stopped on the base, not hidden",
         T1,
         (f"{DAMAGE}test_a_restore_is_not_hidden_by_a_compaction_of_our_own_after_it",),
+    ),
+    Fault(
+        "F61",
+        "a batch planned before the end of an hour is committed after its export",
+        "it lands in a later hour",
+        T1,
+        (
+            "unit/export/test_export.py::test_a_batch_that_was_planned_into_an_exported_hour_cannot_be_committed_there",
+            (
+                "integration/compaction/test_close_beside_a_run.py::"
+                "test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour"
+            ),
+        ),
     ),
     Fault(
         "F62",

@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from lockstep.compaction.run import CompactionRefused, compact_on_spark, compact_stream
 from lockstep.model.table_schema import IDENTITY
 from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
+from tests.unit.compaction.reading import Totals, read_by_deltalake, read_by_duckdb, read_meanwhile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,3 +72,17 @@ def test_a_running_structured_streaming_query_sees_each_row_once(two_hours: Stre
         pytest.fail(str(error))
     finally:
         query.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.fault("F43")
+def test_a_thousand_reads_during_compactions_see_a_version_of_the_table(
+    table: StreamTable, spark: SparkSession
+) -> None:
+    def read_by_spark(table: StreamTable) -> Totals:
+        frame = spark.read.format("delta").load(str(table.folders.table))
+        ((count, total),) = frame.selectExpr("count(*)", "coalesce(sum(number), 0)").collect()
+        return count, total
+
+    assert read_meanwhile(table, [read_by_deltalake, read_by_duckdb, read_by_spark], 1_000) == 0

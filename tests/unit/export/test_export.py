@@ -23,7 +23,7 @@ from lockstep.export.dataset import HOUR_PREFIX, STAGING, STALE_SECONDS, ExportM
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations import retain
 from lockstep.operations.export import ExportResult, WaitReason, export_stream, plan_export
-from lockstep.table.commit import raise_rewind_floor
+from lockstep.table.commit import HourClosed, raise_rewind_floor
 from tests.support.stream_table import StreamTable, live_files, stored_rows
 from tests.unit.compaction.compacting import wait_for
 from tests.unit.export.declared import make_stream
@@ -168,6 +168,16 @@ def test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work(
 def run_process(table: StreamTable, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.unit.export.exporting", str(table.folders.root), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def test_a_batch_that_was_planned_into_an_exported_hour_cannot_be_committed_there(filled: StreamTable) -> None:
+    planned = filled.file({A0: 9}, HOURS[1])
+    export_stream(PLAIN, filled.folders)
+    with pytest.raises(HourClosed, match=HOURS[1]):
+        filled.try_batch([planned], HOURS[1])
+    before = exported_rows(filled)
+    filled.try_batch([filled.file({A0: 9}, HOURS[4])], HOURS[4])
+    assert before == exported_rows(filled)
 
 
 def test_a_dataset_that_is_written_otherwise_or_of_another_table_is_refused(

@@ -1,0 +1,135 @@
+"""Compaction, housekeeping and export through their schedules and jobs, on a real Dagster instance with files."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dagster import (
+    AssetKey,
+    DagsterInstance,
+    DefaultScheduleStatus,
+    Definitions,
+    RunRequest,
+    ScheduleDefinition,
+    build_schedule_context,
+)
+
+from jobs.compaction import compaction_schedule
+from jobs.export import export_schedules
+from jobs.housekeeping import housekeeping_schedule
+from lockstep import Export
+from lockstep.compaction.run import compact_in_process, compact_stream
+from lockstep.export.dataset import list_exported_hours
+from lockstep.operations.compact import IDLE_SECONDS
+from lockstep.orchestration.definitions import make_stream_assets
+from lockstep.orchestration.spark_resource import SparkResource, make_spark_resource
+from lockstep.settings import Settings
+from lockstep.table import delta_log
+from lockstep.table.commit import raise_rewind_floor
+from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+from tests.unit.export.declared import make_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+STREAM = make_stream(Export(), retention=timedelta(hours=3))
+SCHEDULES = (compaction_schedule(STREAM), housekeeping_schedule(STREAM), *export_schedules([STREAM]))
+HOURS = [f"2026-01-01T0{number}" for number in range(8)]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[DagsterInstance]:
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with DagsterInstance.local_temp(str(home)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
+    """Eight hours of three batches; the closed ones are compacted."""
+    made = ProtocolRun(folders_in(tmp_path_factory.mktemp("hours")))
+    made.claim()
+    for _ in HOURS:
+        for _ in range(3):
+            made.batch(full=True)
+        made.clock += timedelta(hours=1)
+    compact_stream(made.folders)
+    made.output.commit(raise_rewind_floor(1, 22))
+    return made
+
+
+@pytest.fixture
+def run(written: ProtocolRun, tmp_path: Path) -> ProtocolRun:
+    """A copy of it; the stream has been idle since long."""
+    made = written.copied(tmp_path / "tables")
+    entry = delta_log.make_entry_path(made.folders.table, made.head.batch_version)
+    os.utime(entry, (time.time() - 2 * IDLE_SECONDS,) * 2)
+    return made
+
+
+def materialize(run: ProtocolRun, instance: DagsterInstance, schedule: ScheduleDefinition) -> Mapping[str, Any]:
+    """Evaluate a schedule, run what it requests; metadata of the materialization."""
+    settings = Settings(table_root=run.folders.root, local_root=run.folders.root.parent / "local")
+    definitions = Definitions(
+        assets=make_stream_assets(STREAM, settings, owners=("team:test",)),
+        schedules=[schedule],
+        resources={"spark": make_spark_resource(settings)},
+    )
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    context = build_schedule_context(instance=instance, scheduled_execution_time=now)
+    (request,) = schedule.evaluate_tick(context).run_requests or ()
+    assert isinstance(request, RunRequest)
+    done = definitions.resolve_job_def(schedule.job_name).execute_in_process(instance=instance, tags=request.tags)
+    assert done.success
+    event = instance.get_latest_materialization_event(AssetKey([STREAM.name, schedule.job_name.split("_")[-1]]))
+    assert event is not None
+    assert event.asset_materialization is not None
+    return event.asset_materialization.metadata
+
+
+def test_every_schedule_is_on_by_default_and_few_of_its_runs_are_at_once() -> None:
+    assert {(each.name, each.default_status) for each in SCHEDULES} == {
+        (f"readings_{job}_schedule", DefaultScheduleStatus.RUNNING) for job in ("compaction", "housekeeping", "export")
+    }
+    assert len({each.cron_schedule for each in SCHEDULES}) == len(SCHEDULES)
+
+
+def test_compaction_closes_the_hour_of_an_idle_stream_and_keeps_its_plan(
+    run: ProtocolRun, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkResource, "session", lambda *_: SimpleNamespace(sparkContext=None))
+    monkeypatch.setattr("lockstep.compaction.run.compact_on_spark", lambda _: compact_in_process())
+    found = materialize(run, instance, SCHEDULES[0])
+    assert (found["closed_idle_hour"].value, found["planned_files"].value, found["bins"].value) == (HOURS[7], 3, 1)
+    (planned,) = found["plan"].records
+    assert (planned.data["hour"], planned.data["files"], planned.data["rows"]) == (HOURS[7], 3, 6)
+    assert {record.data["because"]: record.data["hours"] for record in found["left"].records} == {"compacted before": 7}
+    assert run.output.base().head.closed_hour == HOURS[7]
+
+
+def test_export_then_housekeeping_write_old_hours_and_drop_those_past_the_retention(
+    run: ProtocolRun, instance: DagsterInstance
+) -> None:
+    exported = materialize(run, instance, SCHEDULES[2])
+    assert (exported["hours"].value, exported["rows"].value, exported["newest_hour"].value) == (7, 42, HOURS[6])
+    assert list_exported_hours(run.folders.export) == frozenset(HOURS[:7])
+    kept = materialize(run, instance, SCHEDULES[1])
+    steps = {record.data["step"]: record.data["files"] for record in kept["steps"].records}
+    assert steps["rows past retention"] == 4
+    assert stored_offsets(run.folders) == list(range(24, 48))
+    assert kept["bytes_on_disk"].value > kept["bytes_rows"].value > 0
+    assert {record.data["kind"] for record in kept["growth"].records} >= {"rows", "replaced files", "ledger", "logs"}
+
+
+def test_without_a_table_there_is_nothing_to_do(tmp_path: Path, instance: DagsterInstance) -> None:
+    run = ProtocolRun(folders_in(tmp_path / "made"))
+    run.folders = folders_in(tmp_path / "tables")
+    for schedule in SCHEDULES:
+        assert "nothing_to_do" in materialize(run, instance, schedule)
