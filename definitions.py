@@ -32,9 +32,9 @@ defs = Definitions(
     asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[
-        *(schedule(stream) for stream in STREAMS for schedule in SCHEDULES),
+        *(schedule(stream, settings) for stream in STREAMS for schedule in SCHEDULES),
         *(rotation_schedule(stream, settings) for stream in STREAMS),
-        *export_schedules(STREAMS),
+        *export_schedules(STREAMS, settings),
         pruning_schedule(STREAMS, settings),
     ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in SENSORS],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -13,8 +14,6 @@ from lockstep.compaction.run import compact_stream
 from lockstep.settings import SparkSettings
 from lockstep.spark.session import start_context
 from lockstep.table.layout import StreamFolders
-
-SCANS = 3
 
 
 def run_lockstep(table: Path) -> None:
@@ -32,10 +31,10 @@ def run_spark(table: Path) -> None:
     start_spark().sql(f"OPTIMIZE delta.`{table}`").collect()
 
 
-def scan_by_spark(table: Path) -> None:
+def scan_by_spark(table: Path, scans: int) -> None:
     """Read two columns of every row, some times."""
     session = start_spark()
-    for _ in range(SCANS):
+    for _ in range(scans):
         session.read.format("delta").load(str(table)).selectExpr("sum(value)", "count(_session)").collect()
 
 
@@ -53,7 +52,8 @@ WORKS: Mapping[str, Callable[[Path], None]] = {
     "lockstep": run_lockstep,
     "delta-rs optimize": run_delta_rs,
     "Spark OPTIMIZE": run_spark,
-    "Spark scan": scan_by_spark,
+    "2 Spark scans": partial(scan_by_spark, scans=2),
+    "12 Spark scans": partial(scan_by_spark, scans=12),
     "Spark start": start_only,
     "imports": lambda _: None,
 }

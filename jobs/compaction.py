@@ -4,9 +4,10 @@ from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, d
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.settings import Settings
 
 
-def compaction_schedule(stream: AnyStream) -> ScheduleDefinition:
+def compaction_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
     """The schedule and its job: ten minutes past the hour, when the previous hour is certainly closed."""
     job = define_asset_job(
         names.name_compaction_job(stream),
@@ -14,4 +15,5 @@ def compaction_schedule(stream: AnyStream) -> ScheduleDefinition:
         description=f"Rewrites the small files of {stream.name}'s closed hours; order kept and proven.",
         tags=names.MAINTENANCE,
     )
-    return ScheduleDefinition(job=job, cron_schedule="10 * * * *", default_status=DefaultScheduleStatus.RUNNING)
+    cron = settings.schedules.compaction
+    return ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)

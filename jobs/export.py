@@ -6,9 +6,10 @@ from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, d
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.settings import Settings
 
 
-def export_schedules(streams: Iterable[AnyStream]) -> Iterator[ScheduleDefinition]:
+def export_schedules(streams: Iterable[AnyStream], settings: Settings) -> Iterator[ScheduleDefinition]:
     """The schedules and their jobs: forty past the hour, after compaction and housekeeping."""
     for stream in streams:
         if stream.export is not None:
@@ -18,4 +19,5 @@ def export_schedules(streams: Iterable[AnyStream]) -> Iterator[ScheduleDefinitio
                 description=f"Writes hours of {stream.name} that no rewind can go back to as plain Parquet, each once.",
                 tags=names.MAINTENANCE,
             )
-            yield ScheduleDefinition(job=job, cron_schedule="40 * * * *", default_status=DefaultScheduleStatus.RUNNING)
+            cron = settings.schedules.export
+            yield ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)

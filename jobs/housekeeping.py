@@ -4,9 +4,10 @@ from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, d
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.settings import Settings
 
 
-def housekeeping_schedule(stream: AnyStream) -> ScheduleDefinition:
+def housekeeping_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
     """The schedule and its job: twenty past the hour, after compaction and apart from it."""
     job = define_asset_job(
         names.name_housekeeping_job(stream),
@@ -14,4 +15,5 @@ def housekeeping_schedule(stream: AnyStream) -> ScheduleDefinition:
         description=f"Deletes old log entries, replaced files and unreachable state of {stream.name}.",
         tags=names.MAINTENANCE,
     )
-    return ScheduleDefinition(job=job, cron_schedule="20 * * * *", default_status=DefaultScheduleStatus.RUNNING)
+    cron = settings.schedules.housekeeping
+    return ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)

@@ -4,9 +4,10 @@ from dagster import AssetCheckKey, AssetSelection, DefaultScheduleStatus, Schedu
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.settings import Settings
 
 
-def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
+def checks_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
     """The schedule and its job: half past the hour, apart from compaction."""
     job = define_asset_job(
         names.name_checks_job(stream),
@@ -16,4 +17,5 @@ def checks_schedule(stream: AnyStream) -> ScheduleDefinition:
         description=f"Checks that {stream.name} is complete, without duplicates and in order, and its own rules.",
         tags=names.MAINTENANCE,
     )
-    return ScheduleDefinition(job=job, cron_schedule="30 * * * *", default_status=DefaultScheduleStatus.RUNNING)
+    cron = settings.schedules.checks
+    return ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)

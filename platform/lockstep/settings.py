@@ -1,4 +1,4 @@
-"""Settings of an installation: Kafka, tables, Spark, schema registry, Dagster, health.
+"""Settings of an installation: Kafka, tables, Spark, schema registry, Dagster, health, schedules.
 
 Read from `lockstep.toml` in the working folder (or the file that LOCKSTEP_SETTINGS names), then
 from the environment: `LOCKSTEP_TABLE_ROOT`, `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`, ... A stream
@@ -215,6 +215,24 @@ class DagsterSettings(BaseModel):
     runs_max: Annotated[int, Field(ge=1)] = 50
 
 
+class ScheduleSettings(BaseModel):
+    """When Dagster runs the maintenance of each stream: cron expressions, in UTC.
+
+    Attributes:
+        compaction: Compaction; shortly after the hour, when the hour before is certainly closed.
+        housekeeping: Housekeeping; after compaction.
+        checks: Checks of the table.
+        export: Export, of streams that declare one; after housekeeping, which moves the rewind floor.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    compaction: str = "10 * * * *"
+    housekeeping: str = "20 * * * *"
+    checks: str = "30 * * * *"
+    export: str = "40 * * * *"
+
+
 class HealthSettings(BaseModel):
     """Notification of alarms.
 
@@ -237,6 +255,7 @@ class Settings(BaseSettings):
         registry: Connection to the schema registry, for decoders that need one.
         dagster: Retention in Dagster's database.
         health: Notification of alarms.
+        schedules: When Dagster runs the maintenance of each stream.
         table_root: Folder that holds `<stream>/table` and its side tables.
         local_root: Folder of an executor for the local stores; may be lost at any time.
         retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
@@ -257,6 +276,7 @@ class Settings(BaseSettings):
     registry: RegistrySettings = RegistrySettings()
     dagster: DagsterSettings = DagsterSettings()
     health: HealthSettings = HealthSettings()
+    schedules: ScheduleSettings = ScheduleSettings()
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0

@@ -28,7 +28,7 @@ from lockstep.export.dataset import list_exported_hours
 from lockstep.operations.compact import IDLE_SECONDS
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.spark_resource import SparkResource, make_spark_resource
-from lockstep.settings import Settings
+from lockstep.settings import ScheduleSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import raise_rewind_floor
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STREAM = make_stream(Export(), retention=timedelta(hours=3))
-SCHEDULES = (compaction_schedule(STREAM), housekeeping_schedule(STREAM), *export_schedules([STREAM]))
+DEFAULTS = Settings()
+SCHEDULES = (
+    compaction_schedule(STREAM, DEFAULTS),
+    housekeeping_schedule(STREAM, DEFAULTS),
+    *export_schedules([STREAM], DEFAULTS),
+)
 HOURS = [f"2026-01-01T0{number}" for number in range(8)]
 
 
@@ -99,6 +104,11 @@ def test_every_schedule_is_on_by_default_and_few_of_its_runs_are_at_once() -> No
         (f"readings_{job}_schedule", DefaultScheduleStatus.RUNNING) for job in ("compaction", "housekeeping", "export")
     }
     assert len({each.cron_schedule for each in SCHEDULES}) == len(SCHEDULES)
+
+
+def test_when_they_run_is_a_setting() -> None:
+    nightly = Settings(schedules=ScheduleSettings(export="0 3 * * *"))
+    assert [each.cron_schedule for each in export_schedules([STREAM], nightly)] == ["0 3 * * *"]
 
 
 def test_compaction_closes_the_hour_of_an_idle_stream_and_keeps_its_plan(
