@@ -57,7 +57,7 @@ def messages() -> tuple[Recorded, ...]:
     return to_sent(read_recorded_days(RECORDINGS, "spot_btcusdt")).messages
 
 
-def _answers(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -249,7 +249,7 @@ class Installation:
         output = self.folder / f"code-server-{time.monotonic_ns()}.log"
         server = self._start_dagster(environment, output, "dagster", *arguments, "--location-name", "lockstep")
         try:
-            wait_until(lambda: server.poll() is not None or _answers(port), "the code server answers")
+            wait_until(lambda: server.poll() is not None or is_listening(port), "the code server answers")
             assert server.poll() is None, output.read_text()
         except BaseException:
             server.kill()

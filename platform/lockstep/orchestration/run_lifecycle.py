@@ -256,15 +256,23 @@ class RunProgress:
         """Add a committed batch; called on the run's thread."""
         with self._lock:
             self._window.reports.append(report)
+            self._batches += 1
+            self._messages += report.messages
+            self._rows += report.rows
 
     def tick(self) -> None:
         """Report when due; called on the main thread."""
         if time.monotonic() - self._reported < self._every:
             return
         window = self._take()
-        if window.reports:
-            self._reported = time.monotonic()
+        if not window.reports:
+            return
+        self._reported = time.monotonic()
+        try:
             self._log(window.summary())
+        except Exception:  # an error of Dagster's storage does not end a stream
+            LOG.warning("Dagster's storage takes no event: these figures come with the next ones", exc_info=True)
+            self._put_back(window)
 
     def final(self, outcome: str) -> dict[str, float | int | str]:
         """Metrics of the last window and of the whole run, for the run's last event."""
@@ -286,10 +294,11 @@ class RunProgress:
     def _take(self) -> Window:
         with self._lock:
             window, self._window = self._window, Window()
-        self._batches += len(window.reports)
-        self._messages += sum(report.messages for report in window.reports)
-        self._rows += sum(report.rows for report in window.reports)
         return window
+
+    def _put_back(self, window: Window) -> None:
+        with self._lock:
+            self._window.reports[:0] = window.reports
 
     def _log(self, numbers: Mapping[str, float | int | str]) -> None:
         # For readability: three decimal places are enough.

@@ -15,6 +15,7 @@ DAMAGE = "faults/matrix/test_damage.py::"
 REWIND = "integration/operations/test_rewind.py::"
 DISKS = "faults/matrix/test_disks.py::"
 BROKERS = "integration/engine/test_brokers.py::"
+NETWORK = "integration/engine/test_network.py::"
 ISOLATION = "integration/engine/test_poison_messages.py::"
 WATCHED = "faults/crash/test_kills.py::test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row"
 
@@ -393,6 +394,20 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",),
     ),
     Fault(
+        "F26",
+        "the link to Kafka carries nothing for a minute; connections stay open",
+        "the stream waits and goes on; nothing is lost",
+        T2,
+        (f"{NETWORK}test_a_link_that_carries_nothing_for_a_minute_is_waited_for",),
+    ),
+    Fault(
+        "F27",
+        "the link to Kafka is slow: a tenth of a second each way, 3 Mbit/s",
+        "the stream is as slow as the link; nothing fails",
+        T1,
+        (f"{NETWORK}test_a_slow_link_makes_a_stream_slow_and_nothing_else",),
+    ),
+    Fault(
         "F63",
         "one partition among many has no leader, or its leader is silent",
         "the others go on; an alarm names it",
@@ -617,10 +632,56 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
 )
 
 
+PARTS = "integration/orchestration/test_dagster_faults.py::"
 COMEBACK, SUPERVISION = "integration/orchestration/test_comeback.py::", "unit/orchestration/test_supervisor_sensor.py::"
 SUPERVISOR = "unit/orchestration/test_supervisor_policy.py::"
 
 DAGSTER: tuple[Fault, ...] = (
+    Fault(
+        "F47",
+        "Dagster's daemon is killed",
+        "runs go on; the sensors of the next daemon find what came meanwhile",
+        T2,
+        (f"{PARTS}test_a_stream_does_not_miss_a_web_server_nor_a_daemon_that_are_killed",),
+    ),
+    Fault(
+        "F51",
+        "Dagster's web server is killed",
+        "no effect",
+        T2,
+        (f"{PARTS}test_a_stream_does_not_miss_a_web_server_nor_a_daemon_that_are_killed",),
+    ),
+    Fault(
+        "F52",
+        "200 topics within 10 seconds; topics that come and go",
+        "a run adopts them, or two restarts at most read them; what is gone at the second look is no loss",
+        T1,
+        (
+            "unit/orchestration/test_restart_policy.py::test_two_hundred_topics_in_ten_seconds_cost_two_restarts",
+            (
+                "integration/orchestration/test_many_topics.py::"
+                "test_they_cost_two_restarts_at_most_and_nothing_of_them_is_missed"
+            ),
+            "integration/engine/test_new_topics.py::test_a_topic_that_is_gone_at_the_second_look_is_no_loss",
+        ),
+    ),
+    Fault(
+        "F53",
+        "a sensor's tick fails: Kafka does not answer, its cursor cannot be read",
+        "the tick says so and keeps the cursor; the next one decides",
+        T1,
+        (
+            "integration/orchestration/test_topics_sensor.py::test_a_failed_read_is_no_news_and_keeps_the_cursor",
+            "integration/orchestration/test_topics_sensor.py::test_an_unreadable_cursor_is_reset_and_the_look_goes_on",
+        ),
+    ),
+    Fault(
+        "F54",
+        "the databases of Dagster are locked for a minute",
+        "the stream writes on and is not started a second time",
+        T2,
+        (f"{PARTS}test_a_stream_writes_on_while_the_databases_of_dagster_are_locked",),
+    ),
     Fault(
         "F48",
         "the code server is killed",

@@ -56,12 +56,12 @@ def wait_until(condition: Callable[[], bool]) -> float:
 class Going:
     """A run that goes on, over one topic with partitions on all brokers."""
 
-    def __init__(self, brokers: tuple[Broker, ...], root: Path, family: str) -> None:
+    def __init__(self, brokers: tuple[Broker, ...], root: Path, family: str, through: str | None = None) -> None:
         self.servers = ",".join(broker.bootstrap_servers for broker in brokers)
         self.feed = Feed(self.servers, family)
         self.topic = self.feed.create("spread", partitions=PARTITIONS)
         self.sent: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
-        kafka = KafkaSettings(bootstrap_servers=self.servers)
+        kafka = KafkaSettings(bootstrap_servers=through or self.servers)
         self.runs = LocalRuns(adding(self.feed.pattern), self.servers, root, kafka=kafka, tuning=QUICK)
         self._stop, self._ended = threading.Event(), list[RunOutcome]()
         self._thread = threading.Thread(target=self._run)

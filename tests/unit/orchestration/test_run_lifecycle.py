@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sqlite3
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from dagster import DagsterInstance, DagsterRunStatus, job
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus, job
+from sqlalchemy.exc import OperationalError
 
 from lockstep.engine.driver.handover import Heartbeat
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.errors import Fenced
 from lockstep.model.finding import Finding
-from lockstep.orchestration.run_lifecycle import RunStatusPoller, record_stop, was_terminated_by_user
+from lockstep.orchestration.run_lifecycle import RunProgress, RunStatusPoller, record_stop, was_terminated_by_user
 from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired, Head
 from tests.support.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
+from tests.unit.engine.test_metrics import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dagster import DagsterRun
+    from dagster import AssetExecutionContext, AssetMaterialization, AssetObservation, DagsterRun
 
     from lockstep.table.layout import StreamFolders
 
@@ -158,3 +161,35 @@ def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance
     own.tick(stopping)
     assert stopping.reason == "terminated in Dagster"
     assert own.was_terminated_by_user()
+
+
+class LockedStorage:
+    """An asset's context whose instance takes no event while its database is locked, as SQLite says it."""
+
+    def __init__(self, instance: DagsterInstance) -> None:
+        self.instance, self.locked = instance, True
+        self.events: list[AssetMaterialization | AssetObservation] = []
+
+    def log_event(self, event: AssetMaterialization | AssetObservation) -> None:
+        if self.locked:
+            raise OperationalError("INSERT INTO event_logs", {}, sqlite3.OperationalError("database is locked"))
+        self.events.append(event)
+
+    def consume_events(self) -> Iterator[object]:
+        return iter(())
+
+
+def test_a_locked_storage_of_dagster_ends_no_stream_and_its_figures_come_later(
+    instance: DagsterInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = LockedStorage(instance)
+    progress = RunProgress(cast("AssetExecutionContext", context), AssetKey("table"), every_seconds=0.0)
+    progress.add(BATCH)
+    progress.tick()
+    assert "these figures come with the next ones" in caplog.text
+    context.locked = False
+    progress.add(BATCH)
+    progress.tick()
+    (event,) = context.events
+    assert (event.metadata["batches"].value, event.metadata["messages"].value) == (2.0, 2.0 * BATCH.messages)
+    assert progress.final("ended")["run_messages"] == 2 * BATCH.messages

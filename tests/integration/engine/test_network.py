@@ -1,0 +1,74 @@
+"""A link to Kafka that carries nothing for a minute, or little and late: the stream goes on and loses nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import AvailableNow
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.processes import find_free_ports
+from lockstep.settings import KafkaSettings
+from tests.integration.engine.test_brokers import Going, wait_until
+from tests.support.adding_stream import adding
+from tests.support.feed import Feed, ProducerRecord, folded, session
+from tests.support.link import Link, open_link
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CUT_SECONDS = 60.0
+SESSIONS, UPDATES = 30, 500
+"""About 600 KB of messages."""
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Link]]:
+    """A broker whose listener FAR is reached through a link only."""
+    plain, port = find_free_ports(2)
+    advertised = f"PLAINTEXT://127.0.0.1:{plain},FAR://127.0.0.1:{port}"
+    with open_link(port) as link:
+        folder, settings = tmp_path_factory.mktemp("far"), {"advertised.listeners": advertised}
+        with Broker.start(folder, port=plain, listeners={"FAR": "PLAINTEXT"}, settings=settings) as broker:
+            assert broker.bootstrap_servers == f"127.0.0.1:{plain}"
+            link.target = int(broker.address("FAR").rpartition(":")[2])
+            yield broker, link
+
+
+def test_a_slow_link_makes_a_stream_slow_and_nothing_else(far: tuple[Broker, Link], tmp_path: Path) -> None:
+    """A tenth of a second each way, and 3 Mbit/s."""
+    broker, link = far
+    feed, values = Feed(broker.bootstrap_servers, "slow"), session(UPDATES)
+    sent = [(f"s{number}", value) for number in range(SESSIONS) for value in values]
+    topic, servers = feed.create("values"), f"127.0.0.1:{link.port}"
+    feed.append(topic, [ProducerRecord(*each) for each in sent])
+    runs = LocalRuns(adding(feed.pattern), servers, tmp_path, kafka=KafkaSettings(bootstrap_servers=servers))
+    link.delay_seconds, link.bytes_per_second = 0.1, 3e6 / 8
+    began = time.monotonic()
+    try:
+        assert runs.run(trigger=AvailableNow()) is RunOutcome.ENDED
+    finally:
+        link.delay_seconds, link.bytes_per_second = 0.0, None
+    assert time.monotonic() - began > sum(len(value) for _, value in sent) / 3e6 * 8
+    assert runs.rows(topic) == folded([(at, *each) for at, each in enumerate(sent)])
+
+
+@pytest.mark.slow
+def test_a_link_that_carries_nothing_for_a_minute_is_waited_for(far: tuple[Broker, Link], tmp_path: Path) -> None:
+    broker, link = far
+    with Going((broker,), tmp_path, "cut", through=f"127.0.0.1:{link.port}") as going:
+        link.carries.clear()
+        try:
+            for number in going.sent:
+                going.send_next(number)
+            time.sleep(CUT_SECONDS)
+            assert not any(going.is_read(number) for number in going.sent)
+        finally:
+            link.carries.set()
+        wait_until(lambda: all(going.is_read(number) for number in going.sent))
+    going.assert_whole()

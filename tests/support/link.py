@@ -1,0 +1,85 @@
+"""A network link that can be slow, or carry nothing: a TCP proxy in front of a listener of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK_BYTES = 16 * 1024
+
+
+@dataclass
+class Link:
+    """Settings of a link; they hold for connections that exist as well.
+
+    Attributes:
+        port: The proxy accepts connections here, on loopback.
+        target: Port that it connects to; set it before the first connection.
+        delay_seconds: Each byte arrives this much later.
+        bytes_per_second: Throughput of each connection and direction; None for no limit.
+        carries: While it is not set, connections stay open and nothing arrives.
+    """
+
+    port: int
+    target: int = 0
+    delay_seconds: float = 0.0
+    bytes_per_second: float | None = None
+    carries: threading.Event = field(default_factory=threading.Event)
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection until either side ends it."""
+        with suppress(ConnectionError), closing(writer):
+            answers, requests = await asyncio.open_connection("127.0.0.1", self.target)
+            with closing(requests):
+                await asyncio.gather(self._carry(reader, requests), self._carry(answers, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        on_its_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1_000)
+        delivery = asyncio.create_task(self._deliver(on_its_way, writer))
+        with suppress(ConnectionError):
+            while chunk := await reader.read(CHUNK_BYTES):
+                await on_its_way.put((asyncio.get_running_loop().time() + self.delay_seconds, chunk))
+        await on_its_way.put((0.0, b""))
+        await delivery
+
+    async def _deliver(self, on_its_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        clock = asyncio.get_running_loop().time
+        with suppress(ConnectionError):
+            while (item := await on_its_way.get())[1]:
+                due, chunk = item
+                await asyncio.sleep(max(0.0, due - clock()))
+                while not self.carries.is_set():  # noqa: ASYNC110  # another thread sets it
+                    await asyncio.sleep(0.05)
+                writer.write(chunk)
+                await writer.drain()
+                if self.bytes_per_second is not None:
+                    await asyncio.sleep(len(chunk) / self.bytes_per_second)
+        writer.close()
+
+
+@contextmanager
+def open_link(port: int) -> Iterator[Link]:
+    """A link that carries everything, until the block ends."""
+    link, loop = Link(port), asyncio.new_event_loop()
+    link.carries.set()
+    server = loop.run_until_complete(asyncio.start_server(link.connect, "127.0.0.1", port))
+    thread = threading.Thread(target=loop.run_forever, name="link")
+    thread.start()
+    try:
+        yield link
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.close()
