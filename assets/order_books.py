@@ -10,7 +10,23 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import Envelope, Kind, Limits, Link, Linked, NewTopics, Record, Stream, Strict, TableFold, Topics
+from lockstep import (
+    Envelope,
+    InSet,
+    Kind,
+    Limits,
+    Link,
+    Linked,
+    Matches,
+    NewTopics,
+    Record,
+    Severity,
+    Stream,
+    Strict,
+    TableFold,
+    Topics,
+    Unique,
+)
 
 Level = tuple[str, str]
 """(price, quantity) as sent; quantity zero removes the level."""
@@ -85,5 +101,10 @@ order_books = Stream(
     integrity=Strict(evidence=Linked()),
     # A message changes some 15 levels: 1,500 of them make a batch of a second.
     limits=Limits(batch_messages=1_500),
+    rules=[
+        InSet("side", ["bid", "ask"], severity=Severity.CRITICAL),
+        Matches("quantity", r"\d*[1-9]\d*(\.\d+)?|\d+\.\d*[1-9]\d*", nullable=True, id="quantity_is_positive"),
+        Unique(("side", "price")),
+    ],
     description="Every change of every price level, from the exchange's own snapshots and differences.",
 )

@@ -125,8 +125,7 @@ tr.bad td:first-child { box-shadow: inset .25rem 0 var(--bad); padding-left: .6r
 svg { width: 100%; min-width: 34rem; height: auto; display: block; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margin-top: 3rem; font-size: .85rem; }
-@media (max-width: 30rem) { svg text { font-size: 20px; }
-  dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
+@media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
 </style>
 </head>
 <body>

@@ -228,7 +228,7 @@ def summarize(
         increment: What was added since an earlier check; None for the whole table.
     """
     with open_rows(spark, folders, versions, increment) as (session, rows):
-        violations, uncompiled = _compile_rules(rows, rules)
+        violations, uncompiled = compile_rules(rows, rules)
         flagged = rows.withColumns({_name_flag(number): flag for number, (_, flag) in enumerate(violations)})
         flags = [_name_flag(number) for number in range(len(violations))]
         ends_max = max(100, SESSION_ENDS_MAX // max(1, len(increment.state.totals) if increment else 1))
@@ -343,7 +343,7 @@ def _name_flag(number: int) -> str:
     return f"violates_{number}"
 
 
-def _compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Rule, Column]], dict[str, str]]:
+def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Rule, Column]], dict[str, str]]:
     """For each rule the rows that violate it, as a column; and why some have none, by the rule's id."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.functions import coalesce, lit

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from lockstep import Expectation, InRange, Predicate, Rule, Severity, Unique
 from lockstep.model.finding import Hole
+from lockstep.model.table_schema import make_row_schema
+from lockstep.quality.aggregate import compile_rules
 from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.increment import (
     CheckState,
@@ -33,6 +36,8 @@ from tests.integration.quality.stream_tables import (
 from tests.integration.quality.stream_tables import (
     RANGE as OFFSETS,
 )
+from tests.unit.declare.ruled_rows import ALL, Ruled
+from tests.unit.declare.ruled_rows import ROWS as CORPUS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,3 +228,41 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
     assert "is deleted" in str(plan_increment(folders, state, now, rules))
     entry.unlink()
     assert plan_increment(folders, state, now, rules) == f"the log entry of version {now.table} is gone"
+
+
+def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSession) -> None:
+    """Nulls and NaN apart: stock expectations pass over them, and a rule is violated by them."""
+    rows = [msgspec.structs.asdict(row) | {"colour": row.colour.value} for row, _ in CORPUS]
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, make_row_schema(Ruled)))
+    compiled, failed = compile_rules(frame, ALL)
+    assert failed == {}
+    flagged = frame.select(*(flag.alias(rule.name) for rule, flag in compiled)).collect()
+    by_spark = [{name for name, violated in row.asDict().items() if violated} for row in flagged]
+    assert by_spark == [violated for _, violated in CORPUS]
+    stock = find_stock_verdicts(rows)
+    assert set(stock) <= {rule.name for rule in ALL}
+    for rule, unexpected in stock.items():
+        column = next(each.column for each in ALL if each.name == rule)
+        known = [at for at, row in enumerate(rows) if row[column] is not None and row[column] == row[column]]
+        assert unexpected & set(known) == {at for at in known if rule in by_spark[at]}, rule
+
+
+def find_stock_verdicts(rows: list[dict[str, object]]) -> dict[str, set[int]]:
+    """The rows that Great Expectations' own expectations do not expect, by the rule with the same meaning."""
+    import great_expectations as gx
+    import pandas as pd
+    from great_expectations import expectations
+
+    gxe: Any = expectations  # its names are made at run time
+    context = gx.get_context(mode="ephemeral")
+    asset = context.data_sources.add_pandas("stock").add_dataframe_asset("rows")
+    batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": pd.DataFrame(rows)})
+    expected = {
+        "number_from_zero": gxe.ExpectColumnValuesToBeBetween(column="number", min_value=0),
+        "number_to_ten": gxe.ExpectColumnValuesToBeBetween(column="number", max_value=10),
+        "name_in_set": gxe.ExpectColumnValuesToBeInSet(column="name", value_set=["a", "b"]),
+        "colour_in_set": gxe.ExpectColumnValuesToBeInSet(column="colour", value_set=["red"]),
+        "name_matches": gxe.ExpectColumnValuesToMatchRegex(column="name", regex=r"\A[a-z]\Z"),
+    }
+    results = {rule: batch.validate(each, result_format="COMPLETE") for rule, each in expected.items()}
+    return {rule: set(result.result["unexpected_index_list"] or ()) for rule, result in results.items()}

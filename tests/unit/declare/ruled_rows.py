@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated
@@ -14,8 +14,12 @@ from lockstep import (
     DecimalType,
     Envelope,
     InitialState,
+    InRange,
+    InSet,
     Kind,
+    Matches,
     NoIntegrity,
+    NotNull,
     Record,
     Rule,
     Stream,
@@ -86,3 +90,30 @@ def find_verdicts(rules: Sequence[Rule], row: Ruled) -> dict[str, bool]:
     from lockstep.declare.rules import ColumnRule
 
     return {rule.name: rule.is_kept_by(row) for rule in rules if isinstance(rule, ColumnRule)}
+
+
+ALL = (
+    NotNull("number"),
+    InRange("number", at_least=0, id="number_from_zero"),
+    InRange("number", at_most=10, nullable=True, id="number_to_ten"),
+    InRange("amount", at_least=Decimal("0.5"), at_most=2),
+    InRange("at", at_least=datetime(2020, 1, 1, tzinfo=UTC), nullable=True),
+    InRange("day", at_most=date(2030, 1, 1), nullable=True),
+    InSet("name", {"b", "a"}),
+    InSet("colour", [Colour.RED]),
+    Matches("name", r"[a-z]"),
+)
+ROWS: list[tuple[Ruled, set[str]]] = [
+    (Ruled(), set()),
+    (Ruled(number=None), {"number_not_null", "number_from_zero"}),
+    (Ruled(number=float("nan")), {"number_from_zero", "number_to_ten"}),
+    (Ruled(number=float("inf")), {"number_to_ten"}),
+    (Ruled(number=-1), {"number_from_zero"}),
+    (Ruled(number=0, amount=Decimal("0.49")), {"amount_in_range"}),
+    (Ruled(number=10, amount=Decimal("2.00")), set()),
+    (Ruled(at=datetime(2019, 12, 31, 23, tzinfo=UTC), day=date(2030, 1, 2)), {"at_in_range", "day_in_range"}),
+    (Ruled(name="c"), {"name_in_set"}),
+    (Ruled(name="a\n"), {"name_in_set", "name_matches"}),
+    (Ruled(name="\u00e4", colour=Colour.BLUE), {"name_in_set", "name_matches", "colour_in_set"}),
+]
+"""Rows, and the rules that each of them violates."""

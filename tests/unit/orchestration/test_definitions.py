@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
 EXPORTED = "betting_markets"
 """The one that declares an export."""
-OWN: dict[str, tuple[str, ...]] = {"betting_markets": (), "checksummed_books": (), "order_books": ()}
+OWN: dict[str, tuple[str, ...]] = {
+    "betting_markets": (),
+    "checksummed_books": (),
+    "order_books": ("quantity_is_positive", "side_in_set", "side_price_unique"),
+}
 """Rules of each stream."""
 HEAVY = ("pyspark", "py4j", "great_expectations", "pandas")
 
