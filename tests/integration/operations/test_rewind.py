@@ -35,6 +35,7 @@ from tests.integration.cli.conftest import platform_in
 from tests.integration.operations.killed_rewind import MOMENTS
 from tests.support.adding_stream import Adding, adding
 from tests.support.feed import folded, session, snapshot, update
+from tests.support.plain_reader import named_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,6 +212,15 @@ def test_a_topic_that_was_taken_up_since_keeps_its_first_position(feed: Feed, ru
     with pytest.raises(IntegrityLost):
         runs.run()
     assert [(each.topic, each.offset, each.until) for each in head_of(runs).findings] == [(later, 0, 2)]
+
+
+def test_everything_can_be_read_again_from_before_the_first_batch(topic: str, runs: LocalRuns) -> None:
+    done = back(runs, 0)
+    assert (done.plan.batches, done.plan.rows, done.plan.read_again) == (3, 10, 6)
+    assert named_files(runs.folders.table) == []
+    runs.run()
+    assert len(runs.rows(topic)) == 10
+    assert_proven(runs)
 
 
 def test_growth_that_was_accepted_since_is_judged_again(feed: Feed, runs: LocalRuns) -> None:
