@@ -220,10 +220,10 @@ def find_leftovers(names: Iterable[str], stream: str) -> tuple[str, ...]:
 
 
 def create_copies(admin: ClusterClient, stream: str, partitions: Mapping[str, int], timeout_seconds: float) -> None:
-    """Create topics with unlimited retention: they are deleted by name.
+    """Create topics with unlimited retention: all of them, or none.
 
     Raises:
-        LoadTestRefused: Kafka forbids it.
+        LoadTestRefused: Kafka forbids it, or one exists.
         KafkaError: Kafka did not answer.
     """
     config = {
@@ -233,15 +233,23 @@ def create_copies(admin: ClusterClient, stream: str, partitions: Mapping[str, in
         "message.timestamp.type": "CreateTime",
     }
     wanted = [NewTopic(name, num_partitions=count, config=config) for name, count in partitions.items()]
+    created: list[str] = []
+    refused: dict[str, ClientError] = {}
     for name, future in admin.create_topics(wanted, request_timeout=timeout_seconds).items():
         try:
             future.result(timeout_seconds)
+            created.append(name)
         except KafkaException as error:
-            raise explain_refusal(admin, stream, name, error.args[0]) from error
+            refused[name] = error.args[0]
+    for name, answer in refused.items():
+        delete_copies(admin, created, timeout_seconds)
+        raise explain_refusal(admin, stream, name, answer)
 
 
 def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | LoadTestRefused:
     """Why a topic was not created; names the rights where they are missing."""
+    if error.code() == ClientError.TOPIC_ALREADY_EXISTS:
+        return LoadTestRefused(stream, f"another one has created topic {name}", "wait for its end")
     if error.code() in _FORBIDDEN:
         rights = f'CREATE, DESCRIBE, READ, WRITE and DELETE on topics that begin with "{PREFIX}." (docs/load-tests.md)'
         return LoadTestRefused(stream, f"Kafka refuses to create topic {name}: {error.str()}", f"grant {rights}")

@@ -155,11 +155,12 @@ class LoadTest:
             LockstepError: A part of the first stage failed.
         """
         stages: list[StageResult] = []
+        created: set[str] = set()
         failure = ""
-        with hold_test_lock(self.handle), interrupt_by_signals(), self._removing_everything():
+        with hold_test_lock(self.handle), interrupt_by_signals(), self._removing(created):
             for number, plan in enumerate(self.plan.stages, 1):
                 try:
-                    stages.append(self._run_stage(number, plan, say))
+                    stages.append(self._run_stage(number, plan, created, say))
                 except LockstepError as error:
                     if not stages:
                         raise
@@ -176,7 +177,7 @@ class LoadTest:
             failure=failure,
         )
 
-    def _run_stage(self, number: int, plan: StagePlan, say: Callable[[str], None]) -> StageResult:
+    def _run_stage(self, number: int, plan: StagePlan, created: set[str], say: Callable[[str], None]) -> StageResult:
         """One stage with topics, tables and files of its own.
 
         1. Create the topics and the producer's order.
@@ -194,8 +195,13 @@ class LoadTest:
         )
         stream = replace(self.stream, topics=Topics(pattern=make_copies_pattern(handle.stream, number)))
         say(f"{plan.label}: {len(names)} topics, {plan.messages:,} messages, {plan.size / 1e6:,.0f} MB")
+        created |= counts.keys()
         try:
             create_copies(handle.admin, handle.stream.name, counts, handle.timeout_seconds)  # 1
+        except LoadTestRefused:
+            created -= counts.keys()  # those that exist are of another test
+            raise
+        try:
             folder.mkdir(parents=True)
             (folder / ORDER).write_bytes(msgspec.msgpack.encode(self._order(plan, names)))
             return Stage(plan, stream, settings, folder).run(say)  # 2
@@ -203,6 +209,7 @@ class LoadTest:
             with ignore_interrupts():
                 delete_stage_files(settings, folder)  # 3, first what needs no Kafka
                 delete_copies(handle.admin, tuple(counts), handle.timeout_seconds)
+                created -= counts.keys()
                 ConsumerGroup(handle.settings.kafka, stream.name).forget()
 
     def _order(self, plan: StagePlan, names: Mapping[str, str]) -> SendOrder:
@@ -222,13 +229,14 @@ class LoadTest:
         )
 
     @contextmanager
-    def _removing_everything(self) -> Iterator[None]:
-        """A last look for what a stage could not delete, such as topics while Kafka was away."""
+    def _removing(self, created: set[str]) -> Iterator[None]:
+        """Delete the folders, and what a stage could not delete, such as topics while Kafka was away."""
         try:
             yield
         finally:
             with ignore_interrupts():
-                delete_leftovers(self.handle)
+                delete_folders(self.handle)
+                delete_copies(self.handle.admin, tuple(created), self.handle.timeout_seconds)
 
 
 def prepare_load_test(
@@ -349,7 +357,9 @@ def _check_duration(stream: AnyStream, stages: Sequence[StagePlan]) -> None:
 
 
 def _check_unread(stream: AnyStream, declared: Sequence[AnyStream], topics: Sequence[str], stages: int) -> None:
-    """Refuse copies that a declared stream would read as its own."""
+    """Refuse copies that a declared stream would read as its own, and a stream with the name of the test's."""
+    if (name := make_tested(stream).name) in {other.name for other in declared}:
+        raise LoadTestRefused(stream.name, f"a stream {name} is declared", "rename that stream")
     for number in range(1, stages + 1):
         copies = name_copies(stream, number, topics).values()
         for other in declared:
@@ -374,15 +384,19 @@ def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
     Raises:
         KafkaError: Kafka did not delete them.
     """
-    settings, name = handle.settings, handle.stream.name
-    for root in (settings.table_root, settings.local_root):
-        find_storage(root).delete_folder(root / FOLDER / name)
+    delete_folders(handle)
+    topics = find_leftovers(handle.cluster.topic_names(), handle.stream.name)
+    delete_copies(handle.admin, topics, handle.timeout_seconds)
+    ConsumerGroup(handle.settings.kafka, make_tested(handle.stream).name).forget()
+    return topics
+
+
+def delete_folders(handle: StreamHandle) -> None:
+    """Delete the scratch folders of load tests of a stream."""
+    for root in (handle.settings.table_root, handle.settings.local_root):
+        find_storage(root).delete_folder(root / FOLDER / handle.stream.name)
         if not find_storage(root).list_names(root / FOLDER):
             find_storage(root).delete_folder(root / FOLDER)
-    topics = find_leftovers(handle.cluster.topic_names(), name)
-    delete_copies(handle.admin, topics, handle.timeout_seconds)
-    ConsumerGroup(settings.kafka, make_tested(handle.stream).name).forget()
-    return topics
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from lockstep import Every
 from lockstep.html_page import render_page
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
-from lockstep.rehearsal.load_plan import Laps, LoadTestRefused
+from lockstep.rehearsal.load_plan import Laps, Limit, LoadTestRefused
 from lockstep.rehearsal.load_report import make_page
-from lockstep.rehearsal.load_test import LoadTest, delete_leftovers, hold_test_lock, prepare_load_test
+from lockstep.rehearsal.load_test import LoadTest, delete_leftovers, hold_test_lock, make_tested, prepare_load_test
 from lockstep.table import delta_log
-from tests.support.feed import session
+from tests.support.adding_stream import POISON
+from tests.support.feed import session, update
 
 if TYPE_CHECKING:
     from tests.support.feed import Feed
@@ -70,6 +71,9 @@ def test_topics_of_another_load_test_are_named_and_removed_on_request(quick: Loc
     with pytest.raises(LoadTestRefused, match=left) as refused:
         prepared(quick)
     assert "--clean" in refused.value.next_step
+    with pytest.raises(LoadTestRefused, match="another one has created topic"):
+        create_copies(quick.handle.admin, quick.stream.name, {f"{left}.more": 1, left: 1}, 30.0)
+    assert topics_of(quick) == (left,)
     assert delete_leftovers(quick.handle) == (left,)
     assert topics_of(quick) == ()
 
@@ -87,6 +91,9 @@ def test_two_load_tests_of_a_stream_exclude_each_other(quick: LocalRuns) -> None
 
 def test_copies_that_a_declared_stream_would_read_are_refused(quick: LocalRuns) -> None:
     greedy = dataclasses.replace(quick.stream, topics=dataclasses.replace(quick.stream.topics, pattern=r".+\.books"))
+    same_name = dataclasses.replace(quick.stream, name=make_tested(quick.stream).name)
+    with pytest.raises(LoadTestRefused, match="is declared"):
+        prepare_load_test(quick.handle, [same_name], rates="50/s", minutes=1.0, topics_max=None)
     with pytest.raises(LoadTestRefused, match="would read its topics") as refused:
         prepare_load_test(quick.handle, [greedy], rates="50/s", minutes=1.0, topics_max=None)
     assert "exclude" in refused.value.next_step
@@ -96,3 +103,15 @@ def test_a_stage_of_too_few_batches_is_refused(quick: LocalRuns) -> None:
     slow = quick.of(dataclasses.replace(quick.stream, trigger=Every(seconds=5)))
     with pytest.raises(LoadTestRefused, match="less than 4 batches"):
         prepared(slow, minutes=0.2)
+
+
+def test_a_stream_that_halts_under_load_is_a_result_and_not_an_error(quick: LocalRuns, feed: Feed) -> None:
+    topic = feed.create("poisoned")
+    feed.send(topic, [*session(5), update(7, a=POISON)], key="p")
+    (stage,) = (result := prepared(quick).run(lambda _: None)).stages
+    assert "transform raised" in stage.failure
+    assert (stage.load.is_sustained, stage.drain_seconds) == (False, None)
+    assert result.sustainable.limit is Limit.HALT
+    assert stage.proof == "proven"
+    assert 0 < stage.committed == stage.proven_messages < stage.sent.messages
+    assert topics_of(quick) == ()
