@@ -36,11 +36,11 @@ class SmallFiles:
 
     Attributes:
         files: Number of files.
-        rows: Rows of a file; 1,100 are about 50 kB.
+        rows: Rows of a file; 3,000 are about 50 kB.
     """
 
     files: int = 2_000
-    rows: int = 1_100
+    rows: int = 3_000
 
 
 def measure_compaction(small: SmallFiles, *, folder: Path, console: Console) -> Record:
@@ -144,8 +144,13 @@ def _record(
 ) -> Record:
     goals = {"lockstep": CPU_A_GIGABYTE_MAX}
     before, after = scans
+    millions, work = small.files * small.rows / 1e6, {name: each * size / 1e9 for name, each in cpu.items()}
     figures = [
         *(Figure(f"{name}, without start-up", each, "CPU s per GB", goals.get(name)) for name, each in cpu.items()),
+        *(
+            Figure(f"{name}, without start-up", each / millions, "CPU s per million rows")
+            for name, each in work.items()
+        ),
         *(Figure(f"{name}: rows out of order", each, "") for name, each in inversions.items()),
         Figure("a warm Spark scan, compacted to small files", after / before, "", 1 / SCAN_MIN),
     ]

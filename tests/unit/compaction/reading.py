@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import duckdb
@@ -20,6 +18,7 @@ from tests.support.stream_table import StreamTable, live_files
 
 A0, B0 = ("a", 0), ("b", 0)
 HOURS = [f"2026-01-{day:02}T{hour:02}" for day in range(1, 29) for hour in range(24)]
+READS_A_STEP = 4
 Totals = tuple[int, int]
 """Rows, and the sum of a column."""
 
@@ -31,35 +30,40 @@ def commit_next(table: StreamTable, hour: str) -> list[DataFile]:
     return files
 
 
-@contextmanager
-def compacting(table: StreamTable, expected: dict[int, int]) -> Iterator[None]:
-    """A writer and two compactions at work for as long as the block; the totals after each batch are in `expected`."""
-    ended, rows, total = threading.Event(), 0, 0
+class Workers:
+    """A writer and two compactions. Each `step` lets each of them work once, while the caller goes on.
 
-    def write() -> None:
-        nonlocal rows, total
-        for hour in HOURS:
-            for _ in range(3):
-                if ended.is_set():
-                    return
-                files = [table.file({A0: 9}, hour), table.file({B0: 6}, hour)]
-                found = [pc.sum(read_numbers(table, file.path)).as_py() for file in files]
-                rows, total = rows + sum(file.rows for file in files), total + sum(found)
-                expected[rows] = total
-                table.try_batch(files, hour)
+    Attributes:
+        expected: The totals after each batch.
+    """
 
-    def compact() -> None:
-        while not ended.is_set():
-            compact_stream(table.folders)
+    def __init__(self, table: StreamTable) -> None:
+        self._table, self._rows, self._total = table, 0, 0
+        self._hours = (hour for hour in HOURS for _ in range(2))
+        self._pools = [ThreadPoolExecutor(1) for _ in range(3)]
+        self._works: list[Future[object]] = []
+        self.expected = {0: 0}
 
-    with ThreadPoolExecutor(3) as pool:
-        works = [pool.submit(write), pool.submit(compact), pool.submit(compact)]
-        try:
-            yield
-        finally:
-            ended.set()
-        for work in works:
+    def step(self) -> None:
+        """One batch, and two compactions at once."""
+        writer, *compactions = self._pools
+        self._works.append(writer.submit(self._write))
+        self._works += [pool.submit(compact_stream, self._table.folders) for pool in compactions]
+
+    def end(self) -> None:
+        """Wait for all that was begun; what failed is raised here."""
+        for pool in self._pools:
+            pool.shutdown()
+        for work in self._works:
             work.result()
+
+    def _write(self) -> None:
+        hour = next(self._hours)
+        files = [self._table.file({A0: 9}, hour), self._table.file({B0: 6}, hour)]
+        self._rows += sum(file.rows for file in files)
+        self._total += sum(pc.sum(read_numbers(self._table, file.path)).as_py() for file in files)
+        self.expected[self._rows] = self._total
+        self._table.try_batch(files, hour)
 
 
 def read_numbers(table: StreamTable, path: str) -> Any:
@@ -80,9 +84,14 @@ def read_by_duckdb(table: StreamTable) -> Totals:
 
 def read_meanwhile(table: StreamTable, readers: Sequence[Callable[[StreamTable], Totals]], reads: int) -> int:
     """Number of reads that gave something that no version held."""
-    expected = {0: 0}
-    with compacting(table, expected):
-        found = [readers[number % len(readers)](table) for number in range(reads)]
+    workers, found = Workers(table), list[Totals]()
+    try:
+        for number in range(reads):
+            if not number % READS_A_STEP:
+                workers.step()
+            found.append(readers[number % len(readers)](table))
+    finally:
+        workers.end()
     assert len({rows for rows, _ in found}) > 1, "nothing was written meanwhile"
     assert any("compacted-" in path for path in live_files(table.folders))
-    return sum(expected.get(rows) != total for rows, total in found)
+    return sum(workers.expected.get(rows) != total for rows, total in found)
