@@ -549,7 +549,7 @@ def housekeeping(
     print_answer(done, _housekeeping, as_json=as_json)
 
 
-@register_command("export order_books --plan", Panel.OPERATE)
+@register_command("export betting_markets --plan", Panel.OPERATE)
 def export(
     stream: StreamName,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be written.")] = False,  # noqa: FBT002  # a flag
