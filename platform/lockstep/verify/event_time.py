@@ -283,7 +283,8 @@ class ReplayTimers:
         due_us = self._timer_us(held)
         rows: list[msgspec.Struct] = []
         if self._declared.on_timer is not None:
-            rows = self._applying.run_hook(session, self._declared.on_timer(held.state, due_us), held)
+            on_timer = self._declared.on_timer
+            rows = self._applying.run_hook(session, lambda: on_timer(held.state, due_us), held)
         if self._timer_us(held) <= due_us:
             raise ValueError("the timer did not move on")
         self._emit(session, held, due_us, at, rows)

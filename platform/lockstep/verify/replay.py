@@ -229,7 +229,7 @@ class Replay:
         place, body, record = message
         held, on_late = self.sessions.get(place.session), self._declared.on_late
         if held is not None and on_late is not None:
-            rows = self.applying.run_hook(place.session, on_late(held.state, body, record), held)
+            rows = self.applying.run_hook(place.session, lambda: on_late(held.state, body, record), held)
             self.aside.counts["timer_rows"] += bool(rows)
             source = Source(record.offset, place.session, place.sequence, place.event_time_us)
             self.applying.emit(source, record.offset, rows)

@@ -7,7 +7,7 @@ The engine folds the whole range again instead; both must give the same result.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -112,10 +112,12 @@ class ReplaySessions:
         self.touched.add(session)
         return rows
 
-    def run_hook(self, session: str, work: Iterable[msgspec.Struct], held: Session) -> list[msgspec.Struct]:
-        """The rows of a hook that may change the state; undone when it raises."""
+    def run_hook(
+        self, session: str, work: Callable[[], Iterable[msgspec.Struct]], held: Session
+    ) -> list[msgspec.Struct]:
+        """The rows of a hook that may change the state; undone when it raises, when called or while it emits."""
         try:
-            rows = list(work)
+            rows = list(work())
         except Exception:
             self._undo(held)
             raise

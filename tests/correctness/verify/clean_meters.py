@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from contextlib import suppress
 from datetime import timedelta
@@ -15,11 +16,14 @@ from lockstep import (
     NoIntegrity,
     Once,
     Ordered,
+    Rule,
     Sequence,
     Strict,
     Suspend,
 )
+from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.integrity.verdict import Judgement
 from lockstep.table import delta_log
 from tests.correctness.verify.clean_tables import Made
 from tests.correctness.verify.metering import FAULTS, Metering
@@ -63,14 +67,18 @@ BORNE: Mapping[str, tuple[str, ...]] = {
 class CleanMeters:
     """Makes one table from a seed."""
 
-    def __init__(self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> None:
+    def __init__(
+        self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, rules: tuple[Rule, ...] = ()
+    ) -> None:
         self._rng = rng = random.Random(seed)  # noqa: S311  # chance that can be had again
         self._feed = Feed(bootstrap_servers, f"meters_{root.name}_{seed}")
         self._expires = expires
-        self._kind = list(KINDS)[seed % len(KINDS)]
+        kinds = [kind for kind, (integrity, *_) in KINDS.items() if not rules or may_leave_out(integrity)]
+        self._kind = kinds[seed % len(kinds)]
         integrity, transform, self._numbers, self._shuffles = KINDS[self._kind]
         is_silent = rng.random() < 0.5
         stream = metering(self._feed.pattern, integrity, transform, SILENT if is_silent else None)
+        stream = dataclasses.replace(stream, rules=rules)
         limits = Limits(batch_messages=rng.choice((4, 9, 30, 1000)), quarantine_burst=10_000)
         told = f"{seed}: {self._kind}{', silent sessions end' if is_silent else ''}"
         self._made = Made(LocalRuns(stream, bootstrap_servers, root).with_limits(limits), [told])
@@ -112,7 +120,14 @@ class CleanMeters:
             self._made.told.append(f"{topic}/{partition} expired before {offset}")
 
 
-def clean_meters(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True) -> Made:
+def may_leave_out(integrity: IntegrityClass) -> bool:
+    """Whether a class lets a rule quarantine messages."""
+    return integrity.judge(Fault.TRANSFORM_FAILED) is not Judgement.VIOLATION
+
+
+def clean_meters(
+    seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, rules: tuple[Rule, ...] = ()
+) -> Made:
     """A table of meters from a seed.
 
     Args:
@@ -120,7 +135,8 @@ def clean_meters(seed: int, bootstrap_servers: str, root: Path, *, expires: bool
         bootstrap_servers: The broker.
         root: Where the table is to lie; its name becomes part of the topics'.
         expires: Whether Kafka may lose messages after they were read.
+        rules: Rules of the stream.
     """
-    made = CleanMeters(seed, bootstrap_servers, root, expires=expires).make()
+    made = CleanMeters(seed, bootstrap_servers, root, expires=expires, rules=rules).make()
     assert delta_log.has_log(made.runs.folders.table)
     return made
