@@ -9,6 +9,7 @@ before and after it is the state of the inner gate.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TypedDict, cast
 
 import msgspec
@@ -51,7 +52,10 @@ class MultipartGate(Gate):
     def _goes_on(self, parts: OpenMultipart, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """A message of a session whose snapshot is open, or is opened by it."""
         before = cast("GateState", parts) if parts["p"] else parts["g"]
-        inner, verdict = self._inner.check(parts["g"], _as_snapshot(place), record)
+        goes_on = place.kind is Kind.SNAPSHOT_PART and not place.restarts_sequence and len(parts["p"]) < PARTS_MAX
+        # A gate may change its state in place; where the message may be refused all the same, that one stays.
+        known = parts["g"] if goes_on else deepcopy(parts["g"])
+        inner, verdict = self._inner.check(known, _as_snapshot(place), record)
         freed: tuple[int, ...] = ()
         if (refused := _refused(parts, place, verdict)) is not None:
             if not self._bears_all:

@@ -86,7 +86,11 @@ class ReplayBuffer:
             self.discard(find_buffered(held.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
-        """Apply a snapshot whose last part has arrived; whether the transform accepted all of it."""
+        """Apply a snapshot whose last part has arrived; False where the transform refused one of the parts before.
+
+        Raises:
+            Exception: Of the transform, at the last part; nothing of the snapshot is applied.
+        """
         session, at = message[0].session, message[2].offset
         before = self._before(session)
         waiting = [self.held[offset] for offset in parts]
@@ -95,8 +99,10 @@ class ReplayBuffer:
                 self._applying.apply(each, at=at, opens=number == 0)
             except NOT_OF_THE_MESSAGE:
                 raise
-            except Exception as error:  # noqa: BLE001  # see above
+            except Exception as error:
                 self._rollback(session, before)
+                if each is message:
+                    raise
                 self._incomplete(message, parts, each, error)
                 return False
         for offset in parts:
@@ -110,6 +116,7 @@ class ReplayBuffer:
         self._aside.keep(record, cause, session)
         if answer is not GateAnswer.QUARANTINE:
             self.suspend(session)
+        self._forget_parts(session)
 
     def suspend(self, session: str) -> None:
         """Suspend a session until its next snapshot."""
@@ -137,21 +144,19 @@ class ReplayBuffer:
         self._aside.rollback(before.aside)
 
     def _incomplete(self, message: Held, parts: Sequence[int], failed: Held, error: Exception) -> None:
-        """Quarantine a whole snapshot of which the transform refused a message."""
+        """Quarantine a whole snapshot of which the transform refused a part before the last one."""
         session = message[0].session
-        if failed is not message:
-            self.held.pop(failed[2].offset)
-            self._aside.counts["released"] += 1
-            self._aside.keep(message[2], "suspended", session)
+        self._take_buffered(failed[2].offset)
+        self._aside.keep(message[2], "suspended", session)
         self.refused(failed[2], session, error)
         self.discard([offset for offset in parts if offset in self.held])
-        self._forget_parts(session)
 
     def _forget_parts(self, session: str) -> None:
-        """In a class that never suspends, restore the session: unknown, if it had no state."""
+        """In a class that never suspends, restore the session as before its snapshot: unknown, if it had no state."""
         held = self._applying.sessions.get(session)
         if held is None or not is_multipart_open(held.known.memory):
             return
+        self.discard([offset for offset in find_buffered(held.known.memory) if offset in self.held])
         if held.state is None:
             del self._applying.sessions[session]
         else:

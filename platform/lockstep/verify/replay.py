@@ -169,14 +169,13 @@ class Replay:
             if refuses:
                 self.waiting.refused(record, place.session, error)
             return error
-        if done:  # a message that the transform refuses is not counted as noticed
-            self._notice(fated)
-            if fated.what in _GOES_ON:
-                self.due.note_message(place, record)
+        self._notice(fated)  # not of a message that the transform refuses; of one that completes a refused snapshot
+        if done and fated.what in _GOES_ON:
+            self.due.note_message(place, record)
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
-        """Carry out a ruling; returns whether to count its remark."""
+        """Carry out a ruling; False where it completes a snapshot that the transform refuses."""
         place, _, record = message
         if fated.what is Action.ACCEPT:
             return self._accept(fated, message)

@@ -59,16 +59,9 @@ def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path,
 RULES = (InRange("number", at_most=6, nullable=True, on_violation=OnViolation.QUARANTINE),)
 
 
-DISAGREE = (1, 17, 27)
-"""Seeds of tables of which engine and proof disagree, on a watermark or on a count of repeats; the cause is open."""
-
-
-def _mark(seed: int) -> list[pytest.MarkDecorator]:
-    known = pytest.mark.xfail(reason="engine and proof disagree on a watermark or a count, see DISAGREE")
-    return [*([pytest.mark.slow] if seed else []), *([known] if seed in DISAGREE else [])]
-
-
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=_mark(seed)) for seed in range(30)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed in {0, 1, 68} else pytest.mark.slow) for seed in range(CLEAN_TABLES)]
+)
 def test_a_table_whose_rules_leave_messages_out_is_proven(seed: int, broker: Broker, tmp_path: Path) -> None:
     made = clean_meters(seed, broker.bootstrap_servers, tmp_path, rules=RULES)
     _check_proven(made)

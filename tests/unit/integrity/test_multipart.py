@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import Kind, Sequence
+from lockstep import Kind, Once, Sequence
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.multipart import PARTS_MAX, MultipartGate
@@ -70,3 +71,14 @@ def test_a_snapshot_of_more_parts_than_there_may_be_is_refused() -> None:
     parts = [part(number) for number in range(1, PARTS_MAX + 2)]
     found = judged(MultipartGate(Sequence()), PartitionTime(), parts)
     assert found == [*[HELD] * PARTS_MAX, ("violation", "snapshot too long", ())]
+
+
+def test_a_message_that_cannot_be_part_of_an_open_snapshot_leaves_no_trace_in_the_memory() -> None:
+    """`Once` remembers ids in place: of a message that is refused it would find the second delivery repeated."""
+    once = Once(keep_ids=10)
+    gate = MultipartGate(once.gate(PartitionTime()))
+    snapshot_open, _ = gate.check(None, *part(1).at(0))
+    known = deepcopy(snapshot_open)
+    for refused in (end(2), anew(3, 0), snapshot(4, 0)):
+        gate.check(snapshot_open, *refused.at(1))
+        assert snapshot_open == known
