@@ -6,7 +6,7 @@ is DataFusion; the rows of one side are held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 from deltalake import DeltaTable
@@ -21,7 +21,7 @@ from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 
-LEFT, RIGHT = "left_rows", "right_rows"
+LEFT, RIGHT, LEDGER = "left_rows", "right_rows", "ledger"
 NOT_COMPARED = frozenset({*IDENTITY, "commit_hour"})
 """What matches two rows, and the hour of a commit, which is a matter of the clock."""
 SAMPLES = 20
@@ -102,6 +102,7 @@ class _Side(msgspec.Struct, frozen=True):
     head: Head
     table: DeltaTable
     positions: Mapping[Key, LedgerRow]
+    starts: Mapping[Key, int]
 
     @property
     def columns(self) -> list[str]:
@@ -125,9 +126,9 @@ def compare_streams(
         WrongQuery: A column is of a type that the engine cannot compare.
     """
     one, other = _open_side(left), _open_side(right)
-    shared = {key: row for key, row in one.positions.items() if key in other.positions and topic in {None, row.topic}}
-    bounds = {key: min(row.until, other.positions[key].until) for key, row in shared.items()}
-    if not any(bounds.values()):
+    shared = [key for key, row in one.positions.items() if key in other.positions and topic in {None, row.topic}]
+    bounds = {key: _find_bounds(key, one, other) for key in shared}
+    if not any(since < until for since, until in bounds.values()):
         raise LockstepError(
             f"{left.stream} and {right.stream} have read no offset in common",
             next_step="run both over the same topics, then compare again",
@@ -150,33 +151,52 @@ def compare_streams(
         changed=counts["changed"],
         columns=tuple(ordered),
         samples=tuple(_make_sample(row, columns) for row in shown),
-        notes=tuple(_find_notes(one, other, len(shared))),
+        notes=tuple(_find_notes(one, other, shared)),
     )
 
 
 def _open_side(folders: StreamFolders) -> _Side:
     base = open_table(folders).base()
     table = delta_log.open_delta_table(folders.table, version=base.version)
-    return _Side(base.head, table, read_positions(folders, base.head))
+    positions = read_positions(folders, base.head)
+    return _Side(base.head, table, positions, _find_starts(folders, base.head, positions))
 
 
-def _make_join(bounds: Mapping[Key, int], columns: Sequence[str]) -> str:
-    """The rows of both sides before the bounds, matched; `d0`, `d1`, ... tell which columns differ."""
-    values = ", ".join(f"('{topic_id}', {partition}, {until})" for (topic_id, partition), until in bounds.items())
+def _find_starts(folders: StreamFolders, head: Head, positions: Mapping[Key, LedgerRow]) -> dict[Key, int]:
+    """The first offset of each partition that was read. Batches that the ledger lacks yet may be the first ones."""
+    counts = " OR ".join(f"generation = {each} AND batch <= {last}" for each, last in head.valid_batches.items())
+    sql = f"SELECT topic_id, partition, min(start) AS start FROM {LEDGER} WHERE {counts} GROUP BY 1, 2"  # noqa: S608
+    rows = run_sql({LEDGER: delta_log.open_delta_table(folders.ledger)}, sql).to_pylist()
+    found = {(row["topic_id"], row["partition"]): row["start"] for row in rows}
+    return {key: min(row.start, found.get(key, row.start)) for key, row in positions.items()}
+
+
+def _find_bounds(key: Key, one: _Side, other: _Side) -> tuple[int, int]:
+    """The offsets of a partition that both have read, but for those in between that Kafka did not have any more."""
+    until = min(one.positions[key].until, other.positions[key].until)
+    return max(one.starts[key], other.starts[key]), until
+
+
+def _make_join(bounds: Mapping[Key, tuple[int, int]], columns: Sequence[str]) -> str:
+    """The rows of both sides within the bounds, matched; `d0`, `d1`, ... tell which columns differ."""
+    values = ", ".join(
+        f"('{topic_id}', {partition}, {since}, {until})" for (topic_id, partition), (since, until) in bounds.items()
+    )
     both = " AND ".join(f'l."{name}" = r."{name}"' for name in IDENTITY)
     keys = ", ".join(f'coalesce(l."{name}", r."{name}") AS "{name}"' for name in IDENTITY)
     pairs = ", ".join(
         f'l."{name}" AS "l{number}", r."{name}" AS "r{number}", l."{name}" IS DISTINCT FROM r."{name}" AS "d{number}"'
         for number, name in enumerate(columns)
     )
-    inside = 'b.topic_id = t."_topic_id" AND b.partition = t."_partition" AND t."_emit_offset" < b.until'
+    here = 'b.topic_id = t."_topic_id" AND b.partition = t."_partition"'
+    inside = f'{here} AND t."_emit_offset" >= b.since AND t."_emit_offset" < b.until'
     sides = ", ".join(
         f"{alias} AS (SELECT t.* FROM {name} t JOIN bounds b ON {inside})"  # noqa: S608  # of this module's own names
         for alias, name in (("l", LEFT), ("r", RIGHT))
     )
     found = f'{keys}, l."_row" IS NOT NULL AS has_left, r."_row" IS NOT NULL AS has_right, {pairs}'
     j = f"SELECT {found} FROM l FULL OUTER JOIN r ON {both}"  # noqa: S608  # of names in the tables' schemas
-    return f"WITH bounds(topic_id, partition, until) AS (VALUES {values}), {sides}, j AS ({j})"
+    return f"WITH bounds(topic_id, partition, since, until) AS (VALUES {values}), {sides}, j AS ({j})"
 
 
 def _make_counts(columns: Sequence[str]) -> str:
@@ -223,10 +243,12 @@ def _make_sample(row: Mapping[str, object], columns: Sequence[str]) -> Different
     )
 
 
-def _find_notes(one: _Side, other: _Side, shared: int) -> Iterator[str]:
+def _find_notes(one: _Side, other: _Side, shared: Collection[Key]) -> Iterator[str]:
     for side, rest in ((one, other), (other, one)):
-        if alone := len(side.positions) - shared:
+        if alone := len(side.positions) - len(shared):
             yield f"{alone} partitions of {side.head.stream} were not compared"
+        if later := sum(side.starts[key] > rest.starts[key] for key in shared):
+            yield f"{side.head.stream} began later in {later} partitions: offsets before that were not compared"
         if extra := [name for name in side.columns if name not in rest.columns]:
             yield f"only {side.head.stream} has the columns {', '.join(extra)}"
         if side.head.retention is not None:

@@ -8,8 +8,10 @@ go back to them.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -29,6 +31,8 @@ from lockstep.table.layout import StreamFolders
 
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
+BATCHES_A_READ = 2_000
+"""Of the ledger at a time: an hour at a trigger of 5 s has 720, and a retention drops one at a time, mostly."""
 _HOUR = "%Y-%m-%dT%H"
 
 
@@ -161,11 +165,12 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
     newest = max(file.commit_hour for file in files)
     last = _find_last_rows(folders.table, [file for file in files if file.commit_hour == newest])
     side_tables.catch_up_beside_writer(folders, head)
-    columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
     found = 0
-    for row in ledger.read_columns(folders.ledger, columns).to_pylist():
-        key, counts = (row["topic_id"], row["partition"]), row["batch"] <= head.valid_batches.get(row["generation"], -1)
-        if counts and key in last and last[key] < RowPlace(row["until"], row["rows_emitted"]):
+    for row in _read_counting(folders, head):
+        if not last:
+            break
+        key = (row["topic_id"], row["partition"])
+        if key in last and last[key] < RowPlace(row["until"], row["rows_emitted"]):
             found = max(found, row["batch"])
             del last[key]
     if last:
@@ -174,6 +179,17 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
             next_step=f"lockstep verify {folders.stream}",
         )
     return found
+
+
+def _read_counting(folders: StreamFolders, head: Head) -> Iterator[dict[str, Any]]:
+    """The ledger rows that count, some batches at a time, after those of which retention has dropped the rows."""
+    columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
+    begin = head.retention.batch + 1 if head.retention is not None else 0
+    for first in range(begin, head.batch + 1, BATCHES_A_READ):
+        rows = ledger.read_columns(
+            folders.ledger, columns, first_batch=first, last_batch=min(first + BATCHES_A_READ - 1, head.batch)
+        )
+        yield from (row for row in rows.to_pylist() if row["batch"] <= head.valid_batches.get(row["generation"], -1))
 
 
 def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[PartitionKey, RowPlace]:

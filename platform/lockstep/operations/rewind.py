@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 import msgspec
+import pyarrow.compute as pc
 
 from lockstep.engine.driver.handover import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
@@ -217,8 +218,8 @@ def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
     except ValueError as wrong:
         raise LockstepError(f"{text!r} is no message", next_step=str(wrong)) from None
     columns = ["batch", "generation", "topic_id", "topic", "partition", "start", "until"]
-    held = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor).to_pylist()
-    here = [row for row in held if (row["topic"], row["partition"]) == (place.topic, place.partition)]
+    held = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor)
+    here = held.filter((pc.field("topic") == place.topic) & (pc.field("partition") == place.partition)).to_pylist()
     counts = [row for row in here if row["batch"] <= head.valid_batches.get(row["generation"], -1)]
     life = [row for row in counts if row["topic_id"] == counts[-1]["topic_id"]]
     first = next((row for row in life if row["until"] > place.offset), None)

@@ -68,7 +68,7 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
     output = open_table(folders)
     head = output.base().head
     oldest = find_head_since(folders.table, time.time() - keep_seconds)
-    floor = head.batch if oldest is None else max(oldest.batch, min(1, head.batch))
+    floor = head.batch if oldest is None else oldest.batch
     if floor <= head.rewind_floor:
         return head
     if plan_only:

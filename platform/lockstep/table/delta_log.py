@@ -524,14 +524,16 @@ def find_head_of_batch(table: Path, batch: int) -> Head | None:
 
 
 def find_head_at(table: Path, at: datetime) -> Head | None:
-    """The head at a time, by the clocks of the writers; None where the log does not go back to it."""
+    """The head at a time, by the clocks of the writers; None where the log does not go back to it.
+
+    Nor does it where the entries after the one found were deleted: of a savepoint below the rewind floor one is left.
+    """
     versions = list_versions(table)
-    entry = _read_newest(table, versions[: bisect_right(versions, at, key=lambda version: _written_at(table, version))])
+    after = bisect_right(versions, at, key=lambda version: _written_at(table, version))
+    if not after or versions[after : after + 1] not in ([], [versions[after - 1] + 1]):
+        return None
+    entry = read_entry(table, versions[after - 1])
     return None if entry is None else entry.head
-
-
-def _read_newest(table: Path, versions: list[int]) -> LogEntry | None:
-    return read_entry(table, versions[-1]) if versions else None
 
 
 def _written_at(table: Path, version: int) -> datetime:

@@ -87,6 +87,18 @@ def test_partitions_and_columns_of_one_stream_alone_are_noted(feed: Feed, runs: 
     assert (found.is_equal, found.notes) == (True, ("1 partitions of shadow were not compared",))
 
 
+def test_offsets_before_the_later_stream_began_are_not_compared(feed: Feed, runs: LocalRuns) -> None:
+    shadow, topic = named(runs, "shadow"), feed.create("values")
+    feed.send(topic, session(3))
+    feed.send(topic, session(2), key="t")
+    runs.run()
+    feed.expire(topic, 4)
+    shadow.run()
+    found = compared(runs, shadow)
+    assert (found.equal, found.missing, found.added, found.changed) == (4, 0, 0, 0)
+    assert found.notes == ("shadow began later in 1 partitions: offsets before that were not compared",)
+
+
 def test_streams_without_a_common_offset_are_not_called_equal(feed: Feed, runs: LocalRuns) -> None:
     feed.create("values")
     shadow = named(runs, "shadow")

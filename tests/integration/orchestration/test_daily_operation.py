@@ -109,7 +109,7 @@ def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(installa
         run = ended(installation, launched(installation, f"order_books_{job}"))
         assert run.status is DagsterRunStatus.SUCCESS
         assert figure in newest_metadata(installation, asset)
-    assert newest_metadata(installation, "housekeeping")["rewind_floor"] == 1
+    assert newest_metadata(installation, "housekeeping")["rewind_floor"] == 0
     assert DeltaTable(installation.folders.table).to_pyarrow_table().num_rows == before
 
 

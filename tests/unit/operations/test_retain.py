@@ -125,12 +125,29 @@ def test_a_compaction_of_dropped_hours_comes_too_late(run: ProtocolRun) -> None:
     assert stored_offsets(run.folders) == list(range(24, 48))
 
 
+def test_the_ledger_is_read_from_the_last_retention_on_and_as_far_as_needed(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, read = list[tuple[int, int]](), ledger.read_columns
+
+    def note(folder: Path, columns: list[str], *, first_batch: int, last_batch: int) -> object:
+        asked.append((first_batch, last_batch))
+        return read(folder, columns, first_batch=first_batch, last_batch=last_batch)
+
+    drop_old_rows(run.folders, timedelta(hours=5), cause="first")
+    monkeypatch.setattr(retention, "BATCHES_A_READ", BATCHES_AN_HOUR)
+    monkeypatch.setattr(ledger, "read_columns", note)
+    done = drop_old_rows(run.folders, KEEP, cause="second")
+    assert done.retention is not None
+    assert (done.retention.batch, asked) == (12, [(7, 9), (10, 12), (13, 15)])
+
+
 def test_rows_that_the_ledger_does_not_know_are_not_dropped(run: ProtocolRun, monkeypatch: pytest.MonkeyPatch) -> None:
     class Nothing:
         def to_pylist(self) -> list[object]:
             return []
 
-    monkeypatch.setattr(ledger, "read_columns", lambda *_: Nothing())
+    monkeypatch.setattr(ledger, "read_columns", lambda *_, **__: Nothing())
     with pytest.raises(TableError, match="no batch in the ledger; nothing was dropped"):
         drop_old_rows(run.folders, KEEP, cause="test")
     assert stored_offsets(run.folders) == list(range(48))
@@ -150,7 +167,7 @@ def test_housekeeping_drops_rows_by_declaration_and_deletes_the_files_when_no_re
     done = keep()
     assert (done["rows past retention"], done["replaced data files"]) == (12, 0)
     floor = run.output.base().head.rewind_floor
-    version = next(entry.version for entry in entries(run.folders) if entry.head and entry.head.batch == floor)
+    version = next(entry.version for entry in entries(run.folders) if entry.head and entry.head.batch > floor)
     assert DeltaTable(run.folders.table, version=version).to_pyarrow_table().num_rows > 0  # a rewind needs the files
     run.clock -= timedelta(hours=1)
     run.claim()

@@ -230,7 +230,7 @@ def test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state(
 def test_a_batch_within_the_time_to_keep_does_not_lose_its_state(stream: Offline) -> None:
     age(stream)
     floor, state = cleaned(stream, keep_seconds=72 * 3600)
-    assert (floor, state.files) == (1, 0)
+    assert (floor, state.files) == (0, 0)  # a rewind may go back to before the first batch
 
 
 def test_a_clean_up_that_died_after_the_floor_harms_nothing_and_is_finished_by_the_next(stream: Offline) -> None:

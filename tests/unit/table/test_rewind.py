@@ -212,3 +212,17 @@ def test_a_floor_forgets_the_rewinds_before_it(run: ProtocolRun) -> None:
 def test_a_writer_goes_on_beside_a_savepoint(run: ProtocolRun) -> None:
     OutputLog(run.folders.table).commit(add_savepoint(savepoint(run, "s", 3)))
     assert run.batch().head.savepoints[0].name == "s"
+
+
+def test_a_time_of_which_only_the_entry_of_a_savepoint_is_left_names_no_batch(run: ProtocolRun) -> None:
+    folder = run.folders.table
+    at = {version: entry.written_at for version in range(2, 6) if (entry := delta_log.read_entry(folder, version))}
+    between, last = at[3], at[5]
+    assert between is not None
+    assert last is not None
+    for version in (3, 4):  # as housekeeping does around a savepoint of batch 1
+        delta_log.make_entry_path(folder, version).unlink()
+    assert delta_log.find_head_at(folder, between) is None
+    found = delta_log.find_head_at(folder, last)
+    assert found is not None
+    assert found.batch == 4
