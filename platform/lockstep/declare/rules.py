@@ -283,7 +283,11 @@ def _is_bound(bound: object, kinds: tuple[type, ...]) -> bool:
         return False
     if isinstance(bound, datetime):
         return datetime in kinds and bound.utcoffset() is not None
-    return not isinstance(bound, float | Decimal) or not math.isnan(bound)
+    if isinstance(bound, Decimal):
+        return bound.is_finite()
+    if isinstance(bound, int):
+        return -(2**63) <= bound < 2**63  # as Spark's literals
+    return not isinstance(bound, float) or not math.isnan(bound)
 
 
 _SET_TYPES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool, "date": date}
@@ -335,11 +339,24 @@ class InSet(ColumnRule):
         return f"{self.column} is one of {', '.join(map(str, self.values))}{' or null' if self.nullable else ''}."
 
 
+_PARTS = re.compile(
+    r"""\\(?:[0-7]{3}|.)          # an escape
+    |\(\?[PaLux#(]             # named groups, flags, comments, conditions
+    |\{(?!\d)                  # braces that are no number of times
+    |\[(?=\^?\]?(?:\\.|[^\\\[\]])*\[)  # sets within sets
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_ALIKE = re.compile(r"\\[^0bBUv]", re.DOTALL)
+"""Escapes that Python and Java read alike."""
+
+
 @dataclass(frozen=True)
 class Matches(ColumnRule):
     r"""The whole text of a column matches a regular expression.
 
-    Only what Python and Java read alike: no named groups, no sets within sets; `\d`, `\w` and `\s` are ASCII.
+    Only what Python and Java read alike; other parts are refused, such as named groups, sets within sets, `\b`, and
+    braces that are no number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
 
     Attributes:
         pattern: The expression.
@@ -363,8 +380,13 @@ class Matches(ColumnRule):
         except (re.error, TypeError, FutureWarning, DeprecationWarning) as error:
             problem = f"is not a regular expression: {error}"
             raise self.error("pattern", self.pattern, problem, r"for example r'\d+\.\d+'") from error
-        if "(?P" in self.pattern or "&&" in self.pattern:
-            raise self.error("pattern", self.pattern, "means something else in Java", "no named groups, no &&")
+        other = [part[0] for part in _PARTS.finditer(self.pattern) if not _ALIKE.fullmatch(part[0])]
+        if other:
+            problem, instead = (
+                f"has {other[0]}, which Java reads otherwise",
+                r"leave it out; as a character: \{, \[, \x00",
+            )
+            raise self.error("pattern", self.pattern, problem, instead)
 
     @override
     def accepts(self, value: object) -> bool:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import operator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.declare.rules import ColumnRule, InRange, InSet, Matches, Predicate, Rule, Unique
 from lockstep.model.table_schema import IDENTITY, make_provenance_schema
@@ -217,8 +219,8 @@ def summarize(
     """Measure all partitions that have rows or ledger ranges.
 
     Takes three Spark jobs for a whole table (the files of each table, the aggregate), one for an increment, and one or
-    two for the samples of all violated rules, besides Delta's jobs to read a log for the first time; leaves nothing
-    cached.
+    two for the samples of all violated rules, besides Delta's jobs to read a log for the first time; where a rule
+    raises, one for each rule, and all of them again. Leaves nothing cached.
 
     Args:
         spark: A session with Delta's extensions, as `prepare_session` configures it; its options remain unchanged.
@@ -227,21 +229,66 @@ def summarize(
         rules: The user's rules; those that are no condition on rows are passed over.
         increment: What was added since an earlier check; None for the whole table.
     """
+    from pyspark.errors import PySparkException
+
     with open_rows(spark, folders, versions, increment) as (session, rows):
         violations, uncompiled = compile_rules(rows, rules)
-        flagged = rows.withColumns({_name_flag(number): flag for number, (_, flag) in enumerate(violations)})
-        flags = [_name_flag(number) for number in range(len(violations))]
-        ends_max = max(100, SESSION_ENDS_MAX // max(1, len(increment.state.totals) if increment else 1))
-        events = _load_events(session, folders, versions, flagged, flags, increment)
-        summary = session.sql(_make_summary_text(flags, ends_max), events=events)
-        found = [row.asDict(recursive=True) for row in summary.collect()]
-        ids = [rule.name for rule, _ in violations]
-        partitions = [_read_partition(row, ids) for row in found]
-        violated = [number for number, name in enumerate(ids) if any(place.violations[name] for place in partitions)]
-        samples = _collect_samples(flagged, {ids[number]: flags[number] for number in violated})
+        events = _Events(session, folders, versions, rows, increment)
+        try:
+            return _measure(events, violations, uncompiled)
+        except (PySparkException, Py4JError):
+            raising = _find_raising(rows, violations)
+            if not raising:
+                raise
+            rest = [(rule, flag) for rule, flag in violations if rule.name not in raising]
+            return _measure(events, rest, uncompiled | raising)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """What a check measures: the rows that it reads, and what belongs to them."""
+
+    session: SparkSession
+    folders: StreamFolders
+    versions: TableVersions
+    rows: DataFrame
+    increment: Increment | None
+
+
+def _measure(events: _Events, violations: Sequence[tuple[Rule, Column]], uncompiled: Mapping[str, str]) -> Summary:
+    flags = [_name_flag(number) for number in range(len(violations))]
+    flagged = events.rows.withColumns(dict(zip(flags, (flag for _, flag in violations), strict=True)))
+    known = events.increment.state.totals if events.increment else ()
+    text = _make_summary_text(flags, max(100, SESSION_ENDS_MAX // max(1, len(known))))
+    summary = events.session.sql(text, events=_load_events(events, flagged, flags))
+    found = [row.asDict(recursive=True) for row in summary.collect()]
+    ids = [rule.name for rule, _ in violations]
+    partitions = [_read_partition(row, ids) for row in found]
+    violated = [number for number, name in enumerate(ids) if any(place.violations[name] for place in partitions)]
+    samples = _collect_samples(flagged, {ids[number]: flags[number] for number in violated})
     partitions.sort(key=lambda place: (place.topic, place.topic_id, place.partition))
     ends = tuple(_read_session_end(row, end) for row in found for end in row["session_ends"])
     return Summary(tuple(partitions), ends, uncompiled, samples)
+
+
+def _find_raising(rows: DataFrame, violations: Iterable[tuple[Rule, Column]]) -> dict[str, str]:
+    """Why some rules raise on rows, by their ids; each is run alone."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.functions import count_if
+
+    raising: dict[str, str] = {}
+    for rule, flag in violations:
+        try:
+            rows.select(flag.alias("violates")).select(count_if("violates")).collect()
+        except (PySparkException, Py4JError) as error:
+            raising[rule.name] = _describe(error)
+    return raising
+
+
+def _describe(error: Exception) -> str:
+    """What Spark or Java says first; a failed job says it last."""
+    text = str(getattr(error, "java_exception", "") or error).strip().partition("\n")[0]
+    return text.rpartition(" executor driver): ")[2] or type(error).__name__
 
 
 def _read_partition(row: dict[str, Any], rules: Sequence[str]) -> PartitionSummary:
@@ -254,22 +301,16 @@ def _read_session_end(row: dict[str, Any], end: dict[str, Any]) -> SessionEnd:
     return SessionEnd(row["topic_id"], row["partition"], end["session"], end["sequence"], end["at"], number)
 
 
-def _load_events(
-    session: SparkSession,
-    folders: StreamFolders,
-    versions: TableVersions,
-    rows: DataFrame,
-    flags: Sequence[str],
-    increment: Increment | None,
-) -> DataFrame:
+def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> DataFrame:
     """Rows, ledger ranges, and what is known of the time before."""
-    ledger = _load_ledger(session, folders.ledger, versions, increment)
+    session, versions, increment = events.session, events.versions, events.increment
+    ledger = _load_ledger(session, events.folders.ledger, versions, increment)
     retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
     ranges = session.sql(_RANGES, ledger=ledger, retired=retired)
     violations = "".join(f", {flag}" for flag in flags)
-    events = session.sql(_ROWS.replace("{violations}", violations), rows=rows)
+    flagged = session.sql(_ROWS.replace("{violations}", violations), rows=rows)
     ends = session.createDataFrame(_make_ends(increment.state.sessions if increment else ()))
-    return events.unionByName(ranges, allowMissingColumns=True).unionByName(ends, allowMissingColumns=True)
+    return flagged.unionByName(ranges, allowMissingColumns=True).unionByName(ends, allowMissingColumns=True)
 
 
 def _load_ledger(
@@ -345,7 +386,7 @@ def _name_flag(number: int) -> str:
 
 def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Rule, Column]], dict[str, str]]:
     """For each rule the rows that violate it, as a column; and why some have none, by the rule's id."""
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import PySparkException
     from pyspark.sql.functions import coalesce, lit
 
     compiled: list[tuple[Rule, Column]] = []
@@ -355,9 +396,10 @@ def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Ru
             continue
         try:
             condition = _compile(rule)
-            kind = rows.select(condition.alias("condition")).schema["condition"].dataType.simpleString()
-        except (AnalysisException, ParseException) as error:
-            failed[rule.name] = str(error).strip().partition("\n")[0] or type(error).__name__
+            # Besides the other columns, as it will stand: an aggregate has a type, and no value of a row.
+            kind = rows.withColumn("condition", condition).schema["condition"].dataType.simpleString()
+        except (PySparkException, Py4JError) as error:  # the latter of a literal that Java cannot hold
+            failed[rule.name] = _describe(error)
             continue
         if kind == "boolean":
             compiled.append((rule, ~coalesce(condition, lit(False))))  # noqa: FBT003  # a value
@@ -403,7 +445,7 @@ def _compile_column(rule: ColumnRule, value: Column) -> Column:
         case InSet(values=values):
             return value.isin([lit(each) for each in values])
         case Matches(pattern=pattern):
-            return rlike(value, lit(rf"\A(?:{pattern})\z"))
+            return rlike(value, lit(rf"(?d)\A(?:{pattern})\z"))  # d: only \n ends a line, as in Python
         case _:
             return value.isNotNull()
 

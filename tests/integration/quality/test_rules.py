@@ -102,6 +102,8 @@ def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
         Predicate("nowhere > 0", id="no_column"),
         Predicate("(value", id="no_sql"),
         Predicate("value", id="no_boolean"),
+        Predicate("sum(value) > 0", id="no_row"),
+        Predicate("cast(value as string) rlike '{'", id="no_pattern"),
         Expectation("expect_nothing_like_this", id="no_expectation"),
         Expectation("expect_column_max_to_be_between", {"column": "value", "max_value": 1}, id="too_high"),
         Predicate("1 / (value - value) is not null", id="division_by_zero"),
@@ -112,6 +114,8 @@ def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
         "no_column",
         "no_sql",
         "no_boolean",
+        "no_row",
+        "no_pattern",
         "no_expectation",
     }
     assert {rule for rule, outcome in seen.items() if outcome is FAILED} == {"too_high", "division_by_zero"}

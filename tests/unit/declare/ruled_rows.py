@@ -102,6 +102,7 @@ ALL = (
     InSet("name", {"b", "a"}),
     InSet("colour", [Colour.RED]),
     Matches("name", r"[a-z]"),
+    Matches("name", r".*$", id="name_one_line"),
 )
 ROWS: list[tuple[Ruled, set[str]]] = [
     (Ruled(), set()),
@@ -113,7 +114,9 @@ ROWS: list[tuple[Ruled, set[str]]] = [
     (Ruled(number=10, amount=Decimal("2.00")), set()),
     (Ruled(at=datetime(2019, 12, 31, 23, tzinfo=UTC), day=date(2030, 1, 2)), {"at_in_range", "day_in_range"}),
     (Ruled(name="c"), {"name_in_set"}),
-    (Ruled(name="a\n"), {"name_in_set", "name_matches"}),
+    (Ruled(name="a\n"), {"name_in_set", "name_matches", "name_one_line"}),
+    (Ruled(name="a\r\u2028\u0085b"), {"name_in_set", "name_matches"}),
+    (Ruled(name=""), {"name_in_set", "name_matches"}),
     (Ruled(name="\u00e4", colour=Colour.BLUE), {"name_in_set", "name_matches", "colour_in_set"}),
 ]
 """Rows, and the rules that each of them violates."""

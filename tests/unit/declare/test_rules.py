@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime
+from decimal import Decimal
 
 import pytest
 
@@ -61,13 +62,28 @@ WRONG: list[tuple[Rule, str]] = [
     (InRange("count", at_least=True), "at_least = True: is no bound"),
     (InRange("at", at_least=datetime(2020, 1, 1)), "is no bound of a column of type timestamp"),  # noqa: DTZ001  # on purpose
     (InRange("name", at_least=0), "is a column of type string"),
+    (InRange("count", at_most=2**63), "is no bound of a column of type integer"),
+    (InRange("amount", at_most=Decimal("Infinity")), "is no bound of a column of type decimal"),
     (InSet("name", "ab"), "values = 'ab': is no set of values"),
     (InSet("name", []), "is no set of values"),
     (InSet("count", {1, "1"}), "is no value of a column of type integer"),
     (InSet("number", {1}), "is a column of type float"),
     (Matches("name", "("), "is not a regular expression"),
     (Matches("name", "[[a]"), "is not a regular expression: Possible nested set"),
-    (Matches("name", "(?P<a>.)"), "means something else in Java"),
+    (Matches("name", "[a-z&&b]"), "is not a regular expression: Possible set intersection"),
+    *(
+        (Matches("name", pattern), f"has {part}, which Java reads otherwise")
+        for pattern, part in (
+            ("(?P<a>.)", "(?P"),
+            ("(?a).", "(?a"),
+            ("(a)?(?(1)b)", "(?("),
+            ("[a-z[]", "["),
+            ("[A-Z]{,3}", "{"),
+            (r"\\\bfoo", r"\b"),
+            (r"\101", r"\101"),
+            (r"\0", r"\0"),
+        )
+    ),
     (Matches("count", "1"), "is a column of type integer"),
     (Unique(()), "names none, or one twice"),
     (Unique(("name", "price")), "Unique.columns = 'price'"),
@@ -88,6 +104,13 @@ def test_a_wrong_rule_is_refused_with_its_field_and_a_next_step(rule: Rule, prob
         ruled(rule)
     assert problem in str(refused.value)
     assert refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\d{1,3}(\.\d+)?", r"\{.*\}", r"[\[\]]+", r"[]a]+", r"\\", r"\x00|\u00e4", "(?i)a|(?:b)++"]
+)
+def test_what_python_and_java_read_alike_is_a_pattern(pattern: str) -> None:
+    assert ruled(Matches("name", pattern)).rules
 
 
 def test_two_rules_have_two_ids() -> None:
