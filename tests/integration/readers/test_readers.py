@@ -184,7 +184,7 @@ def test_a_reader_sees_a_rewind_and_the_version_of_a_savepoint_of_which_only_its
     assert reader_rows(reader, reader, table=table, **spark) == written.expected()
     rewind_stream(written.runs.handle, "before", who="a test", why="a test")
     assert reader_rows(reader, reader, table=table, **spark) == then
-    written.runs.run()
+    written.catch_up()
     assert reader_rows(reader, reader, table=table, **spark) == written.expected()
 
 
@@ -197,7 +197,7 @@ def test_structured_streaming_stops_at_a_rewind_and_goes_on_over_it_where_told_s
     rewind_stream(written.runs.handle, "2", who="a test", why="a test")
     with pytest.raises(StreamingQueryException, match="Detected deleted data"):
         run_snippet("streaming", **given)
-    written.runs.run()
+    written.catch_up()
     rows = spark.readStream.format("delta").option("skipChangeCommits", "true").load(table)
     to_target = rows.writeStream.format("delta").option("checkpointLocation", checkpoint)
     to_target.trigger(availableNow=True).start(target).awaitTermination()
