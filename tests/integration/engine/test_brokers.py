@@ -20,7 +20,7 @@ from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session, update
 from tests.support.local_runs import QUICK, LocalRuns
-from tests.support.plain_reader import read_table
+from tests.support.plain_reader import named_files, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,11 @@ class Going:
         for number in self.sent:
             self.send(number, session(1))
         self._thread.start()
-        wait_until(lambda: all(self.is_read(number) for number in self.sent))
+        try:
+            wait_until(lambda: all(self.is_read(number) for number in self.sent))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,7 +94,7 @@ class Going:
 
     def is_read(self, partition: int) -> bool:
         """Whether all that was sent to a partition is committed."""
-        if not self.runs.reports:
+        if not self.runs.reports or not named_files(self.runs.folders.ledger):
             return False
         rows = read_table(self.runs.folders.ledger).to_pylist()
         return max((row["until"] for row in rows if row["partition"] == partition), default=0) == len(
