@@ -126,7 +126,8 @@ def test_an_interrupt_in_the_middle_leaves_nothing(project: Path, environment: d
     with socket.create_server(("127.0.0.1", 0)) as registry:  # takes connections and never answers
         address = f"http://127.0.0.1:{registry.getsockname()[1]}/simple"
         with subprocess.Popen(
-            ["/bin/sh", "tools/setup.sh"],
+            # What runs in the background ignores interrupts, and a shell cannot trap what was ignored before it.
+            ["/usr/bin/env", "--default-signal=INT", "/bin/sh", "tools/setup.sh"],
             cwd=project,
             env={**environment, "PIP_INDEX_URL": address},
             stderr=subprocess.PIPE,
