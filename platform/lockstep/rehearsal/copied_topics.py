@@ -241,9 +241,11 @@ def create_copies(admin: ClusterClient, stream: str, partitions: Mapping[str, in
             created.append(name)
         except KafkaException as error:
             refused[name] = error.args[0]
-    for name, answer in refused.items():
+    if refused:
         delete_copies(admin, created, timeout_seconds)
-        raise explain_refusal(admin, stream, name, answer)
+        # One that exists first: whoever deletes by name after any other error would delete another one's topics.
+        name = min(refused, key=lambda each: refused[each].code() != ClientError.TOPIC_ALREADY_EXISTS)
+        raise explain_refusal(admin, stream, name, refused[name])
 
 
 def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | LoadTestRefused:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction.run import compact_stream
+from lockstep.compaction.run import Rewriter, compact_in_process, compact_stream
 from lockstep.errors import TableError
 from lockstep.operations import retain as retention
 from lockstep.operations.housekeeping import run_housekeeping
@@ -24,7 +24,13 @@ from tests.support.protocol_run import ProtocolRun, entries, folders_in, stored_
 from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from lockstep.compaction.plan import LiveFile
+    from lockstep.compaction.rewrite import RewriteTask
+    from lockstep.compaction.run import Outcome
+    from lockstep.table.layout import StreamFolders
 
 HOURS = 8
 KEEP = timedelta(hours=3)
@@ -96,9 +102,9 @@ def test_a_compaction_between_plan_and_commit_makes_a_new_plan(
 ) -> None:
     find, compactions = retention._find_last_batch, []  # noqa: SLF001  # between plan and commit
 
-    def compact_first(*arguments: object) -> int:
+    def compact_first(folders: StreamFolders, head: Head, files: tuple[LiveFile, ...]) -> int:
         compactions.append(compact_stream(run.folders).bins)
-        return find(*arguments)  # type: ignore[arg-type]
+        return find(folders, head, files)
 
     monkeypatch.setattr(retention, "_find_last_batch", compact_first)
     done = drop_old_rows(run.folders, KEEP, cause="test")
@@ -108,17 +114,15 @@ def test_a_compaction_between_plan_and_commit_makes_a_new_plan(
 
 
 def test_a_compaction_of_dropped_hours_comes_too_late(run: ProtocolRun) -> None:
-    from lockstep.compaction.run import Rewriter, compact_in_process
-
     def retain_meanwhile() -> Rewriter:
         inner = compact_in_process()
 
-        def rewrite(tasks: object) -> object:
-            outcomes = inner.rewrite(tasks)  # type: ignore[arg-type]
+        def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
+            outcomes = inner.rewrite(tasks)
             drop_old_rows(run.folders, KEEP, cause="test")
             return outcomes
 
-        return Rewriter(rewrite, at_once=100)  # type: ignore[arg-type]
+        return Rewriter(rewrite, at_once=100)
 
     result = compact_stream(run.folders, rewriter=retain_meanwhile())
     assert (result.bins, result.bins_lost) == (3, 4)
