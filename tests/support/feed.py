@@ -78,11 +78,13 @@ class ProducerRecord(NamedTuple):
 def kept_producer(bootstrap_servers: str) -> Producer:
     """The one producer of this process for a broker.
 
-    An idempotent producer waits half a second for its id, so this one keeps the order by one request at a time.
-    A broker that was restarted is found again within half a second.
+    For one broker it keeps the order by one request at a time: an idempotent producer waits half a second for its id.
+    Of several brokers one may fall silent with an acknowledgement, and what it took must not be sent a second time. A
+    broker that was restarted is found again within half a second.
     """
-    order = {"acks": "all", "enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
-    patience = {"reconnect.backoff.max.ms": 500, "socket.timeout.ms": SILENT_SECONDS * 1000}
+    several = "," in bootstrap_servers
+    order = {"acks": "all", "enable.idempotence": several, "max.in.flight.requests.per.connection": 1}
+    patience = {"reconnect.backoff.max.ms": 500, **({"socket.timeout.ms": SILENT_SECONDS * 1000} if several else {})}
     return Producer({**order, **patience, "bootstrap.servers": bootstrap_servers, "log_level": 2})
 
 

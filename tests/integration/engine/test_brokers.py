@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -44,15 +45,6 @@ def leaders(servers: str, topic: str) -> dict[int, int]:
     return {number: partition.leader for number, partition in metadata.topics[topic].partitions.items()}
 
 
-def wait_until(condition: Callable[[], bool]) -> float:
-    """The seconds that it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < WAIT_SECONDS_MAX
-        time.sleep(0.1)
-    return time.monotonic() - began
-
-
 class Going:
     """A run that goes on, over one topic with partitions on all brokers."""
 
@@ -63,15 +55,14 @@ class Going:
         self.sent: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
         kafka = KafkaSettings(bootstrap_servers=through or self.servers)
         self.runs = LocalRuns(adding(self.feed.pattern), self.servers, root, kafka=kafka, tuning=QUICK)
-        self._stop, self._ended = threading.Event(), list[RunOutcome]()
-        self._thread = threading.Thread(target=self._run)
+        self._stop, self._executor = threading.Event(), ThreadPoolExecutor(max_workers=1)
 
     def __enter__(self) -> Self:
         for number in self.sent:
             self.send(number, session(1))
-        self._thread.start()
+        self._run = self._executor.submit(self.runs.run, trigger=Every(seconds=0.2), stop=self._stop)
         try:
-            wait_until(lambda: all(self.is_read(number) for number in self.sent))
+            self.wait_until(lambda: all(self.is_read(number) for number in self.sent))
         except BaseException:
             self.__exit__()
             raise
@@ -79,10 +70,16 @@ class Going:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._executor.shutdown()
 
-    def _run(self) -> None:
-        self._ended.append(self.runs.run(trigger=Every(seconds=0.2), stop=self._stop))
+    def wait_until(self, condition: Callable[[], bool]) -> float:
+        """The seconds that it took; the run's own error if it ends before."""
+        began = time.monotonic()
+        while not condition():
+            assert not self._run.done(), self._run.result()
+            assert time.monotonic() - began < WAIT_SECONDS_MAX
+            time.sleep(0.1)
+        return time.monotonic() - began
 
     def send(self, partition: int, values: list[bytes]) -> None:
         self.feed.send(self.topic, values, partition=partition)
@@ -103,7 +100,7 @@ class Going:
 
     def assert_whole(self) -> None:
         """After its end: every row is there once and in order, and the proof says so."""
-        assert self._ended == [RunOutcome.STOPPED]
+        assert self._run.result() is RunOutcome.STOPPED
         for number, values in self.sent.items():
             key = f"s{number}" if number else "s"
             assert self.runs.rows(self.topic, number) == folded([(at, key, value) for at, value in enumerate(values)])
@@ -122,10 +119,10 @@ def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker,
         try:
             for number in others:
                 going.send_next(number)
-            seconds = wait_until(lambda: all(going.is_read(number) for number in others))
-            wait_until(lambda: led[0] not in leaders(_without(brokers, silent), going.topic).values())
+            seconds = going.wait_until(lambda: all(going.is_read(number) for number in others))
+            going.wait_until(lambda: led[0] not in leaders(_without(brokers, silent), going.topic).values())
             going.send_next(0)
-            wait_until(lambda: going.is_read(0))
+            going.wait_until(lambda: going.is_read(0))
         finally:
             os.kill(silent.pid, signal.SIGCONT)
         assert seconds < 15
@@ -139,9 +136,9 @@ def test_a_killed_broker_and_a_rolling_restart_lose_nothing(brokers: tuple[Broke
             broker.kill()
             for number in going.sent:
                 going.send_next(number)
-            wait_until(lambda: all(going.is_read(number) for number in going.sent))
+            going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
             broker.restart()
-            wait_until(lambda: -1 not in leaders(going.servers, going.topic).values())
+            going.wait_until(lambda: -1 not in leaders(going.servers, going.topic).values())
     going.assert_whole()
 
 

@@ -12,7 +12,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.processes import find_free_ports
 from lockstep.settings import KafkaSettings
-from tests.integration.engine.test_brokers import Going, wait_until
+from tests.integration.engine.test_brokers import Going
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, ProducerRecord, folded, session
 from tests.support.link import Link, open_link
@@ -70,5 +70,5 @@ def test_a_link_that_carries_nothing_for_a_minute_is_waited_for(far: tuple[Broke
             assert not any(going.is_read(number) for number in going.sent)
         finally:
             link.carries.set()
-        wait_until(lambda: all(going.is_read(number) for number in going.sent))
+        going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
     going.assert_whole()
