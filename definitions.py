@@ -5,7 +5,7 @@ from dagster import Definitions, in_process_executor
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from jobs.compaction import compaction_schedule
+from jobs.compaction import compaction_schedules
 from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedule
 from jobs.pruning import pruning_schedule
@@ -21,7 +21,7 @@ from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
-SCHEDULES = (compaction_schedule, housekeeping_schedule, checks_schedule)
+SCHEDULES = (housekeeping_schedule, checks_schedule)
 SENSORS = (topics_sensor, supervisor_sensor, health_sensor)
 OWNERS = ("team:data-platform",)
 
@@ -33,6 +33,7 @@ defs = Definitions(
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[
         *(schedule(stream, settings) for stream in STREAMS for schedule in SCHEDULES),
+        *(schedule for stream in STREAMS for schedule in compaction_schedules(stream, settings)),
         *(rotation_schedule(stream, settings) for stream in STREAMS),
         *export_schedules(STREAMS, settings),
         pruning_schedule(STREAMS, settings),

@@ -1,19 +1,29 @@
-"""One job a stream: compacts its closed hours, every hour."""
+"""One job a stream: compacts its closed hours every hour, and its open hour when that has many files."""
 
 from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.orchestration.compaction_asset import request_minor_compaction
 from lockstep.settings import Settings
 
 
-def compaction_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
-    """The schedule and its job: ten minutes past the hour, when the previous hour is certainly closed."""
+def compaction_schedules(stream: AnyStream, settings: Settings) -> tuple[ScheduleDefinition, ScheduleDefinition]:
+    """The job and its two schedules: every hour, when the previous one is certainly closed; and by the open hour."""
     job = define_asset_job(
         names.name_compaction_job(stream),
         selection=AssetSelection.assets(names.make_compaction_key(stream)),
-        description=f"Rewrites the small files of {stream.name}'s closed hours; order kept and proven.",
+        description=f"Rewrites small files of {stream.name} as large ones; order kept and proven.",
         tags=names.MAINTENANCE,
     )
-    cron = settings.schedules.compaction
-    return ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)
+    hourly = ScheduleDefinition(
+        job=job, cron_schedule=settings.schedules.compaction, default_status=DefaultScheduleStatus.RUNNING
+    )
+    minor = ScheduleDefinition(
+        name=names.name_minor_compaction_schedule(stream),
+        job=job,
+        cron_schedule=settings.schedules.minor_compaction,
+        execution_fn=lambda _: request_minor_compaction(stream, settings),
+        default_status=DefaultScheduleStatus.RUNNING,
+    )
+    return hourly, minor

@@ -220,6 +220,7 @@ class ScheduleSettings(BaseModel):
 
     Attributes:
         compaction: Compaction; shortly after the hour, when the hour before is certainly closed.
+        minor_compaction: When a compaction is requested if the open hour has many small files, as short triggers leave.
         housekeeping: Housekeeping; after compaction.
         checks: Checks of the table.
         export: Export, of streams that declare one; after housekeeping, which moves the rewind floor.
@@ -228,6 +229,7 @@ class ScheduleSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     compaction: str = "10 * * * *"
+    minor_compaction: str = "5-55/10 * * * *"
     housekeeping: str = "20 * * * *"
     checks: str = "30 * * * *"
     export: str = "40 * * * *"
@@ -260,6 +262,8 @@ class Settings(BaseSettings):
         local_root: Folder of an executor for the local stores; may be lost at any time.
         retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
             The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
+        target_file_mb: Size of a compacted file at most, about, in MB. Files of half of it are not compacted, and
+            compacted files stay as they are when it changes. The memory of a task does not depend on it.
     """
 
     model_config = SettingsConfigDict(
@@ -280,6 +284,12 @@ class Settings(BaseSettings):
     table_root: Path = Path("var/tables")
     local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0
+    target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
+
+    @property
+    def target_file_bytes(self) -> int:
+        """`target_file_mb` in bytes."""
+        return self.target_file_mb * 1_000_000
 
     @classmethod
     def settings_customise_sources(

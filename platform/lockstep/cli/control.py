@@ -515,16 +515,17 @@ def compact(
 ) -> None:
     """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does so every hour.
 
-    The open hour of a stream that has been idle for an hour is closed first.
+    The open hour of a stream that has been idle for an hour is closed first. That of a live one is compacted too, once
+    it has more than 720 small files; they are rewritten a second time when it is closed.
     """
     from lockstep.operations.compact import compact as do_compact
     from lockstep.operations.compact import plan_compaction
 
-    folders = find_folders(stream)
+    folders, size = find_folders(stream), load_settings_or_exit().target_file_bytes
     if plan:
-        print_answer(plan_compaction(folders), _compaction_plan, as_json=as_json)
+        print_answer(plan_compaction(folders, target_bytes=size), _compaction_plan, as_json=as_json)
     else:
-        print_answer(do_compact(folders), _compacted, as_json=as_json)
+        print_answer(do_compact(folders, target_bytes=size), _compacted, as_json=as_json)
 
 
 @register_command("housekeeping order_books --plan", Panel.OPERATE)
@@ -562,10 +563,11 @@ def export(
     from lockstep.operations.export import export_stream, plan_export
 
     declared, folders = find_stream_or_exit(stream), find_folders(stream)
+    size = load_settings_or_exit().target_file_bytes
     if plan:
-        print_answer(plan_export(declared, folders), _export_plan, as_json=as_json)
+        print_answer(plan_export(declared, folders, target_bytes=size), _export_plan, as_json=as_json)
     else:
-        print_answer(export_stream(declared, folders), _exported, as_json=as_json)
+        print_answer(export_stream(declared, folders, target_bytes=size), _exported, as_json=as_json)
 
 
 @register_command("retain order_books --days 90 --plan", Panel.OPERATE)
@@ -634,7 +636,10 @@ def _closed(found: Closed) -> RenderableType:
 
 def _compaction_plan(found: StreamCompactionPlan) -> RenderableType:
     table, ledger = found.table, found.ledger
-    bins = ((b.commit_hour, len(b.files), 1, b.size, b.rows) for b in table.bins[-SHOWN_HOURS:])
+    bins = (
+        (f"{b.commit_hour}{' (open)' if b.is_minor else ''}", len(b.files), 1, b.size, b.rows)
+        for b in table.bins[-SHOWN_HOURS:]
+    )
     left = ((f.reason.value, f.hours, f.files, f.bytes, f.oldest_hour, f.newest_hour) for f in table.left)
     closes = f"closes hour {found.closes_hour}, as the stream is idle" if found.closes_hour else "closes no hour"
     total = f"table: {table.files_before} files become {table.files_after}, about {table.cpu_seconds:g} CPU seconds"

@@ -756,7 +756,7 @@ def report(
     """
     from lockstep.operations.report import write_report
 
-    found = write_report(find_folders(stream))
+    found = write_report(find_folders(stream), target_bytes=load_settings_or_exit().target_file_bytes)
     print_answer(found, _quality_report, as_json=as_json)
     if open_page:
         webbrowser.open(found.file.absolute().as_uri())

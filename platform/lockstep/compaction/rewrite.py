@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lockstep.compaction.plan import COMPACTED_PREFIX, Bin
+from lockstep.compaction.plan import COMPACTED_PREFIX, OPEN_PREFIX, Bin
 from lockstep.compaction.proof import RowProof, compare_proofs, make_proof
 from lockstep.compaction.row_order import (
     I64,
@@ -34,7 +34,7 @@ from lockstep.compaction.row_order import (
 )
 from lockstep.errors import TableError
 from lockstep.storage import Scratch, find_storage
-from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.parquet import BATCH_COMPRESSION_LEVEL, DataFile, DataFileWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +349,8 @@ def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
         task.table,
         schema,
         commit_hour=task.bin.commit_hour,
-        prefix=COMPACTED_PREFIX,
-        compression_level=COMPRESSION_LEVEL,
+        prefix=OPEN_PREFIX if task.bin.is_minor else COMPACTED_PREFIX,
+        compression_level=BATCH_COMPRESSION_LEVEL if task.bin.is_minor else COMPRESSION_LEVEL,
     ) as writer:
         for rows in regroup_rows(sort_in_order(runs), _group_rows(runs, task.group_rows)):
             writer.write(rows)

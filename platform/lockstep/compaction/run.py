@@ -1,8 +1,9 @@
-"""Compacts closed hours, on Spark or in process."""
+"""Compacts closed hours, and the open one if it has many files, on Spark or in process."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake.transaction import RemoveAction
 
-from lockstep.compaction.plan import TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_bins, plan_table
+from lockstep.compaction.plan import OPEN_FILES_MAX, TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_table
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
@@ -70,6 +71,10 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
         bytes_before: Their bytes.
         bytes_after: Bytes of the files that replaced them.
         rows: Rows rewritten.
+        minor_bins: Those of the bins that are of the open hour.
+        minor_bytes: Bytes of the files of these bins.
+        bins_postponed: Bins left to the next run.
+        postponed_because: Why; empty for none.
         cpu_seconds: CPU time of the rewriting, proofs included.
         seconds: From start to end.
     """
@@ -82,8 +87,37 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     bytes_before: int = 0
     bytes_after: int = 0
     rows: int = 0
+    minor_bins: int = 0
+    minor_bytes: int = 0
+    bins_postponed: int = 0
+    postponed_because: str = ""
     cpu_seconds: float = 0.0
     seconds: float = 0.0
+
+
+class CompactionBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one run, checked between sets of bins: the first set is always compacted, so that the debt falls.
+
+    Attributes:
+        bytes: Bytes to rewrite.
+        seconds: Time from the start of the run.
+        find_hindrance: Why the run ends now, such as a stream that needs the machine; empty for nothing.
+    """
+
+    bytes: float = math.inf
+    seconds: float = math.inf
+    find_hindrance: Callable[[], str] = str
+
+    def find_reason(self, bytes_done: int, seconds: float) -> str:
+        """Why a run that has done so much ends; empty for nothing."""
+        if bytes_done >= self.bytes:
+            return f"{bytes_done} bytes are rewritten, the budget of a run"
+        if seconds >= self.seconds:
+            return f"{seconds:.0f} seconds have passed, the budget of a run"
+        return self.find_hindrance()
+
+
+UNLIMITED = CompactionBudget()
 
 
 class CompactionRefused(TableError):
@@ -119,8 +153,10 @@ def compact_stream(
     rewriter: Rewriter | None = None,
     target_bytes: int = TARGET_BYTES,
     scratch: Path | None = None,
+    budget: CompactionBudget = UNLIMITED,
+    open_files_max: int = OPEN_FILES_MAX,
 ) -> CompactionResult:
-    """Compact the closed hours of a stream; does nothing when everything is compacted.
+    """Compact the closed hours of a stream, and the open one if it has many files; else does nothing.
 
     1. Read the head and the live files; plan the bins.
     2. Rewrite as many bins at a time as the rewriter accepts; each output is proven equal.
@@ -131,6 +167,8 @@ def compact_stream(
         rewriter: The rewriter; by default this process.
         target_bytes: Size of a compacted file at most, about.
         scratch: Folder for scratch files, where the rewriting runs; by default its temporary folder.
+        budget: What is not done within it is left to the next run.
+        open_files_max: Small files of the open hour from which on they are compacted.
 
     Raises:
         CompactionRefused: A bin's rows overlap, or a proof differs; raised after all others are done.
@@ -139,9 +177,13 @@ def compact_stream(
     """
     began = time.monotonic()
     work = _Compaction(folders, rewriter or compact_in_process(), scratch)
-    bins = work.plan(target_bytes)
-    for done, group in enumerate(_at_a_time(bins, work.rewriter.at_once)):
-        LOG.info("compaction of %s: %s of %s bins", folders.stream, done * work.rewriter.at_once, len(bins))
+    bins = work.plan(target_bytes, open_files_max)
+    for done, group in _at_a_time(bins, work.rewriter.at_once):
+        rewritten = sum(part.size for part in bins[:done])
+        if done and (reason := budget.find_reason(rewritten, time.monotonic() - began)):
+            work.postpone(len(bins) - done, reason)
+            break
+        LOG.info("compaction of %s: %s of %s bins", folders.stream, done, len(bins))
         work.compact(group)
     result = msgspec.structs.replace(work.result, seconds=time.monotonic() - began)
     if work.refused:
@@ -163,10 +205,15 @@ class _Compaction:
         self._generation = 0
         self.result, self.refused = CompactionResult(), list[tuple[Bin, BinRefused]]()
 
-    def plan(self, target_bytes: int) -> tuple[Bin, ...]:
+    def plan(self, target_bytes: int, open_files_max: int) -> tuple[Bin, ...]:
         base = self._log.base()
         self._generation = base.head.generation
-        return plan_bins(self._live.at(base.version), base.head, target_bytes=target_bytes)
+        live = self._live.at(base.version)
+        return plan_table(live, base.head, target_bytes=target_bytes, open_files_max=open_files_max).bins
+
+    def postpone(self, bins: int, reason: str) -> None:
+        LOG.info("compaction of %s ends: %s; %s bins are left to the next run", self._table.parent.name, reason, bins)
+        self.result = msgspec.structs.replace(self.result, bins_postponed=bins, postponed_because=reason)
 
     def compact(self, bins: list[Bin]) -> None:
         live = [part for part in bins if not self._gone(part, self._log.base())]
@@ -216,11 +263,14 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
         "digest": f"{output.digest:016x}",
         "partitions": output.partitions,
         "files": len(part.files),
+        "minor": part.is_minor,
     }
+    # As old as its newest input: rows committed meanwhile come later, which decides the order of an hour's bins.
+    added = msgspec.structs.replace(output.file, added_ms=max(file.added_ms for file in part.files))
     return Proposal(
         kind=CommitKind.COMPACTION,
         next_head=next_head,
-        adds=(output.file,),
+        adds=(added,),
         removes=tuple(make_removal(file) for file in part.files),
         metadata={PROOF: msgspec.json.encode(verdict).decode()},
     )
@@ -247,10 +297,13 @@ def _added(result: CompactionResult, part: Bin, output: Rewritten) -> Compaction
         bytes_before=result.bytes_before + part.size,
         bytes_after=result.bytes_after + output.file.size,
         rows=result.rows + output.file.rows,
+        minor_bins=result.minor_bins + part.is_minor,
+        minor_bytes=result.minor_bytes + part.size * part.is_minor,
         cpu_seconds=result.cpu_seconds + output.cpu_seconds,
     )
 
 
-def _at_a_time(bins: tuple[Bin, ...], count: int) -> Iterator[list[Bin]]:
+def _at_a_time(bins: tuple[Bin, ...], count: int) -> Iterator[tuple[int, list[Bin]]]:
+    """Sets of bins, each with the number of bins before it."""
     for start in range(0, len(bins), count):
-        yield list(bins[start : start + count])
+        yield start, list(bins[start : start + count])

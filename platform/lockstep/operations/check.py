@@ -33,5 +33,5 @@ def check(stream: AnyStream, settings: Settings, folders: StreamFolders, *, full
     open_table(folders)
     with start_context(settings.spark, f"lockstep check {stream.name}"):
         checked = check_table(stream, SparkSession.builder.getOrCreate(), folders, full=full)
-    write_report(folders)
+    write_report(folders, target_bytes=settings.target_file_bytes)
     return checked

@@ -1,4 +1,4 @@
-"""One compaction of a stream: closes the hour of an idle stream, then compacts ledger and table."""
+"""One compaction of a stream: closes the hour of an idle stream, then compacts ledger and table, within a budget."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from collections.abc import Callable
 import msgspec
 
 from lockstep.compaction.ledger_files import LedgerBin, LedgerCompaction, compact_ledger, list_live_files, plan_ledger
-from lockstep.compaction.plan import TARGET_BYTES, CompactionPlan
-from lockstep.compaction.run import CompactionResult, Rewriter, compact_in_process, compact_stream, plan_stream
+from lockstep.compaction.plan import TARGET_BYTES, CompactionPlan, LiveFiles, plan_open_hour
+from lockstep.compaction.run import (
+    UNLIMITED,
+    CompactionBudget,
+    CompactionResult,
+    Rewriter,
+    compact_in_process,
+    compact_stream,
+    plan_stream,
+)
+from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.planner import find_current_hour
+from lockstep.operations.inspect.health import read_health
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import open_table
+from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head
@@ -23,6 +34,13 @@ IDLE_SECONDS = 3600.0
 and be planned again; one that takes longer than this is stalled, and has an alarm."""
 CLEANED_UP_SECONDS = 86_400.0
 """Age of a batch whose log entry is gone: retention is an hour at least."""
+SPARK_CPU_SECONDS = 20.0
+"""Less work is done in the process of the run: a start of Spark costs about half of it."""
+RUN_BYTES, RUN_SECONDS = 64_000_000_000, 2_700.0
+"""Budget of a scheduled run: it ends before the next one is due, and leaves the rest to it."""
+KAFKA_SECONDS_MAX = 5.0
+LIVE_SECONDS = 60.0
+"""A writer whose heartbeat is older is gone, and needs no machine."""
 
 
 class StreamCompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,17 +96,19 @@ def compact(
     *,
     make_rewriter: Callable[[], Rewriter] = compact_in_process,
     target_bytes: int = TARGET_BYTES,
+    budget: CompactionBudget = UNLIMITED,
 ) -> Compacted:
     """Compact a stream; safe while a writer runs.
 
     1. Plan; close the open hour of an idle stream, as nothing else would.
     2. Compact the ledger first: a refused hour of the table must not let it grow.
-    3. Compact the closed hours of the table.
+    3. Compact the open hour of the table, if it has many files, and its closed hours.
 
     Args:
         folders: Folders of the stream.
-        make_rewriter: Called only where there is something to rewrite: a start of Spark costs more than most hours.
+        make_rewriter: Called only where there is much to rewrite: a start of Spark costs more than most hours.
         target_bytes: Size of a compacted file at most, about.
+        budget: What is not done within it is left to the next run.
 
     Raises:
         NoTable: The stream has never run.
@@ -101,8 +121,33 @@ def compact(
     ledger = compact_ledger(folders, open_table(folders).base().head)  # 2
     table = CompactionResult()
     if plan.table.bins:  # 3
-        table = compact_stream(folders, rewriter=make_rewriter(), target_bytes=target_bytes)
+        rewriter = compact_in_process() if plan.table.cpu_seconds < SPARK_CPU_SECONDS else make_rewriter()
+        table = compact_stream(folders, rewriter=rewriter, target_bytes=target_bytes, budget=budget)
     return Compacted(plan=plan, table=table, ledger=ledger)
+
+
+def make_run_budget(stream: AnyStream, settings: Settings) -> CompactionBudget:
+    """The budget of a scheduled run, which ends when the stream needs the machine."""
+    return CompactionBudget(
+        bytes=RUN_BYTES, seconds=RUN_SECONDS, find_hindrance=lambda: find_lag_hindrance(stream, settings)
+    )
+
+
+def find_lag_hindrance(stream: AnyStream, settings: Settings) -> str:
+    """Why compaction yields: a full batch and more waits for a live writer; empty for no reason, or an unknown lag."""
+    facts = read_health(StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)).facts
+    lag, limit = facts.lag_messages or 0, stream.limits.batch_messages
+    if facts.writer_seconds is None or facts.writer_seconds > LIVE_SECONDS or lag <= limit:
+        return ""
+    return f"the stream lags: {lag} messages wait, and a batch takes {limit}"
+
+
+def has_large_open_hour(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> bool:
+    """Whether the open hour has so many small files that a minor compaction is due; false without a table."""
+    if not delta_log.has_log(folders.table):
+        return False
+    base = open_table(folders).base()
+    return bool(plan_open_hour(LiveFiles(folders.table).at(base.version), base.head, target_bytes=target_bytes))
 
 
 def find_idle_hour(head: Head, clock_hour: str, idle_seconds: float) -> str:

@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
-from lockstep.compaction.plan import LiveFile, LiveFiles, is_closed, plan_bins
+from lockstep.compaction.plan import TARGET_BYTES, LiveFile, LiveFiles, is_closed, plan_bins
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import (
@@ -104,7 +104,11 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_hours(
-    files: Iterable[LiveFile], head: Head, floor_hour: str, exported: frozenset[str]
+    files: Iterable[LiveFile],
+    head: Head,
+    floor_hour: str,
+    exported: frozenset[str],
+    target_bytes: int = TARGET_BYTES,
 ) -> tuple[tuple[HourToExport, ...], tuple[WaitingHours, ...]]:
     """The hours that can be exported, and those that have to wait, oldest first. Pure.
 
@@ -113,9 +117,10 @@ def sort_hours(
         head: The head of the table.
         floor_hour: Hour of the batch at the rewind floor; empty where it is unknown.
         exported: Hours that are exported.
+        target_bytes: Size of a compacted file, which decides what compaction would still rewrite.
     """
     listed = sorted(files, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
-    small = {part.commit_hour for part in plan_bins(listed, head)}
+    small = {part.commit_hour for part in plan_bins(listed, head, target_bytes=target_bytes)}
     ready, waiting = list[HourToExport](), dict[WaitReason, list[str]]()
     for hour, group in groupby(listed, key=attrgetter("commit_hour")):
         if hour in exported:
@@ -141,7 +146,7 @@ def _find_reason(hour: str, head: Head, floor_hour: str, small: set[str]) -> Wai
 class _Export:
     """One look at a table and its dataset."""
 
-    def __init__(self, stream: AnyStream, folders: StreamFolders) -> None:
+    def __init__(self, stream: AnyStream, folders: StreamFolders, target_bytes: int) -> None:
         if stream.export is None:
             raise LockstepError(
                 f"{stream.name} declares no export",
@@ -156,14 +161,15 @@ class _Export:
         _check_rewound(self.folder, self.exported, base.head)
         floor = find_head_of_batch(folders.table, base.head.rewind_floor)
         live = LiveFiles(folders.table).at(base.version)
-        self.hours, self.waiting = sort_hours(live, base.head, floor.hour if floor else "", self.exported)
+        floor_hour = floor.hour if floor else ""
+        self.hours, self.waiting = sort_hours(live, base.head, floor_hour, self.exported, target_bytes)
         schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))
         self.source = SourceTable(
             folders.table, schema, base.version, base.head.generation, below_batch=base.head.rewind_floor
         )
 
 
-def plan_export(stream: AnyStream, folders: StreamFolders) -> ExportPlan:
+def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportPlan:
     """What an export would write now. Changes nothing.
 
     Raises:
@@ -171,7 +177,7 @@ def plan_export(stream: AnyStream, folders: StreamFolders) -> ExportPlan:
         ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
         LockstepError: The stream declares no export.
     """
-    found = _Export(stream, folders)
+    found = _Export(stream, folders, target_bytes)
     return ExportPlan(
         stream=stream.name,
         folder=str(found.folder),
@@ -184,7 +190,7 @@ def plan_export(stream: AnyStream, folders: StreamFolders) -> ExportPlan:
     )
 
 
-def export_stream(stream: AnyStream, folders: StreamFolders) -> ExportResult:
+def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportResult:
     """Export the hours that can be exported, oldest first; safe while a writer, compactions and another export run.
 
     1. Plan. Delete what killed exports left.
@@ -196,7 +202,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders) -> ExportResult:
         LockstepError: The stream declares no export.
         TableError: A file is damaged; the hours before are exported.
     """
-    began, found = time.process_time(), _Export(stream, folders)  # 1
+    began, found = time.process_time(), _Export(stream, folders, target_bytes)  # 1
     result = ExportResult(stream=stream.name, folder=str(found.folder), waiting=found.waiting)
     if found.hours:
         keep_options(found.folder, found.options)

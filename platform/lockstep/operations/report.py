@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from rich.filesize import decimal
 
+from lockstep.compaction.plan import TARGET_BYTES
 from lockstep.html_page import Bar, Fact, Line, Page, Section, TableOf, draw_bars, draw_lines, render_page
 from lockstep.operations.durations import format_duration
 from lockstep.operations.growth import DiskGrowth, read_growth
@@ -92,18 +93,18 @@ def make_report_path(folders: StreamFolders) -> Path:
     return folders.root / folders.stream / "quality" / REPORT_FILE
 
 
-def write_report(folders: StreamFolders) -> QualityReport:
+def write_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> QualityReport:
     """Write the page of a stream: one file that fetches nothing.
 
     Raises:
         NoTable: The stream has never run.
     """
-    report = build_report(folders)
+    report = build_report(folders, target_bytes=target_bytes)
     find_storage(report.file).replace(report.file, render_page(make_quality_page(report)).encode())
     return report
 
 
-def build_report(folders: StreamFolders) -> QualityReport:
+def build_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> QualityReport:
     """Collect what is stored about a stream; needs neither Spark nor Kafka.
 
     Raises:
@@ -124,7 +125,7 @@ def build_report(folders: StreamFolders) -> QualityReport:
         completeness=compute_equations(last.checked.partitions) if last else (),
         history=last.history if last else (),
         quarantine=tuple(Term(cause, messages) for cause, messages in causes.most_common()),
-        debt=read_debt(folders, head, time.time()),
+        debt=read_debt(folders, head, time.time(), target_bytes),
         growth=read_growth(folders),
     )
 

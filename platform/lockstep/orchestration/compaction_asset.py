@@ -1,22 +1,26 @@
-"""The asset of a stream's compaction, which rewrites the small files of closed hours as large ones."""
+"""The asset of a stream's compaction, which rewrites small files as large ones, and the rule of its second schedule."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
     DagsterExecutionInterruptedError,
     MaterializeResult,
     MetadataValue,
+    RunRequest,
+    SkipReason,
     TableRecord,
     asset,
 )
+from deltalake.exceptions import DeltaError
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
-from lockstep.operations.compact import Compacted, compact
+from lockstep.operations.compact import Compacted, compact, has_large_open_hour, make_run_budget
 from lockstep.orchestration.names import make_compaction_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.orchestration.spark_resource import SparkResource
@@ -45,7 +49,8 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
             "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: a file "
-            "an hour instead of one a batch. The open hour of a stream that is idle is closed first."
+            "an hour instead of one a batch. The open hour of a stream that is idle is closed first; that of a live "
+            "one is compacted too when it has many files. A run has a budget, and ends when the stream lags."
         ),
         kinds=KINDS,
         owners=owners,
@@ -53,9 +58,9 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
     def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
         if not delta_log.has_log(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
-        context.log.info("compacting closed hours of %s", folders.table)
+        context.log.info("compacting %s", folders.table)
         try:
-            done = _compact(stream, folders, spark)
+            done = _compact(stream, settings, spark)
         except LockstepError as error:
             raise report_failure(error) from error
         return MaterializeResult(metadata=_describe(done))
@@ -63,16 +68,27 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
     return compaction
 
 
-def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) -> Compacted:
+def request_minor_compaction(stream: AnyStream, settings: Settings) -> RunRequest | SkipReason:
+    """What the schedule of minor compaction does: a run only while the open hour has many files."""
+    folders = StreamFolders(stream.name, settings.table_root)
+    try:
+        is_due = has_large_open_hour(folders, target_bytes=settings.target_file_bytes)
+    except (LockstepError, DeltaError) as error:
+        return SkipReason(f"the table cannot be read: {str(error).splitlines()[0]}")
+    return RunRequest() if is_due else SkipReason("the open hour has few small files")
+
+
+def _compact(stream: AnyStream, settings: Settings, spark: SparkResource) -> Compacted:
     def rewriter() -> "Rewriter":
         from lockstep.compaction.run import compact_on_spark
 
         return compact_on_spark(spark.session(f"{stream.name} compaction").sparkContext)
 
-    stopping = StopSignal()
+    stopping, folders = StopSignal(), StreamFolders(stream.name, settings.table_root)
+    budget = make_run_budget(stream, settings)
     try:
         return run_off_main_thread(
-            lambda: compact(folders, make_rewriter=rewriter),
+            lambda: compact(folders, make_rewriter=rewriter, target_bytes=settings.target_file_bytes, budget=budget),
             stopping,
             patience_seconds=PATIENCE_SECONDS,
             tick=lambda: None,
@@ -84,10 +100,18 @@ def _compact(stream: AnyStream, folders: StreamFolders, spark: SparkResource) ->
 
 def _describe(done: Compacted) -> dict[str, Any]:
     table, plan = done.table, done.plan.table
-    numbers = {name: getattr(table, name) for name in table.__struct_fields__ if name != "hours"}
+    numbers = {name: value for name, value in msgspec.structs.asdict(table).items() if value != ""}
     of_ledger = {f"ledger_{name}": getattr(done.ledger, name) for name in done.ledger.__struct_fields__}
     bins = [
-        TableRecord({"hour": part.commit_hour, "files": len(part.files), "bytes": part.size, "rows": part.rows})
+        TableRecord(
+            {
+                "hour": part.commit_hour,
+                "open": part.is_minor,
+                "files": len(part.files),
+                "bytes": part.size,
+                "rows": part.rows,
+            }
+        )
         for part in plan.bins[-BINS_SHOWN:]
     ]
     left = [

@@ -35,7 +35,7 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
         if not delta_log.has_log(folders.table):
             return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
-            done = export_stream(stream, folders)
+            done = export_stream(stream, folders, target_bytes=settings.target_file_bytes)
         except LockstepError as error:
             raise report_failure(error) from error
         context.log.info("%s hours of %s exported", len(done.hours), stream.name)

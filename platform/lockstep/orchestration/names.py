@@ -154,8 +154,17 @@ def _list_hourly_jobs(stream: AnyStream) -> tuple[str, ...]:
 
 def list_all_instigators(stream: AnyStream) -> tuple[str, ...]:
     """All sensors and schedules of the stream."""
-    schedules = (*map(name_schedule, _list_hourly_jobs(stream)), name_rotation_schedule(stream))
+    schedules = (
+        *map(name_schedule, _list_hourly_jobs(stream)),
+        name_minor_compaction_schedule(stream),
+        name_rotation_schedule(stream),
+    )
     return name_topics_sensor(stream), name_supervisor_sensor(stream), name_health_sensor(stream), *schedules
+
+
+def name_minor_compaction_schedule(stream: AnyStream) -> str:
+    """The schedule of the compaction job that looks at the open hour."""
+    return f"{stream.name}_minor_compaction_schedule"
 
 
 def name_rotation_schedule(stream: AnyStream) -> str:

@@ -76,15 +76,15 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
                 yield evaluated
             elif result.rule in selected:
                 context.log.info("%s: %s: %s", result.rule, result.outcome.value, result.reason)
-        context.log.info("report: %s", _write_report(folders))
+        context.log.info("report: %s", _write_report(folders, settings))
 
     return check
 
 
-def _write_report(folders: StreamFolders) -> Path:
+def _write_report(folders: StreamFolders, settings: Settings) -> Path:
     from lockstep.operations.report import write_report
 
-    return write_report(folders).file
+    return write_report(folders, target_bytes=settings.target_file_bytes).file
 
 
 def _make_specs(stream: AnyStream) -> list[AssetCheckSpec]:

@@ -276,6 +276,7 @@ class DataFile(msgspec.Struct, frozen=True):
         rows: Number of rows.
         statistics: Delta statistics as JSON.
         commit_hour: Value of the partition column; None for tables without partitions.
+        added_ms: Time of the commit of its newest row, in milliseconds since 1970; None for that of the file's own.
     """
 
     path: str
@@ -283,11 +284,13 @@ class DataFile(msgspec.Struct, frozen=True):
     rows: int
     statistics: str
     commit_hour: str | None = None
+    added_ms: int | None = None
 
     def action(self, *, data_change: bool = True) -> AddAction:
         """The action that adds the file to its table."""
         hours = {} if self.commit_hour is None else {"commit_hour": self.commit_hour}
-        return AddAction(self.path, self.size, hours, int(time.time() * 1000), data_change, self.statistics)
+        added_ms = int(time.time() * 1000) if self.added_ms is None else self.added_ms
+        return AddAction(self.path, self.size, hours, added_ms, data_change, self.statistics)
 
 
 class DataFileWriter:

@@ -34,6 +34,30 @@ def test_twenty_kills_at_each_phase_while_streaming_change_no_row(table: StreamT
     kill_while_streaming(table, phase, rounds=KILLS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.fault("F43")
+@pytest.mark.parametrize("phase", PHASES)
+def test_twenty_kills_of_a_minor_compaction_at_each_phase_change_no_row(table: StreamTable, phase: str) -> None:
+    rows = 0
+    for _ in range(KILLS):
+        rows += sum(file.rows for _ in range(2) for file in commit_next(table, HOURS[0]))
+        kill_compaction(table, phase, open_files_max=1)
+    assert compact_stream(table.folders, open_files_max=1).minor_bins <= 1
+    close_hour(table.folders)
+    assert compact_stream(table.folders).minor_bins == 0
+    assert len(stored_rows(table.folders)) == rows
+    assert len(live_files(table.folders)) == 1
+
+
+def kill_compaction(table: StreamTable, phase: str, *, open_files_max: int) -> None:
+    before = stored_rows(table.folders)
+    command = [sys.executable, "-m", "tests.unit.compaction.dying", str(table.folders.root), table.folders.stream]
+    command += [phase, str(open_files_max)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert before == stored_rows(table.folders)
+
+
 def kill_while_streaming(table: StreamTable, phase: str, *, rounds: int) -> None:
     """Batches go on between the kills; in the end all is compacted, and the rows are those that were written."""
     rows, hours = 0, iter(HOURS)
@@ -42,10 +66,7 @@ def kill_while_streaming(table: StreamTable, phase: str, *, rounds: int) -> None
             hour = next(hours)
             rows += sum(file.rows for _ in range(2) for file in commit_next(table, hour))
         close_hour(table.folders)
-        before = stored_rows(table.folders)
-        command = [sys.executable, "-m", "tests.unit.compaction.dying", str(table.folders.root), table.folders.stream]
-        assert subprocess.run([*command, phase], cwd=ROOT, check=False).returncode == -signal.SIGKILL
-        assert before == stored_rows(table.folders)
+        kill_compaction(table, phase, open_files_max=720)
     hour = next(hours)
     rows += sum(file.rows for file in commit_next(table, hour))
     close_hour(table.folders)

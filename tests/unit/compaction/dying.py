@@ -1,6 +1,6 @@
 """A process that compacts a stream and kills itself at a phase, as by kill -9.
 
-Run as `python -m tests.unit.compaction.dying ROOT STREAM PHASE`.
+Run as `python -m tests.unit.compaction.dying ROOT STREAM PHASE OPEN_FILES_MAX`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def dying(act: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    root, stream, phase = sys.argv[1:]
+    root, stream, phase, open_files_max = sys.argv[1:]
     owner, name, is_after = PHASES[phase]
     setattr(owner, name, dying(getattr(owner, name), after=is_after))
-    compact_stream(StreamFolders(stream, Path(root)))
+    compact_stream(StreamFolders(stream, Path(root)), open_files_max=int(open_files_max))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -45,10 +46,11 @@ class Workers:
         self.expected = {0: 0}
 
     def step(self) -> None:
-        """One batch, and two compactions at once."""
+        """One batch, and two compactions at once, of the open hour too."""
         writer, *compactions = self._pools
         self._works.append(writer.submit(self._write))
-        self._works += [pool.submit(compact_stream, self._table.folders) for pool in compactions]
+        compact = partial(compact_stream, self._table.folders, open_files_max=1)
+        self._works += [pool.submit(compact) for pool in compactions]
 
     def end(self) -> None:
         """Wait for all that was begun; what failed is raised here."""

@@ -183,6 +183,7 @@ def test_the_commit_carries_its_proof_and_changes_no_data(filled: StreamTable) -
         "digest": f"{proof.digest:016x}",
         "partitions": 3,
         "files": 10,
+        "minor": False,
     }
     changes = [line.get("add") or line.get("remove") for line in actions if "add" in line or "remove" in line]
     assert [change["dataChange"] for change in changes] == [False] * 11

@@ -59,7 +59,12 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
         for stream in STREAMS
         for sensor, seconds in (("topics", 10), ("supervisor", 4), ("health", 30))
     }
-    crons = {"checks": "30 * * * *", "compaction": "10 * * * *", "housekeeping": "20 * * * *"}
+    crons = {
+        "checks": "30 * * * *",
+        "compaction": "10 * * * *",
+        "minor_compaction": "5-55/10 * * * *",
+        "housekeeping": "20 * * * *",
+    }
     rotations = {"betting_markets": 21, "checksummed_books": 46, "order_books": 59}
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
         **{f"{stream}_{job}_schedule": cron for stream in STREAMS for job, cron in crons.items()},

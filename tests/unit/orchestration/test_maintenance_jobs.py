@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from dagster import (
     build_schedule_context,
 )
 
-from jobs.compaction import compaction_schedule
+from jobs.compaction import compaction_schedules
 from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedule
 from lockstep import Export
+from lockstep.compaction.plan import plan_open_hour
 from lockstep.compaction.run import compact_in_process, compact_stream
 from lockstep.export.dataset import list_exported_hours
 from lockstep.operations.compact import IDLE_SECONDS
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 STREAM = make_stream(Export(), retention=timedelta(hours=3))
 DEFAULTS = Settings()
 SCHEDULES = (
-    compaction_schedule(STREAM, DEFAULTS),
+    compaction_schedules(STREAM, DEFAULTS)[0],
     housekeeping_schedule(STREAM, DEFAULTS),
     *export_schedules([STREAM], DEFAULTS),
 )
@@ -122,6 +124,20 @@ def test_compaction_closes_the_hour_of_an_idle_stream_and_keeps_its_plan(
     assert (planned.data["hour"], planned.data["files"], planned.data["rows"]) == (HOURS[7], 3, 6)
     assert {record.data["because"]: record.data["hours"] for record in found["left"].records} == {"compacted before": 7}
     assert run.output.base().head.closed_hour == HOURS[7]
+
+
+def test_the_open_hour_is_compacted_by_the_same_job_only_while_it_has_many_files(
+    run: ProtocolRun, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(table_root=run.folders.root)
+    _, minor = compaction_schedules(STREAM, settings)
+    context = build_schedule_context(instance=instance)
+    assert minor.evaluate_tick(context).skip_message == "the open hour has few small files"
+    monkeypatch.setattr("lockstep.operations.compact.plan_open_hour", partial(plan_open_hour, files_max=2))
+    (request,) = minor.evaluate_tick(context).run_requests or ()
+    assert (minor.job_name, request.run_key) == (SCHEDULES[0].job_name, None)
+    _, without_table = compaction_schedules(STREAM, Settings(table_root=run.folders.root / "none"))
+    assert without_table.evaluate_tick(context).run_requests == []
 
 
 def test_export_then_housekeeping_write_old_hours_and_drop_those_past_the_retention(

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from lockstep.compaction.plan import LiveFiles, plan_bins
+from lockstep.compaction.plan import TARGET_BYTES, LiveFiles, plan_bins
 from lockstep.engine.driver.handover import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
@@ -131,7 +131,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         transactions=cluster.transactions,
         quarantined_messages=quarantined,
         quarantined_last_hour=lately,
-        debt=read_debt(folders, head, now),
+        debt=read_debt(folders, head, now, handle.settings.target_file_bytes),
     )
 
 
@@ -204,9 +204,9 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
     return sum(rows for rows, _ in files), sum(rows for rows, added_ms in files if added_ms >= since_ms)
 
 
-def read_debt(folders: StreamFolders, head: Head, now: float) -> CompactionDebt:
+def read_debt(folders: StreamFolders, head: Head, now: float, target_bytes: int = TARGET_BYTES) -> CompactionDebt:
     """What the next compaction would rewrite, from the log of the table."""
-    bins = plan_bins(LiveFiles(folders.table).at(head.batch_version), head)
+    bins = plan_bins(LiveFiles(folders.table).at(head.batch_version), head, target_bytes=target_bytes)
     if not bins:
         return CompactionDebt()
     oldest = bins[0].commit_hour
