@@ -54,6 +54,7 @@ SPARK_MODULES = (
     "tests/faults/matrix/test_damage.py",
     "tests/faults/matrix/test_workers.py",
     "tests/integration/cluster/test_deadline.py",
+    "tests/integration/cluster/test_worker_daemon.py",
 )
 """They run in one worker: a Spark costs 10 to 17 s of CPU to start, Great Expectations 7 to import."""
 

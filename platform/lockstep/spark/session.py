@@ -75,6 +75,7 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
         # Delta reads its log in 50 tasks by default; a stream's log is small.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.executorEnv.PYTHONPATH": python_path,
+        "spark.python.daemon.module": "lockstep.spark.worker_daemon",
         # Halves the fixed cost of a Python task (measured).
         "spark.python.unix.domain.socket.enabled": "true",
         # A speculative second attempt would only read the same ranges twice.

@@ -81,7 +81,7 @@ class Driver:
 
     def workers(self) -> list[int]:
         """Its Python workers and their daemon."""
-        return [pid for pid in list_descendants(self.process.pid) if _runs(pid, "pyspark.daemon")]
+        return [pid for pid in list_descendants(self.process.pid) if _runs(pid, "lockstep.spark.worker_daemon")]
 
     def stop(self) -> None:
         """SIGSTOP: as a machine that hangs."""

@@ -1,0 +1,43 @@
+"""The daemon that Spark forks its Python workers from: it imports what each of them needs, once and from bytecode.
+
+Spark runs it by `spark.python.daemon.module`. PySpark's own daemon imports itself from `pyspark.zip`, which holds no
+bytecode, and leaves all other imports to each worker.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from pathlib import Path
+
+PRELOADED = ("pyspark.worker", "lockstep.engine.executor.task")
+"""Modules whose import starts no thread that a fork would lose: those of Arrow's allocator and of BLAS are restarted by
+their libraries in the child. No module of the user's is among them: it might do anything."""
+
+
+def drop_archives(path: list[str]) -> list[str]:
+    """The import path without the archives of the pyspark that is installed in a folder anyway.
+
+    Args:
+        path: The import path, in which Spark puts `pyspark.zip` and that of py4j first.
+    """
+    archives = [entry for entry in path if entry.endswith(".zip")]
+    left = [entry for entry in path if entry not in archives]
+    installed = next((folder for entry in left if (folder := Path(entry, "pyspark")).is_dir()), None)
+    if installed is None:
+        return path
+    return [entry for entry in path if entry not in archives or installed not in Path(entry).parents]
+
+
+def main() -> None:
+    """Serve Spark until it closes the standard input."""
+    sys.path[:] = drop_archives(sys.path)
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # the collector of a worker does not touch, and so not copy, the pages that it shares
+    importlib.import_module("pyspark.daemon").manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Python workers are forked from our daemon: modules imported before, PySpark from a folder with bytecode."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from lockstep.spark.worker_daemon import PRELOADED, drop_archives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+
+def test_the_archive_of_the_installed_pyspark_is_dropped(tmp_path: Path) -> None:
+    archives = [str(tmp_path / "site" / "pyspark" / "python" / "lib" / name) for name in ("pyspark.zip", "py4j.zip")]
+    (tmp_path / "site" / "pyspark").mkdir(parents=True)
+    others = [str(tmp_path / "code"), str(tmp_path / "user.zip"), str(tmp_path / "site")]
+    assert drop_archives([*archives, *others]) == others
+
+
+def test_an_archive_of_another_pyspark_stays(tmp_path: Path) -> None:
+    """A Spark distribution beside an environment: the JVM speaks to the Python of its own version."""
+    (tmp_path / "site" / "pyspark").mkdir(parents=True)
+    path = [str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip"), str(tmp_path / "site")]
+    assert drop_archives(path) == path
+    assert drop_archives(path[:1]) == path[:1]
+
+
+def test_workers_begin_with_what_they_need(shared_spark: SparkSession) -> None:
+    def look(_: Iterable[int]) -> Iterator[tuple[str, list[str], list[str], int]]:
+        import pyspark as seen
+
+        names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
+        yield str(seen.__file__), sorted(sys.modules), names, os.getppid()
+
+    found = shared_spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect()
+    assert len({parent for *_, parent in found}) == 1
+    for file, modules, threads, _ in found:
+        assert file == pyspark.__file__
+        assert set(PRELOADED) <= set(modules)
+        assert "pandas" not in modules
+        assert not any(name.startswith("rdk:") for name in threads)
