@@ -30,7 +30,7 @@ class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
     bins_before: Mapping[Key, int] = {}
 
 
-class PlannedRange(msgspec.Struct, frozen=True):
+class PlannedRange(msgspec.Struct, frozen=True, gc=False):
     """One partition's range of the batch: an upper bound; a task may end it early.
 
     Attributes:
@@ -108,7 +108,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     ranges: tuple[PlannedRange, ...]
 
 
-class Counts(msgspec.Struct):
+class Counts(msgspec.Struct, gc=False):
     """Messages of a range by outcome; they add up to `messages` and `released`.
 
     Attributes:
@@ -164,7 +164,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     until: int
 
 
-class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
+class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Result of a task for one range.
 
     Attributes:

@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     TIMESTAMP_NOT_AVAILABLE,
     IsolationLevel,
     KafkaException,
@@ -20,6 +22,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
+from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
@@ -29,7 +32,13 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.client import ClusterClient, Configuration, make_consumer, make_reader_configuration
+from lockstep.kafka.client import (
+    ClusterClient,
+    Configuration,
+    OffsetAnswers,
+    make_consumer,
+    make_reader_configuration,
+)
 from lockstep.kafka.leader_epochs import TruncationCheck, check_truncation
 from lockstep.model.position import Key, Position
 
@@ -60,6 +69,8 @@ _PROBE = "lockstep-may-see"
 """No topic: requested by name to learn whether this user may see topics at all."""
 FIRST_BROKER_SECONDS = 3.0
 """Time for the broker that is asked first, and half of the next one's; an answer for 1,000 topics takes some 20 ms."""
+REQUEST_PARTITIONS = 200
+"""The client searches its list of partitions for each answer: 11 us a partition with 1,000 in a request, 6 with 200."""
 SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
 """Time for a leader after another one has answered; and for one that was silent in the last look already."""
 
@@ -67,19 +78,24 @@ SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
 class _Question(NamedTuple):
     """A question about offsets."""
 
-    which: OffsetSpec
+    which: int
     isolation: IsolationLevel
 
 
-_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's own stub
-_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
-_START = _Question(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
-_HIGH_WATERMARK = _Question(_LATEST, IsolationLevel.READ_UNCOMMITTED)
-_STABLE_END = _Question(_LATEST, IsolationLevel.READ_COMMITTED)
+_START = _Question(OFFSET_BEGINNING, IsolationLevel.READ_UNCOMMITTED)
+_HIGH_WATERMARK = _Question(OFFSET_END, IsolationLevel.READ_UNCOMMITTED)
+_STABLE_END = _Question(OFFSET_END, IsolationLevel.READ_COMMITTED)
 
 
-_OffsetAnswers = dict[TopicPartition, Future[ListOffsetsResultInfo]]
-"""The answers of one leader to one question, by partition."""
+_Request = tuple[int, _Question, int]
+"""A request for offsets: the leader that is asked, the question, and the number of its first partition there."""
+
+
+class _Answers(NamedTuple):
+    """The partitions of a request, and the answers to come."""
+
+    asked: list[TopicPartition]
+    future: Future[OffsetAnswers]
 
 
 class _Leader(NamedTuple):
@@ -89,7 +105,7 @@ class _Leader(NamedTuple):
     broker: int
 
 
-class Topic(msgspec.Struct, frozen=True):
+class Topic(msgspec.Struct, frozen=True, gc=False):
     """One topic, identified by its id.
 
     Attributes:
@@ -107,7 +123,7 @@ class Topic(msgspec.Struct, frozen=True):
     retention_ms: int | None = None
 
 
-class PartitionOffsets(msgspec.Struct, frozen=True):
+class PartitionOffsets(msgspec.Struct, frozen=True, gc=False):
     """Offsets of one partition.
 
     Attributes:
@@ -131,12 +147,14 @@ class ClusterView(msgspec.Struct, frozen=True):
         topics: The stream's topics by name.
         ends: Offsets by (topic id, partition).
         cut: Partitions whose log no longer contains the records that were read, although it is as long.
+        leaders: The broker that leads each partition, by topic and number, as of the topics' description.
     """
 
     cluster_id: str
     topics: dict[str, Topic]
     ends: dict[tuple[str, int], PartitionOffsets]
     cut: frozenset[tuple[str, int]] = frozenset()
+    leaders: Mapping[Place, int] = {}
 
     @property
     def unavailable(self) -> tuple[Place, ...]:
@@ -189,9 +207,22 @@ class ClusterAdmin:
             KafkaError: A request was not answered.
         """
         topics, leaders = self._describe(names)
-        ends = self._offsets(leaders)
+        return self.view_offsets(ClusterView(cluster_id=self.cluster_id(), topics=topics, ends={}, leaders=leaders))
+
+    def view_offsets(self, view: ClusterView) -> ClusterView:
+        """The topics of a view as they were described then, with the offsets of now.
+
+        Raises:
+            KafkaError: A request was not answered.
+        """
+        asked = {
+            place: _Leader((topic.topic_id, place[1]), broker)
+            for place, broker in view.leaders.items()
+            if (topic := view.topics.get(place[0])) is not None
+        }
+        ends = self._offsets(asked)
         self._admin.clear_log()
-        return ClusterView(cluster_id=self.cluster_id(), topics=topics, ends=ends)
+        return msgspec.structs.replace(view, ends=ends, cut=frozenset())
 
     def find_offsets_at(self, places: Iterable[Place], timestamp_ms: int) -> dict[Place, int]:
         """Offset of the first message with this Kafka timestamp or a later one; partitions without one are left out.
@@ -231,23 +262,24 @@ class ClusterAdmin:
         """Id and partitions of each existing topic; other names are left out."""
         return self._describe(names)[0]
 
-    def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, _Leader]]:
+    def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, int]]:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
         described = self._describe_patiently(wanted) if wanted else {}
-        self._learn_policies({name: str(each.topic_id) for name, each in described.items()})
+        ids = {name: str(each.topic_id) for name, each in described.items()}
+        self._learn_policies(ids)
         topics = {
             name: Topic(
                 name=name,
-                topic_id=str(each.topic_id),
+                topic_id=ids[name],
                 partitions=len(each.partitions),
-                deletes_only=self._policies[str(each.topic_id)],
-                retention_ms=self._retentions[str(each.topic_id)],
+                deletes_only=self._policies[ids[name]],
+                retention_ms=self._retentions[ids[name]],
             )
             for name, each in described.items()
         }
         leaders = {
-            (name, partition.id): _Leader((str(each.topic_id), partition.id), partition.leader.id)
+            (name, partition.id): partition.leader.id
             for name, each in described.items()
             for partition in each.partitions
             if cast("Node | None", partition.leader) is not None
@@ -272,17 +304,15 @@ class ClusterAdmin:
                 self._admin.list_topics(timeout=max(0.1, min(TURN_SECONDS, patience)))
 
     def _describe_once(self, wanted: Sequence[str], seconds: float) -> dict[str, TopicDescription]:
-        answers = self._admin.describe_topics(TopicCollection(list(wanted)), request_timeout=seconds)
+        answers = self._admin.request_descriptions(wanted, seconds).result()
         found: dict[str, TopicDescription] = {}
-        for name, future in answers.items():
-            try:
-                found[name] = future.result()
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code < 0:
-                    raise  # no answer
-                if code != _UNKNOWN_TOPIC:
-                    raise self._unread(f"topic {name}", error) from error
+        for name, answer in zip(wanted, answers, strict=True):
+            if not isinstance(answer, ClientError):
+                found[name] = answer
+            elif answer.code() < 0:
+                raise KafkaException(answer)  # no answer
+            elif answer.code() != _UNKNOWN_TOPIC:
+                raise self._unread(f"topic {name}", KafkaException(answer))
         return found
 
     def _learn_policies(self, ids: Mapping[str, str]) -> None:
@@ -350,52 +380,42 @@ class ClusterAdmin:
         self, asked: Mapping[Place, _Leader], *questions: _Question
     ) -> tuple[dict[Key, ListOffsetsResultInfo], ...]:
         """The answers to each question, by partition; all questions to all leaders at once."""
-        places: dict[int, list[Place]] = {}
-        for place, leader in asked.items():
-            places.setdefault(leader.broker, []).append(place)
-        answers = {
-            (broker, question): self._list_offsets(led, question)
-            for broker, led in places.items()
+        requests = {
+            (leader, question, first): self._request_offsets(led[first : first + REQUEST_PARTITIONS], question)
+            for leader, led in _by_leader(asked).items()
+            for first in range(0, len(led), REQUEST_PARTITIONS)
             for question in questions
         }
         found: dict[_Question, dict[Key, ListOffsetsResultInfo]] = {question: {} for question in questions}
-        silent: KafkaException | None = None
-        for broker, question in self._await_leaders(answers):
-            for at, future in answers[broker, question].items():
-                try:
-                    found[question][asked[at.topic, at.partition].key] = future.result()
-                except KafkaException as error:
-                    code = error.args[0].code()
-                    if code == _NO_RIGHT:
-                        raise self._unread(f"the offsets of topic {at.topic}", error) from error
-                    silent = error if code < 0 else silent
+        silent: ClientError | None = None
+        for request in self._await_leaders(requests):
+            for at, answer in _read_answers(requests[request]).items():
+                if not isinstance(answer, ClientError):
+                    found[request[1]][asked[at.topic, at.partition].key] = answer
+                elif answer.code() == _NO_RIGHT:
+                    raise self._unread(f"the offsets of topic {at.topic}", KafkaException(answer))
+                elif answer.code() < 0:
+                    silent = answer
         if not any(found.values()) and silent is not None:
-            raise self._unread("offsets", silent) from silent
+            raise self._unread("offsets", KafkaException(silent))
         return tuple(found[question] for question in questions)
 
-    def _list_offsets(self, places: Iterable[Place], question: _Question) -> _OffsetAnswers:
-        request = {TopicPartition(*place): question.which for place in places}
-        return self._ask(
-            "offsets",
-            lambda: self._admin.list_offsets(
-                request, isolation_level=question.isolation, request_timeout=self._timeout
-            ),
-        )
+    def _request_offsets(self, places: Sequence[Place], question: _Question) -> _Answers:
+        asked = [TopicPartition(*place, question.which) for place in places]
+        answers = self._ask("offsets", lambda: self._admin.request_offsets(asked, question.isolation, self._timeout))
+        return _Answers(asked, answers)
 
-    def _await_leaders(self, answers: Mapping[tuple[int, _Question], _OffsetAnswers]) -> list[tuple[int, _Question]]:
-        """Wait for the first leader, and then a while for the others: less for one that was silent the last time.
-
-        The answer of a leader is about all its partitions: one of them shows that it is there.
-        """
-        first = {asked: next(iter(futures.values())) for asked, futures in answers.items()}
-        if len({broker for broker, _ in first}) <= 1:
-            wait(first.values())
+    def _await_leaders(self, requests: Mapping[_Request, _Answers]) -> list[_Request]:
+        """Wait for the first leader, and then a while for the others: less for one that was silent the last time."""
+        waiting = {request: answers.future for request, answers in requests.items()}
+        if len({leader for leader, *_ in waiting}) <= 1:
+            wait(waiting.values())
         else:
-            wait(first.values(), return_when=FIRST_COMPLETED)
-            wait([each for (broker, _), each in first.items() if broker not in self._silent], SILENT_LEADER_SECONDS)
-            wait(first.values(), SILENT_AGAIN_SECONDS)
-        self._silent = {broker for (broker, _), each in first.items() if not each.done()}
-        return [asked for asked, each in first.items() if each.done()]
+            wait(waiting.values(), return_when=FIRST_COMPLETED)
+            wait([each for (leader, *_), each in waiting.items() if leader not in self._silent], SILENT_LEADER_SECONDS)
+            wait(waiting.values(), SILENT_AGAIN_SECONDS)
+        self._silent = {leader for (leader, *_), each in waiting.items() if not each.done()}
+        return [request for request, each in waiting.items() if each.done()]
 
     def _metadata(self) -> ClusterMetadata:
         """Polled with short timeouts: a refused password is known immediately, without waiting for the full timeout."""
@@ -432,6 +452,21 @@ class ClusterAdmin:
 
     def _unread(self, what: str, error: KafkaException) -> KafkaError:
         return self._admin.explain_failure(what, error.args[0])
+
+
+def _by_leader(asked: Mapping[Place, _Leader]) -> dict[int, list[Place]]:
+    places: dict[int, list[Place]] = {}
+    for place, leader in asked.items():
+        places.setdefault(leader.broker, []).append(place)
+    return places
+
+
+def _read_answers(answers: _Answers) -> OffsetAnswers:
+    """The answers to a request; its own error, where it failed, is that of each of its partitions."""
+    try:
+        return answers.future.result()
+    except KafkaException as error:
+        return dict.fromkeys(answers.asked, error.args[0])
 
 
 def _known_epoch(end: ListOffsetsResultInfo) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo
+from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
@@ -28,8 +31,15 @@ SILENT_BROKER_MS = 5_000
 this timeout of a request closes the connection: a minute by default. All requests here are small."""
 
 
+OffsetAnswers = Mapping[TopicPartition, ListOffsetsResultInfo | ClientError]
+"""The answers to one request for offsets."""
+
+
 class ClusterClient(AdminClient):
-    """An admin client that records the log lines of its connections.
+    """An admin client that records the log lines of its connections, and answers about many topics at once.
+
+    `AdminClient` makes a future for each topic or partition, 12 us of CPU time each: more than all else that a request
+    costs. Two requests of every batch are made as it makes them itself, with one future.
 
     Attributes:
         settings: Kafka settings.
@@ -49,6 +59,24 @@ class ClusterClient(AdminClient):
             super().__init__(configuration)
         except KafkaException as error:
             raise _unusable(error) from error
+
+    def request_descriptions(
+        self, names: Sequence[str], timeout_seconds: float
+    ) -> Future[list[TopicDescription | ClientError]]:
+        """`describe_topics` with one future: the answers in the order of the names."""
+        answer = _make_future()
+        super(AdminClient, self).describe_topics(list(names), answer, request_timeout=timeout_seconds)  # type: ignore[arg-type]  # its stub swaps them
+        return answer
+
+    def request_offsets(
+        self, asked: Sequence[TopicPartition], isolation: IsolationLevel, timeout_seconds: float
+    ) -> Future[OffsetAnswers]:
+        """`list_offsets` with one future; each partition's offset is the time or the end that is asked for."""
+        answer, level = _make_future(), isolation.value
+        super(AdminClient, self).list_offsets(
+            list(asked), answer, isolation_level_value=level, request_timeout=timeout_seconds
+        )
+        return answer
 
     def clear_log(self) -> None:
         """The cluster has answered: discard earlier log lines."""
@@ -111,6 +139,13 @@ class RangeConsumer(Consumer):
         """Why no message arrives, in part of a sentence; empty without a log line."""
         cause = self._heard.cause()
         return cause.problem if cause is not None else ""
+
+
+def _make_future() -> Future[Any]:
+    """A future that the client sets the result of."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 def make_admin_client(settings: KafkaSettings) -> ClusterClient:

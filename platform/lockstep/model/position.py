@@ -37,7 +37,7 @@ class SuspendedSession(msgspec.Struct, frozen=True):
     before: int
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """State of a partition between two batches.
 
     Attributes:

@@ -17,6 +17,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             each time.
         fresh_seconds: Age up to which a view of Kafka serves for a plan. With a plan from an older one, messages that
             arrived since would wait for the next trigger.
+        described_seconds: Age up to which a description of the topics (ids, partitions, leaders) serves for a plan: it
+            is half of what Kafka is asked for a batch, and each batch ends with one before its commit.
         appear_seconds: Interval at which a run that adopts topics looks for new ones; the list of all topics is the
             largest response.
         lifecycle_seconds: Interval at which a run looks for drained topics, and for messages in retired ones: three
@@ -54,6 +56,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     confirm_seconds: float = 30.0
     move_seconds: float = 1.0
     fresh_seconds: float = 0.2
+    described_seconds: float = 1.0
     appear_seconds: float = 5.0
     lifecycle_seconds: float = 30.0
     patience_seconds: float = 120.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -24,7 +25,7 @@ class ClusterMonitor:
     def __init__(self, context: RunContext, known_topics: frozenset[str], retired: frozenset[str]) -> None:
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._looked_at, self._listed_at = known_topics - retired, 0.0, time.monotonic()
-        self._appeared, self._held = frozenset[str](), dict[Key, int]()
+        self._appeared, self._held, self._described_at = frozenset[str](), dict[Key, int](), 0.0
         self.view = self._first_look()
 
     @property
@@ -40,6 +41,19 @@ class ClusterMonitor:
         """
         self.view = self._patiently()
         return self.view
+
+    def refresh_for_plan(self) -> ClusterView:
+        """Read the offsets again; the topics, too, unless they were described a moment ago.
+
+        A topic that was re-created since is read at offsets of its predecessor, and found before the commit: no batch
+        is committed without a later description. Raises as `refresh` does.
+        """
+        asked_at = time.monotonic()
+        if asked_at - self._described_at <= self._tuning.described_seconds:
+            with suppress(KafkaError):
+                self.view, self._looked_at = self._context.discovery.view_offsets(self.view), asked_at
+                return self.view
+        return self.refresh()
 
     def look_for_new(self) -> None:
         """Add topics of the stream that have appeared since to the view; checked at an interval.
@@ -148,7 +162,7 @@ class ClusterMonitor:
         discovery, topics = self._context.discovery, self._context.stream.topics
         if adding_new:
             self._names |= topics.select(discovery.topic_names()) - self._retired
-        self._looked_at = time.monotonic()
+        self._looked_at = self._described_at = time.monotonic()
         return discovery.view(self._names)
 
 

@@ -179,11 +179,11 @@ def _needed(
     needs = {folders.ledger / ledger_file.path: ledger_file.size}
     for folder, files in ((folders.quarantine, batch.quarantine), (folders.late, batch.late)):
         needs |= {folder / file.path: file.size for file in files}
+    states: dict[str, int] = {}
     for row in rows:
         if row.state_file is not None and row.state_start is not None and row.state_length is not None:
-            path = folders.state / row.state_file
-            needs[path] = max(needs.get(path, 0), row.state_start + row.state_length)
-    return needs
+            states[row.state_file] = max(states.get(row.state_file, 0), row.state_start + row.state_length)
+    return needs | {folders.state / name: size for name, size in states.items()}
 
 
 LOG = logging.getLogger("lockstep")

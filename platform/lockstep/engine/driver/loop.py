@@ -252,7 +252,7 @@ class MicroBatchLoop:
 
     def _audit(self) -> None:
         if not self._watch.is_fresh:
-            self._watch.refresh()
+            self._watch.refresh_for_plan()
         known = self._partitions.known
         self._watch.check_leader_epochs(known)
         self._note_stalls()

@@ -1,0 +1,85 @@
+"""What a run asks Kafka before a plan and before a commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka import admin
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import make_admin_client
+from tests.support.feed import folded, session, update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lockstep.engine.driver.metrics import BatchReport
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import TaskResult
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+VALUES = session(4)
+
+
+class Reports(list["BatchReport"]):
+    """The reports of a run; after each commit something happens, before the next plan."""
+
+    def __init__(self, happen: Callable[[], None]) -> None:
+        super().__init__()
+        self._happen = happen
+
+    def append(self, report: BatchReport) -> None:
+        """Take a report."""
+        super().append(report)
+        self._happen()
+
+
+def test_a_topic_re_created_after_its_description_is_found_before_the_commit(feed: Feed, runs: LocalRuns) -> None:
+    """The plan uses a description of before, and its task reads the new log at the old offset."""
+    topic, runs = feed.create("values"), runs.tuned(described_seconds=60.0)
+    feed.send(topic, VALUES)
+    read: list[tuple[int, int]] = []
+
+    def noting(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
+            results = runner(plan)
+            read.extend((item.reached.next_offset, item.counts.messages) for each in results for item in each.ranges)
+            return results
+
+        return run
+
+    def replace_topic() -> None:
+        if len(reports) == 1:
+            feed.delete(topic)
+            feed.create_again("values")
+            feed.send(topic, [*VALUES, *(update(9 + n, a=1) for n in range(3))])
+
+    reports = Reports(replace_topic)
+    with pytest.raises(IntegrityLost, match="topic re-created"):
+        dataclasses.replace(runs, reports=reports).run(trigger=Every(seconds=0.3), around=noting)
+    assert read[0] == (len(VALUES), len(VALUES))
+    assert len(read) > 1  # a batch of the new log was worked, and discarded
+    assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
+
+
+def test_a_view_of_many_partitions_is_asked_for_in_parts(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("values", partitions=5)
+    for partition in range(5):
+        feed.send(topic, VALUES[: partition + 1], partition=partition)
+    feed.expire(topic, 2, partition=3)
+    discovery = ClusterAdmin(make_admin_client(runs.settings.kafka), 15.0)
+    whole = discovery.view([topic])
+    monkeypatch.setattr(admin, "REQUEST_PARTITIONS", 2)
+    in_parts = discovery.view_offsets(whole)
+    assert discovery.view([topic]) == whole == in_parts
+    ends = [whole.ends[whole.topics[topic].topic_id, partition] for partition in range(5)]
+    spans = [(each.start, each.stable_end, each.high_watermark) for each in ends]
+    assert spans == [(0, 1, 1), (0, 2, 2), (0, 3, 3), (2, 4, 4), (0, 5, 5)]
