@@ -1,28 +1,44 @@
-"""Restarts: after a kill -9, with and without the local store, and by a planned handover."""
+"""Restarts: after a kill -9, with and without the local store, and by a planned handover.
+
+Ctrl-C (SIGINT) once lets the handover that is going on be the last one: messages end, all is measured, proven and
+recorded as if so many had been asked for. A second one ends the benchmark without a record.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import FrameType
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
-from benchmarks.live import LiveStream, Pacer, Stage
+from benchmarks.live import LiveRunError, LiveStream, Pacer, Stage
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
-from benchmarks.seen import Commit
+from benchmarks.seen import Commit, created_ms
+from benchmarks.sensors import sensors
 from benchmarks.workload import Size
 from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
+from lockstep.settings import KafkaSettings
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 
 _SIZE = Size("restart", messages=165_000, topics=8, sessions=5_000, rows=200)
 KILLS_SECONDS_MAX, HANDOVER_SECONDS_MAX = 100, 40
 RESTART_MAX_SECONDS, HANDOVER_EXTRA_SECONDS, IDLE_CORES_MAX = 15.0, 1.0, 0.1
+ACROSS_P99_MAX_SECONDS, ACROSS_SECONDS = 3.0, 5.0
+"""The delay of messages across a handover counts from the start of the new process, which takes CPU time from the
+stream, until so long after the first batch of the new run."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,11 @@ class RestartResult(msgspec.Struct, frozen=True):
         batch_seconds: Median time between two batches before the handover.
         idle: CPU time of the stream without messages.
         rows: Rows in the table at the end, equal to those of the bare loop.
+        messages: Messages sent while runs ended and began.
+        behind_seconds_max: Largest delay of the pacer behind its rate.
+        across_percentiles: Event to visible across all handovers, percentiles 0 to 100, in seconds.
+        across_p99_seconds: The 99th percentile of each handover.
+        verified: The result of `lockstep verify` at the end.
     """
 
     kept_seconds: float
@@ -72,6 +93,11 @@ class RestartResult(msgspec.Struct, frozen=True):
     batch_seconds: float
     idle: TreeUsage
     rows: int
+    messages: int
+    behind_seconds_max: float
+    across_percentiles: list[float]
+    across_p99_seconds: list[float]
+    verified: str
 
 
 def measure_restart(restarts: Restarts, *, bootstrap_servers: str, folder: Path, console: Console) -> Record:
@@ -92,11 +118,13 @@ def measure_restart(restarts: Restarts, *, bootstrap_servers: str, folder: Path,
 
 
 class _HandedOver(NamedTuple):
-    """One handover: its gap, the time from the new process's start, and the time between two batches before it."""
+    """One handover: its gap, the time from the new process's start, the time between two batches before, its span."""
 
     gap_seconds: float
     from_start_seconds: float
     batch_seconds: float
+    began_ns: int
+    ended_ns: int
 
 
 class _Restarting:
@@ -112,7 +140,7 @@ class _Restarting:
         1. The state is made and committed; messages begin to arrive.
         2. kill -9, and start again. 3. The same with the local store removed.
         4. Again and again another run takes over from the running one.
-        5. Messages end; the idle stream is measured, stopped, and its rows are proven.
+        5. Messages end; the idle stream is measured, stopped, its rows compared with the bare loop's, and verified.
         """
         stage, size = self._stage, self._restarts.size
         first, until = size.sessions_per_topic, size.messages_per_topic
@@ -121,11 +149,13 @@ class _Restarting:
             pacer.go()
             kept = self._killed("local copy of state kept", lambda: None)  # 2
             lost = self._killed("local copy of state lost", self._lose_local_copy)  # 3
-            handed_over = [self._handed_over() for _ in range(self._restarts.handovers)]  # 4
+            handed_over = self._hand_over_repeatedly()  # 4
+            time.sleep(ACROSS_SECONDS)
             sent = pacer.finish(early=True)
         stage.wait_until_committed(size.sessions + sent.messages, self._stream.process)  # 5
         idle = self._idle()
         self._stream.stop()
+        across = self._delays_across(handed_over)
         return RestartResult(
             kept_seconds=kept,
             lost_seconds=lost,
@@ -134,7 +164,39 @@ class _Restarting:
             batch_seconds=median(each.batch_seconds for each in handed_over),
             idle=idle,
             rows=stage.prove(),
+            messages=sent.messages,
+            behind_seconds_max=sent.behind_seconds_max,
+            across_percentiles=[float(value) for value in np.percentile(np.concatenate(across), range(101))],
+            across_p99_seconds=[float(np.percentile(each, 99)) for each in across],
+            verified=self._verify(),
         )
+
+    def _hand_over_repeatedly(self) -> list[_HandedOver]:
+        with _requested_end() as ends:
+            found = [self._handed_over()]
+            while len(found) < self._restarts.handovers and not ends.is_set():
+                found.append(self._handed_over())
+        return found
+
+    def _delays_across(self, handed_over: Sequence[_HandedOver]) -> list[npt.NDArray[np.float64]]:
+        """Seconds from creation to visibility of the messages of each handover."""
+        created, seen = created_ms(self._stage.bootstrap_servers, self._restarts.size), self._stage.seen()
+        return [seen.delays_seconds(created, each.began_ns, each.ended_ns) for each in handed_over]
+
+    def _verify(self) -> str:
+        """The result of `lockstep verify`.
+
+        Raises:
+            LiveRunError: Something is violated, or not proven.
+        """
+        kafka = KafkaSettings(bootstrap_servers=self._stage.bootstrap_servers)
+        with self._console.status("lockstep verify ..."):
+            report = verify_stream(sensors(self._stage.size.pattern), self._stage.folders, kafka)
+        if report.status is not InvariantStatus.PROVEN:
+            raise LiveRunError(
+                f"verify: {report.status.value}: {report.violations[:3]} {report.notes}", self._stage.log
+            )
+        return f"{report.status.value}: {report.messages:,} messages, batch {report.batch}"
 
     def _started(self) -> LiveStream:
         return self._stack.enter_context(LiveStream(self._stage))
@@ -162,7 +224,8 @@ class _Restarting:
         before = [commit for commit in self._stage.commits() if commit.epoch == epoch]
         gap_seconds = (first.seen_ns - before[-1].seen_ns) / 1e9
         self._console.print(f"handover: gap {gap_seconds:.2f} s")
-        return _HandedOver(gap_seconds, self._seconds(first), _usual(before))
+        ended_ns = first.seen_ns + int(ACROSS_SECONDS * 1e9)
+        return _HandedOver(gap_seconds, self._seconds(first), _usual(before), self._stream.started_ns, ended_ns)
 
     def _first_after(self, before: Sequence[Commit]) -> Commit:
         """Wait for the first batch of a newer epoch."""
@@ -182,6 +245,22 @@ class _Restarting:
         return meter.finish()
 
 
+@contextmanager
+def _requested_end() -> Iterator[threading.Event]:
+    """Set by the first SIGINT in this context; a second one has its usual effect."""
+    ends, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        ends.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield ends
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _usual(commits: Sequence[Commit]) -> float:
     """Median seconds from one batch to the next, without the first of a run, which has a backlog."""
     times = [commit.seen_ns / 1e9 for commit in commits[1:]]
@@ -196,6 +275,9 @@ def figures(result: RestartResult) -> list[Figure]:
         Figure("kill -9 to first batch, local copy lost", result.lost_seconds, "s", RESTART_MAX_SECONDS),
         Figure("handover: from last to first batch, median", median(result.gaps_seconds), "s", round(gap_max, 2)),
         Figure(f"the longest of {len(result.gaps_seconds)} handovers", max(result.gaps_seconds), "s"),
+        Figure("event to visible across handovers, p50", result.across_percentiles[50], "s"),
+        Figure("event to visible across handovers, p99", result.across_percentiles[99], "s", ACROSS_P99_MAX_SECONDS),
+        Figure("the slowest handover, p99", max(result.across_p99_seconds), "s"),
         Figure("handover: from the new run's start to its first batch", result.handover_seconds, "s"),
         Figure("one batch to the next before the handover", result.batch_seconds, "s"),
         Figure("load while idle", result.idle.cores, "cores", IDLE_CORES_MAX),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.workload import Size
 from lockstep.table.commit import CommitKind
 from lockstep.table.delta_log import read_entry
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, read_ledger
+from lockstep.table.ledger import LedgerRow, read_columns, read_ledger
 
 Times = npt.NDArray[np.int64]
 _TIMEOUT_SECONDS = 60.0
@@ -40,15 +42,26 @@ def commits(table: Path, notes: Path) -> list[Commit]:
     found: list[Commit] = []
     for line in notes.read_text().splitlines() if notes.exists() else []:
         version, seen_ns = map(int, line.split())
-        entry = read_entry(table, version)
-        if entry is not None and entry.head is not None and entry.kind == CommitKind.BATCH.value:
-            found.append(Commit(entry.head.batch, entry.head.epoch, seen_ns))
+        if (batch := _read_batch(table, version)) is not None:
+            found.append(Commit(*batch, seen_ns))
     return found
+
+
+@cache
+def _read_batch(table: Path, version: int) -> tuple[int, int] | None:
+    """Batch and epoch of a version, read once; None where it is no batch."""
+    entry = read_entry(table, version)
+    if entry is None or entry.head is None or entry.kind != CommitKind.BATCH.value:
+        return None
+    return entry.head.batch, entry.head.epoch
 
 
 def reached(ledger: Path) -> int:
     """Messages read, according to the ledger; 0 without one."""
-    return sum(row.messages for row in read_ledger(ledger)) if (ledger / "_delta_log").exists() else 0
+    if not (ledger / "_delta_log").exists():
+        return 0
+    columns = read_columns(ledger, ["batch", "topic_id", "partition", "messages"])
+    return int(pc.sum(columns["messages"]).as_py() or 0)
 
 
 class Seen:

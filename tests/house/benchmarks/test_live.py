@@ -49,7 +49,10 @@ def test_a_small_stream_is_killed_restarted_and_handed_over(broker: Broker, tmp_
     record = measure_restart(restarts, bootstrap_servers=broker.bootstrap_servers, folder=tmp_path, console=QUIET)
     found = kept(record, tmp_path / "results")
     assert found["handover: from last to first batch, median"] > 0
-    assert record.details["result"]["rows"] > 0  # type: ignore[index]  # as written
+    assert 0 < found["event to visible across handovers, p99"] <= found["the slowest handover, p99"]
+    result = record.details["result"]
+    assert result["rows"] == result["messages"] > 0  # type: ignore[index]  # as written
+    assert result["verified"].startswith("proven: ")  # type: ignore[index]  # as written
 
 
 @pytest.mark.slow
