@@ -10,12 +10,13 @@ format and locks of their own (state/local_store.py).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -128,6 +129,13 @@ class Storage(Protocol):
     def make_folder(self, folder: Path) -> None:
         """Create a folder and those above it, where they are missing."""
 
+    def lock(self, path: Path) -> AbstractContextManager[None]:
+        """Keep other processes out while a block runs; the end of the process ends it, too.
+
+        Raises:
+            BlockingIOError: Another process has it.
+        """
+
     def uri(self, path: Path) -> str:
         """The address of a file or folder for libraries that open it themselves."""
 
@@ -214,6 +222,13 @@ class LocalStorage(Storage):
     @override
     def make_folder(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+
+    @override
+    @contextmanager
+    def lock(self, path: Path) -> Iterator[None]:
+        with path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
 
     @override
     def uri(self, path: Path) -> str:

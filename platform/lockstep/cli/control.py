@@ -1,4 +1,4 @@
-"""Run, start, stop, hold, retire, resume, rewind, savepoint, close, reset, repair, check, verify."""
+"""Run, start, stop, hold, retire, resume, rewind, savepoint, backup, close, reset, repair, check, verify."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
     from lockstep.integrity.resume_options import Acceptance
+    from lockstep.operations.backup import CopyReport
     from lockstep.operations.compact import Compacted, StreamCompactionPlan
     from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.housekeeping import HousekeepingResult
@@ -424,6 +425,61 @@ def savepoint(  # an option a question
     else:
         found = make_savepoint(folders, name, who=who, why=why, at=at)
     print_answer(found, _savepoints, as_json=as_json)
+
+
+@register_command("backup order_books /backups/order_books", Panel.OPERATE)
+def backup(  # an option a question
+    stream: StreamName,
+    path: Annotated[Path, typer.Argument(help="Folder of the backup, of this stream alone.")],
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Show how much would be copied.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a stream while it runs: rows, ledger, quarantine, late table and state as of one batch.
+
+    The second backup to the same folder copies what is new; the earlier one holds until the new one is whole.
+    """
+    from lockstep.operations.backup import make_backup
+
+    print_answer(make_backup(find_folders(stream), path, plan_only=plan), _backed_up, as_json=as_json)
+
+
+@register_command("restore order_books /backups/order_books --plan", Panel.OPERATE)
+def restore(  # an option a question
+    stream: StreamName,
+    path: Annotated[Path, typer.Argument(help="Folder of the backup.")],
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Show how much would be copied.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore a stream from a backup to a table root that has nothing of it, all at once.
+
+    Every digest is compared. Two roots of one stream do not know of each other: start one.
+    """
+    from lockstep.operations.backup import restore_backup
+
+    print_answer(restore_backup(find_folders(stream), path, plan_only=plan), _restored, as_json=as_json)
+
+
+def _backed_up(found: CopyReport) -> RenderableType:
+    deleted = f", {found.deleted_files} of the earlier backup deleted" if found.deleted_files else ""
+    return make_lines(
+        style_text(_copied(found, "backup") + deleted),
+        None if found.plan_only else style_text(f"to restore it: lockstep restore {found.stream} {found.target}"),
+    )
+
+
+def _restored(found: CopyReport) -> RenderableType:
+    step = f"next: lockstep verify {found.stream}, then start it; the other root must not run any more"
+    return make_lines(style_text(_copied(found, "restored")), None if found.plan_only else style_text(step))
+
+
+def _copied(found: CopyReport, what: str) -> str:
+    verb = "would be copied" if found.plan_only else "copied"
+    return (
+        f"{found.stream}: {what} of batch {found.batch} (version {found.version}), {found.files} files, "
+        f"{found.bytes / 1e6:.1f} MB; {found.copied_files} files, {found.copied_bytes / 1e6:.1f} MB {verb}"
+    )
 
 
 def _rewind_plan(found: RewindPlan) -> RenderableType:

@@ -22,6 +22,8 @@ from lockstep.localdev.broker import PortTaken
 from lockstep.localdev.recordings import RecordingError
 from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
+from lockstep.operations.backup import BackupOvertaken, RestoreRefused
+from lockstep.operations.copies import CopyDamaged, CopyInProgress
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
@@ -118,6 +120,10 @@ EVERY: tuple[LockstepError, ...] = (
     NotHalted("books", "running"),
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
     RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
+    BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),
+    RestoreRefused("books", Path("tables/books"), "there is something already", "set another table_root"),
+    CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
+    CopyInProgress(Path("copies/books")),
     UnansweredFindings("books", (GAP,), (), "the producer's disk"),
     PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
 )

@@ -1,0 +1,384 @@
+"""Backs up a stream while it runs, and restores it to another root: docs/backup.md, docs/decisions/0030.
+
+All files of a table but its log's newest entry never change, and an entry is written after the files that it names.
+So the order of reading decides what a copy is of: first the ends of the side tables' logs, then the head, then the
+names of all files. What the head needs was there when it was read, and housekeeping leaves it there for as long as a
+rewind may go back to it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from lockstep.engine.driver.positions import read_position
+from lockstep.errors import LockstepError
+from lockstep.operations.copies import (
+    CopiedFile,
+    CopyDamaged,
+    copy_file,
+    delete_others,
+    hash_file,
+    lock_copy,
+    read_manifest,
+    write_manifest,
+)
+from lockstep.operations.tables import open_table
+from lockstep.state.changelog import read_header
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger, torn_entry
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.parquet import format_some, list_named_files
+from lockstep.table.side_tables import SideLogs
+
+FILES = "files"
+"""Files lie below this folder of a backup, so that no run takes a backup for a table root."""
+LOOKS_MAX = 20
+RESTORING = ".restoring-"
+
+
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup is of; written last.
+
+    Attributes:
+        stream: Name of the stream.
+        cluster_id: Id of the Kafka cluster.
+        table_id: Delta's id of the output table.
+        generation: Generation of the head.
+        batch: Last batch.
+        version: Version of the output table.
+        taken_at: When the head was read (UTC).
+        files: All files, relative to the stream's folder.
+        format: Version of this layout.
+    """
+
+    stream: str
+    cluster_id: str
+    table_id: str
+    generation: int
+    batch: int
+    version: int
+    taken_at: datetime
+    files: tuple[CopiedFile, ...]
+    format: int = 1
+
+
+class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup or a restore copies.
+
+    Attributes:
+        stream: Name of the stream.
+        source: Where it is copied from.
+        target: Where it is copied to.
+        batch: Last batch of the copy.
+        version: Version of its output table.
+        files: Files of the copy.
+        bytes: Their bytes.
+        copied_files: Those of them that the target lacked.
+        copied_bytes: Their bytes.
+        deleted_files: Files of an earlier backup that were deleted.
+        plan_only: Nothing was changed.
+    """
+
+    stream: str
+    source: str
+    target: str
+    batch: int
+    version: int
+    files: int
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+    deleted_files: int = 0
+    plan_only: bool = False
+
+
+class BackupOvertaken(LockstepError):
+    """Files vanished while they were copied, or batches followed each other too fast; no backup was made.
+
+    Attributes:
+        stream: Name of the stream.
+    """
+
+    def __init__(self, stream: str, problem: str) -> None:
+        step = f"lockstep backup {stream} again; if it names the same files: lockstep repair {stream}"
+        super().__init__(f"no backup of stream {stream}: {problem}", next_step=step)
+        self.stream = stream
+
+
+class RestoreRefused(LockstepError):
+    """A stream is restored only to where it has nothing.
+
+    Attributes:
+        stream: Name of the stream.
+        folder: Its folder.
+    """
+
+    def __init__(self, stream: str, folder: Path, problem: str, next_step: str) -> None:
+        super().__init__(f"stream {stream} is not restored to {folder}: {problem}", next_step=next_step)
+        self.stream, self.folder = stream, folder
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    """A consistent moment of a stream: a head, and how far each side table's log belongs to it."""
+
+    head: Head
+    version: int
+    table_id: str
+    logs: Mapping[Path, int]
+
+
+def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False) -> CopyReport:
+    """Copy a stream, while it runs, too; only what the folder does not have from an earlier backup.
+
+    1. Choose a consistent moment.
+    2. Copy the files that are there, without log entries after that moment.
+    3. Check that everything is copied that the moment needs.
+    4. Replace the manifest: the earlier backup holds until then.
+    5. Delete what only the earlier one had.
+
+    Args:
+        folders: Folders of the stream.
+        target: Folder of the backup: of this stream alone.
+        plan_only: Change nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        BackupOvertaken: Files vanished meanwhile.
+        CopyDamaged: The folder has the backup of another stream.
+        CopyInProgress: Another process writes to it.
+    """
+    cut = _choose_moment(folders)  # 1
+    wanted = dict(_list_files(folders, cut))
+    _check_complete(folders, cut, wanted)
+    held = _read_held(folders, target)
+    missing = {name: path for name, path in wanted.items() if not _is_held(held.get(name), path)}
+    if plan_only:
+        return _report(folders, cut, target, _describe(wanted), _describe(missing), plan_only=True)
+    with lock_copy(target):
+        tried = {name: _copy(path, target / FILES / name, name) for name, path in missing.items()}  # 2
+        copied = {name: file for name, file in tried.items() if file is not None}
+        there = {name: path for name, path in wanted.items() if name not in tried or name in copied}
+        _check_complete(folders, cut, there)  # 3
+        files = tuple(copied.get(name) or held[name] for name in sorted(there))
+        write_manifest(target, _make_manifest(cut, files))  # 4
+        deleted = delete_others(target, FILES, there)  # 5
+    done = _report(folders, cut, target, files, copied.values())
+    return msgspec.structs.replace(done, deleted_files=deleted)
+
+
+def _choose_moment(folders: StreamFolders) -> _Cut:
+    """The ends of the side logs before the head, so that they have nothing that the head does not know."""
+    for _ in range(LOOKS_MAX):
+        output = open_table(folders)
+        logs = {side: torn_entry.find_newest_version(side) for side in _list_sides(folders)}
+        base = output.base()
+        ends = {side: version for side, version in logs.items() if version is not None}
+        if _is_consistent(folders, base.head, ends):
+            return _Cut(base.head, base.version, output.table_id, {**ends, folders.table: base.version})
+    raise BackupOvertaken(folders.stream, f"batches overtook {LOOKS_MAX} looks")
+
+
+def _list_sides(folders: StreamFolders) -> list[Path]:
+    return [side for side in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(side)]
+
+
+def _is_consistent(folders: StreamFolders, head: Head, ends: Mapping[Path, int]) -> bool:
+    """Whether a start brings the side tables forward to the head: each lacks its last addition at most."""
+    added = {folders.ledger: (head.batch - 1, head.batch)} if head.ledger is not None else {}
+    for side, last in ((folders.quarantine, head.quarantine), (folders.late, head.late)):
+        if last is not None:
+            added[side] = (last.after, last.batch)
+    return all(side in ends and _held(side, ends[side]) in batches for side, batches in added.items())
+
+
+def _held(side: Path, version: int) -> int:
+    return delta_log.open_delta_table(side, version=version).transaction_version(delta_log.BATCH) or 0
+
+
+def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]:
+    """The files of a moment, by their names relative to the stream's folder."""
+    root, storage = folders.root / folders.stream, find_storage(folders.root)
+    data = [path for side in _list_sides(folders) for path in storage.find_files(side, "*.parquet")]
+    data += storage.find_files(folders.table, "commit_hour=*/*.parquet")
+    data += storage.find_files(folders.state, "*.state")
+    for table, end in cut.logs.items():
+        data += [delta_log.make_entry_path(table, at) for at in delta_log.list_versions(table) if at <= end]
+        data += [path for at, paths in delta_log.list_checkpoints(table).items() if at <= end for path in paths]
+    yield from ((str(path.relative_to(root)), path) for path in data)
+
+
+def _check_complete(folders: StreamFolders, cut: _Cut, wanted: Mapping[str, Path]) -> None:
+    """Refuse a copy that lacks what the head needs, as after a clean-up that went on meanwhile."""
+    names, root = set(wanted.values()), folders.root / folders.stream
+    needed = {path for table, end in cut.logs.items() for path, _ in list_named_files(table, end)}
+    needed |= set(_list_head_files(folders, cut.head)) | set(_list_state_files(folders, cut.head))
+    if gone := sorted(str(path.relative_to(root)) for path in needed - names):
+        raise BackupOvertaken(folders.stream, f"{len(gone)} files are missing: {format_some(gone)}")
+
+
+def _list_head_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
+    """The side files that the head names: their tables may not hold them yet."""
+    if head.ledger is not None:
+        yield folders.ledger / head.ledger.path
+    for side, added in ((folders.quarantine, head.quarantine), (folders.late, head.late)):
+        if added is not None and added.batch == head.batch:
+            yield from (side / file.path for file in added.files)
+
+
+def _list_state_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
+    for row in ledger.read_positions(folders, head).values():
+        section = read_position(row).state
+        if section is not None:
+            yield from (folders.state / ref.file for ref in (*read_header(folders.state, section).chain, section))
+
+
+def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
+    """The files of the earlier backup in a folder; none in an empty one."""
+    try:
+        manifest = read_manifest(target, BackupManifest)
+    except CopyDamaged:
+        return {}
+    if manifest.stream != folders.stream:
+        step = f"name another folder for {folders.stream}: each stream has its own"
+        raise CopyDamaged(target, f"it has the backup of stream {manifest.stream}", step)
+    return {file.path: file for file in manifest.files}
+
+
+def _is_held(held: CopiedFile | None, path: Path) -> bool:
+    if held is None or (status := find_storage(path).get_status(path)) is None:
+        return False
+    return (held.size, held.modified_at) == (status.size, status.modified_at)
+
+
+def _copy(source: Path, target: Path, name: str) -> CopiedFile | None:
+    """Copy a file; one that a killed backup has copied is compared with its original instead. None where it is gone."""
+    try:
+        here, there = find_storage(target).get_status(target), find_storage(source).get_status(source)
+        if here is not None and there is not None and here.size == there.size:
+            digest = hash_file(source)
+            if digest == hash_file(target):
+                return CopiedFile(name, there.size, digest, there.modified_at)
+        return msgspec.structs.replace(copy_file(source, target), path=name)
+    except FileNotFoundError:  # a clean-up deleted it meanwhile: of no use, or missed below
+        return None
+
+
+def _make_manifest(cut: _Cut, files: tuple[CopiedFile, ...]) -> BackupManifest:
+    return BackupManifest(
+        stream=cut.head.stream,
+        cluster_id=cut.head.cluster_id,
+        table_id=cut.table_id,
+        generation=cut.head.generation,
+        batch=cut.head.batch,
+        version=cut.version,
+        taken_at=datetime.now(UTC),
+        files=files,
+    )
+
+
+def _describe(files: Mapping[str, Path]) -> list[CopiedFile]:
+    found = ((name, find_storage(path).get_status(path)) for name, path in files.items())
+    return [CopiedFile(name, status.size, "") for name, status in found if status is not None]
+
+
+def _report(
+    folders: StreamFolders,
+    cut: _Cut,
+    target: Path,
+    files: Iterable[CopiedFile],
+    copied: Iterable[CopiedFile],
+    *,
+    plan_only: bool = False,
+) -> CopyReport:
+    all_sizes, sizes = [file.size for file in files], [file.size for file in copied]
+    return CopyReport(
+        stream=folders.stream,
+        source=str(folders.root / folders.stream),
+        target=str(target),
+        batch=cut.head.batch,
+        version=cut.version,
+        files=len(all_sizes),
+        bytes=sum(all_sizes),
+        copied_files=len(sizes),
+        copied_bytes=sum(sizes),
+        plan_only=plan_only,
+    )
+
+
+def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = False) -> CopyReport:
+    """Restore a stream from a backup to a table root that has nothing of it: all of it, at once.
+
+    1. Copy into a folder of another name, comparing every digest.
+    2. Bring the side tables up to the head, where they lacked its batch.
+    3. Give it the stream's name; until then nothing is there.
+    4. Delete what restores that were killed have left.
+
+    Args:
+        folders: Folders of the stream.
+        source: Folder of the backup.
+        plan_only: Change nothing.
+
+    Raises:
+        CopyDamaged: The backup is not whole, or of another stream.
+        RestoreRefused: The root has the stream already.
+    """
+    manifest, storage, target = read_manifest(source, BackupManifest), find_storage(folders.root), folders.table.parent
+    if manifest.stream != folders.stream:
+        step = f"lockstep restore {manifest.stream}: it keeps its name"
+        raise CopyDamaged(source, f"it is the backup of stream {manifest.stream}", step)
+    if storage.list_names(target):
+        raise _occupied(folders)
+    done = CopyReport(
+        stream=folders.stream,
+        source=str(source),
+        target=str(target),
+        batch=manifest.batch,
+        version=manifest.version,
+        files=len(manifest.files),
+        bytes=sum(file.size for file in manifest.files),
+        copied_files=len(manifest.files),
+        copied_bytes=sum(file.size for file in manifest.files),
+        plan_only=plan_only,
+    )
+    if not plan_only:
+        _restore(folders, source, manifest)
+    return done
+
+
+def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> None:
+    storage, target = find_storage(folders.root), folders.table.parent
+    drafted = StreamFolders(folders.stream, folders.root / f"{folders.stream}{RESTORING}{uuid.uuid4().hex}")
+    draft = drafted.table.parent
+    try:
+        storage.make_folder(draft)
+        for file in manifest.files:  # 1
+            _copy_back(source / FILES / file.path, draft / file.path, file)
+        SideLogs(drafted).catch_up(OutputLog(drafted.table).base().head)  # 2
+        storage.move(draft, target)  # 3
+    except OSError as error:
+        raise _occupied(folders) if storage.list_names(target) else error from None
+    finally:
+        storage.delete_folder(drafted.root)
+    for name in storage.list_names(folders.root):  # 4
+        if name.startswith(f"{folders.stream}{RESTORING}"):
+            storage.delete_folder(folders.root / name)
+
+
+def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
+    try:
+        copy_file(source, target, expected=file)
+    except FileNotFoundError:
+        step = "use another backup; nothing was restored from this one"
+        raise CopyDamaged(source, "it is gone from the backup", step) from None
+
+
+def _occupied(folders: StreamFolders) -> RestoreRefused:
+    step = "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
+    return RestoreRefused(folders.stream, folders.table.parent, "there is something already", step)
