@@ -65,8 +65,9 @@ def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -
     """
     runs: list[FileRun] = []
     for group in _groups(tables, run_bytes):
-        run = order_run(group)
-        runs.append(replace(run, rows=_spilled(run.rows, scratch)))
+        if runs:  # the last run stays in memory, where the others were while they were sorted
+            runs[-1] = replace(runs[-1], rows=_spilled(runs[-1].rows, scratch))
+        runs.append(order_run(group))
     return runs
 
 
@@ -170,6 +171,10 @@ about a tenth more CPU of reading and writing (2.16 M repetitive rows of 26 colu
 several times more."""
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Decoded bytes of a row group, for wide rows: the writer holds them in memory."""
+
+
+WHOLE_BYTES_MAX = 8 * 1024 * 1024
+"""Smaller files are read with one request instead of two for each column."""
 
 
 class RewriteTask(msgspec.Struct, frozen=True):
@@ -283,7 +288,7 @@ def _read_inputs(task: RewriteTask, widest: pa.Schema | None = None) -> Iterator
     schema = widest
     for file in task.bin.files:
         path = task.table / file.path
-        for found in _row_groups(path):
+        for found in _row_groups(path, is_small=file.size < WHOLE_BYTES_MAX):
             rows = found if widest is None else widen_schema(found, widest)
             schema = schema or rows.schema
             if rows.schema != schema:
@@ -317,9 +322,11 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
     return pa.schema([field if field.name in everywhere else field.with_nullable(nullable=True) for field in united])
 
 
-def _row_groups(path: Path) -> Iterator[pa.Table]:
+def _row_groups(path: Path, *, is_small: bool = False) -> Iterator[pa.Table]:
+    storage = find_storage(path)
     try:
-        with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+        source = pa.BufferReader(storage.read(path)) if is_small else storage.uri(path)
+        with pq.ParquetFile(source, pre_buffer=False) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)
     except FileNotFoundError:
