@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -207,7 +209,7 @@ def check_stream(
         results=_find_standing(results, increment.state.results if increment else ()),
     )
     if keep:  # 5
-        _keep(folders, checked, judged)
+        keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
             ends = _merge_ends(increment, measured)
             state = CheckState(versions=versions, rules=declared, totals=totals, sessions=ends, results=checked.results)
@@ -356,6 +358,9 @@ class LastCheck(msgspec.Struct, frozen=True):
 
 HISTORY_MAX: Final = 24 * 30
 """Checks in the history: a month of hourly ones, some 200 kB."""
+POINTS_FOLDER: Final = "points"
+POINT_SECONDS: Final = 86_400.0
+"""Age of a point's file that every check has seen which could still replace the result."""
 
 
 def read_last_check(folders: StreamFolders) -> LastCheck | None:
@@ -367,12 +372,40 @@ def read_last_check(folders: StreamFolders) -> LastCheck | None:
         return None
 
 
-def _keep(folders: StreamFolders, checked: Checked, judged: Iterable[Judged]) -> None:
-    """Replace the last result atomically."""
-    path, before = make_result_path(folders), read_last_check(folders)
-    history = (*(before.history if before else ()), _make_point(folders, checked))[-HISTORY_MAX:]
-    kept = LastCheck(checked, history, tuple(part.raw for part in judged if part.raw is not None))
-    find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(kept)))
+def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judged]) -> None:
+    """Replace the last result atomically; of two checks at once the points of both stay in the history.
+
+    1. Write the point of this check to a file of its own.
+    2. Write the result with the points of the result before and of all these files, until no file has been added since:
+       whoever writes last has seen all.
+    3. Delete the files of points that have been in results for long.
+    """
+    path, point = make_result_path(folders), _make_point(folders, checked)
+    storage, points = find_storage(path), path.parent / POINTS_FOLDER
+    raw = tuple(part.raw for part in judged if part.raw is not None)
+    storage.replace(points / f"{uuid.uuid4().hex}.json", msgspec.json.encode(point))  # 1
+    seen: list[Path] = []
+    listed = storage.find_files(points, "*.json")
+    while seen != listed:  # 2
+        seen, before = listed, read_last_check(folders)
+        history = _join_history(before.history if before else (), seen)
+        kept = LastCheck(checked, history[-HISTORY_MAX:], raw)
+        storage.replace(path, msgspec.json.format(msgspec.json.encode(kept)))
+        listed = storage.find_files(points, "*.json")
+    for file in seen:  # 3
+        status = storage.get_status(file)
+        if status is not None and time.time() - status.modified_at > POINT_SECONDS:
+            storage.delete(file)
+
+
+def _join_history(before: Iterable[CheckPoint], files: Iterable[Path]) -> tuple[CheckPoint, ...]:
+    """All points, oldest first, each once."""
+    found = {(point.at, point.version): point for point in before}
+    for file in files:
+        with suppress(FileNotFoundError, msgspec.MsgspecError):  # deleted by another check, or of another release
+            point = msgspec.json.decode(find_storage(file).read(file), type=CheckPoint)
+            found[point.at, point.version] = point
+    return tuple(found[key] for key in sorted(found))
 
 
 def _make_point(folders: StreamFolders, checked: Checked) -> CheckPoint:
