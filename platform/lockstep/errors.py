@@ -33,6 +33,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- NoSuchSession              no session with that key has a state (operations/inspect/state.py)
 |- NotRetained                the state as of a batch is no longer kept (operations/inspect/state.py)
 |- NotInQuarantine            no message at that offset is in quarantine (operations/quarantine.py)
+|- DatasetRefused             a folder is no plain Parquet dataset, or was changed (compaction/dataset.py)
 |- ExportMismatch             the exported hours were written otherwise, or rewound (export/dataset.py)
 |- ExportRefused              a file exists already, or cannot be written (operations/quarantine.py)
 |- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)

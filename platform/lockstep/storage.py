@@ -119,6 +119,15 @@ class Storage(Protocol):
             OSError: A folder with files has the name; of several processes one succeeds.
         """
 
+    def share(self, path: Path, target: Path) -> None:
+        """Give a file a second name, or copy it where the storage cannot; neither is ever changed."""
+
+    def point(self, pointer: Path, target: Path) -> None:
+        """Let a name stand for a folder beside it, at once; readers see the old or the new one."""
+
+    def read_pointer(self, pointer: Path) -> Path | None:
+        """The folder that a pointer stands for; None without a pointer."""
+
     def sync(self, path: Path) -> None:
         """Make a file that a library has written survive a power loss, with its name.
 
@@ -213,6 +222,31 @@ class LocalStorage(Storage):
         path.rename(target)
         for folder in {path.parent, target.parent}:
             _sync(folder)
+
+    @override
+    def share(self, path: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.hardlink_to(path)
+        except OSError:
+            shutil.copyfile(path, target)
+            _sync(target)
+        _sync(target.parent)
+
+    @override
+    def point(self, pointer: Path, target: Path) -> None:
+        draft = pointer.with_name(f"{pointer.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target.name)
+        draft.replace(pointer)
+        _sync(pointer.parent)
+
+    @override
+    def read_pointer(self, pointer: Path) -> Path | None:
+        try:
+            return pointer.parent / pointer.readlink()
+        except FileNotFoundError:
+            return None
 
     @override
     def sync(self, path: Path) -> None:

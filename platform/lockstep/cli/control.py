@@ -32,6 +32,7 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
+    from lockstep.compaction.dataset import DatasetCompaction, DatasetPlan
     from lockstep.integrity.resume_options import Acceptance
     from lockstep.operations.backup import CopyReport
     from lockstep.operations.compact import Compacted, StreamCompactionPlan
@@ -563,17 +564,34 @@ def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     print_answer(Closed(stream, close_hour(find_folders(stream))), _closed, as_json=as_json)
 
 
+StreamOrPath = Annotated[
+    str,
+    typer.Argument(metavar="STREAM|PATH", help="A stream; with a slash in it, the folder of a plain Parquet dataset."),
+]
+
+
 @register_command("compact order_books --plan", Panel.OPERATE)
 def compact(
-    stream: StreamName,
+    stream: StreamOrPath,
     plan: Annotated[bool, typer.Option("--plan", help="Show hours, files, cost and gain.")] = False,  # noqa: FBT002  # a flag
+    remove_old: Annotated[  # noqa: FBT002  # a flag
+        bool, typer.Option("--remove-old", help="Of a PATH: delete the generations before the current one.")
+    ] = False,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Rewrite the small files of closed hours as large ones, in order; the ledger's too. Dagster does so every hour.
 
     The open hour of a stream that has been idle for an hour is closed first. That of a live one is compacted too, once
     it has more than 720 small files; they are rewritten a second time when it is closed.
+
+    A PATH such as ./readings is a dataset of somebody else and is never changed: its rows are written as a new
+    generation in ./readings.compacted, which readers open as ./readings.compacted/current.
     """
+    if "/" in stream:
+        _compact_dataset(Path(stream), plan=plan, remove_old=remove_old, as_json=as_json)
+        return
+    if remove_old:
+        raise typer.BadParameter("is for a PATH; replaced files of a stream are deleted by: lockstep housekeeping")
     from lockstep.operations.compact import compact as do_compact
     from lockstep.operations.compact import plan_compaction
 
@@ -582,6 +600,17 @@ def compact(
         print_answer(plan_compaction(folders, target_bytes=size), _compaction_plan, as_json=as_json)
     else:
         print_answer(do_compact(folders, target_bytes=size), _compacted, as_json=as_json)
+
+
+def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bool) -> None:
+    from lockstep.compaction.dataset import compact_dataset, plan_dataset
+
+    size = load_settings_or_exit().target_file_bytes
+    if plan:
+        print_answer(plan_dataset(dataset, target_bytes=size), _dataset_plan, as_json=as_json)
+    else:
+        done = compact_dataset(dataset, target_bytes=size, remove_old=remove_old)
+        print_answer(done, _dataset_compacted, as_json=as_json)
 
 
 @register_command("housekeeping order_books --plan", Panel.OPERATE)
@@ -706,6 +735,25 @@ def _compaction_plan(found: StreamCompactionPlan) -> RenderableType:
         _more(len(table.bins) - SHOWN_HOURS),
         make_grid(("left, because", "hours", "files", "bytes", "from", "to"), left),
         style_text(f"ledger: {sum(len(part.files) for part in ledger)} files become {len(ledger)}"),
+    )
+
+
+def _dataset_plan(found: DatasetPlan) -> RenderableType:
+    what = f"{found.files_before} files of {found.rows} rows in {found.folders} folders"
+    becomes = f"become {found.files_after} in generation {found.generation}; {found.bytes} bytes to rewrite"
+    return make_lines(
+        style_text(f"{found.dataset}: {what}: {found.reason or becomes}"),
+        style_text(f"readers open {found.current}") if found.current else None,
+        style_text(f"--remove-old would delete {', '.join(found.removable)}") if found.removable else None,
+    )
+
+
+def _dataset_compacted(found: DatasetCompaction) -> RenderableType:
+    done = f"{found.plan.files_before} files became {found.plan.files_after}, {found.rows} rows, digest {found.digest}"
+    return make_lines(
+        style_text(done if found.is_published else found.plan.reason or "another compaction was faster"),
+        style_text(f"readers open {found.current}") if found.current else None,
+        style_text(f"deleted: {', '.join(found.removed)}") if found.removed else None,
     )
 
 

@@ -457,6 +457,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{COMPACTION}test_a_compaction_killed_at_a_phase_changes_no_row",
             f"{COMPACTION}test_twenty_kills_at_each_phase_while_streaming_change_no_row",
+            f"{COMPACTION}test_twenty_kills_of_a_minor_compaction_at_each_phase_change_no_row",
             f"{COMPACTION}test_readers_during_compactions_see_a_version_of_the_table",
             "integration/compaction/test_spark.py::test_a_thousand_reads_during_compactions_see_a_version_of_the_table",
             "unit/compaction/test_ledger_files.py::test_a_compaction_that_died_before_its_commit_is_done_by_the_next",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Envelope, Limits, Link, Linked, Once, Record, Strict
+from lockstep import Envelope, InRange, Limits, Link, Linked, Once, OnViolation, Record, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity import base, resume_options
 from lockstep.integrity.resume_options import (
@@ -23,6 +24,8 @@ from lockstep.integrity.resume_options import (
 from lockstep.model.finding import Finding
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, plan_resume, resume_stream
 from lockstep.table.ledger import read_ledger
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import BY_CHECKSUM, POISON, Adding, Snapshot, Update, adding
 from tests.support.feed import Feed, session, snapshot, update
 from tests.support.local_runs import LocalRuns
@@ -75,6 +78,35 @@ def test_a_message_on_which_the_fold_fails_is_kept_whole_when_its_session_is_ski
     assert applied([*sent, ("s", update(21, a=1))], 0, 1, 2, 3, 5, 7, 8) == runs.rows(topic)
     values = DeltaTable(runs.folders.quarantine).to_pyarrow_table().sort_by("offset").to_pylist()
     assert [(row["offset"], row["value"]) for row in values] == [(4, bad), (6, sent[6][1])]
+
+
+def test_a_row_that_violates_a_rule_halts_the_stream_and_a_skipped_session_or_another_rule_goes_on(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    """`OnViolation.FAIL`, from the halt over both ways to resume it to the proof of the table."""
+    topic, plain = feed.create("values"), runs.stream
+    rule = InRange("total", at_most=100, on_violation=OnViolation.FAIL)
+    runs = runs.of(dataclasses.replace(plain, rules=[rule]))
+    sent = [*TWO, ("s", update(3, a=500)), ("t", update(3, b=1)), ("s", snapshot(20, a=5)), ("s", update(21, a=1))]
+    send(feed, topic, *sent)
+    (finding,) = halted(runs)
+    assert (finding.offset, finding.session, finding.cause) == (4, "s", rule.name)
+    assert (finding.expected, finding.found) == ("total is at most 100.", "total = 502")
+    assert runs.rows(topic) == applied(sent, 0, 1, 2, 3)[: len(runs.rows(topic))]  # nothing of it is in the table
+    assert suggest_option(finding) == SkipSession(topic, 0, "s")
+    assert noted(resumed(runs, suggest_option(finding))) == [("skip-session", rule.name, 4, 5, "s")]
+    assert runs.run() is RunOutcome.ENDED
+    assert applied(sent, 0, 1, 2, 3, 5, 6, 7) == runs.rows(topic)
+    assert kept(runs) == {(topic, 0, 4): "suspended"}
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+    send(feed, topic, ("t", update(4, b=200)))
+    (again,) = halted(runs)
+    assert (again.session, again.cause) == ("t", rule.name)
+    fixed = runs.of(plain)
+    assert noted(resumed(fixed, Fixed())) == [("fixed", rule.name, 8, 9, None)]
+    assert fixed.run() is RunOutcome.ENDED
+    assert applied([*sent, ("t", update(4, b=200))], 0, 1, 2, 3, 5, 6, 7, 8) == runs.rows(topic)
+    assert verify_stream(plain, runs.folders, runs.settings.kafka).violations == ()
 
 
 def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed: Feed, runs: LocalRuns) -> None:

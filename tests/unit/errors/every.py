@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep import errors
+from lockstep.compaction.dataset import DatasetRefused
 from lockstep.compaction.plan import Bin
 from lockstep.compaction.proof import ProofDiffers, RowProof
 from lockstep.compaction.rewrite import BinRefused
@@ -94,6 +95,9 @@ EVERY: tuple[LockstepError, ...] = (
         )
     ),
     CompactionRefused([(Bin("2026-01-31T09", ()), BinRefused("a proof differs", "compact again"))], CompactionResult()),
+    DatasetRefused(
+        Path("/data/readings"), "is a Delta table: its files alone are not its rows", "lockstep compact STREAM"
+    ),
     ExportMismatch(Path("/tables/books/export"), "codec is gzip, and its hours are written with zstd"),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
     OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),
