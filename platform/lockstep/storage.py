@@ -123,7 +123,7 @@ class Storage(Protocol):
         """Give a file a second name, or copy it where the storage cannot; neither is ever changed."""
 
     def point(self, pointer: Path, target: Path) -> None:
-        """Let a name stand for a folder beside it, at once; readers see the old or the new one."""
+        """Let a name stand for a folder next to it, at once; readers see the old or the new one."""
 
     def read_pointer(self, pointer: Path) -> Path | None:
         """The folder that a pointer stands for; None without a pointer."""

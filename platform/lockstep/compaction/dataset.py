@@ -1,4 +1,4 @@
-"""Compacts a plain Parquet dataset of somebody else: a new generation beside it, published at once by a pointer.
+"""Compacts a plain Parquet dataset of others: a new generation in a folder next to it, published by a pointer.
 
     readings/                     the dataset; it is never changed
     readings.compacted/
@@ -184,7 +184,7 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
 
 
 def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_old: bool = False) -> DatasetCompaction:
-    """Write all rows of a dataset as a new generation of larger files; safe while it is read, and beside another.
+    """Write all rows of a dataset as a new generation of larger files; safe while others read or do it.
 
     1. Plan. Delete what killed compactions left; point to the newest generation if one died before that.
     2. Write each bin into a staging folder, a row group at a time; read it again: rows and digest must be equal.

@@ -325,8 +325,11 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
 def _row_groups(path: Path, *, is_small: bool = False) -> Iterator[pa.Table]:
     storage = find_storage(path)
     try:
-        source = pa.BufferReader(storage.read(path)) if is_small else storage.uri(path)
-        with pq.ParquetFile(source, pre_buffer=False) as parquet:
+        with (
+            pq.ParquetFile(pa.BufferReader(storage.read(path)), pre_buffer=False)
+            if is_small
+            else pq.ParquetFile(storage.uri(path), pre_buffer=False)
+        ) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)
     except FileNotFoundError:

@@ -121,7 +121,10 @@ def is_text_of_path(argument: ast.expr) -> bool:
 
 
 def is_address(argument: ast.expr) -> bool:
-    return isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute) and argument.func.attr == "uri"
+    """An address that the storage gave, or bytes that it has read."""
+    if not isinstance(argument, ast.Call) or not isinstance(argument.func, ast.Attribute):
+        return False
+    return argument.func.attr in {"uri", "BufferReader"}
 
 
 def module_of(path: Path) -> str:

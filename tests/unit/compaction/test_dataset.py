@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -25,10 +26,10 @@ DAYS = ("day=2026-01-01", "day=2026-01-02")
 FILES = 5
 
 
-def rows(first: int, **more: pa.Array) -> pa.Table:
+def rows(first: int, **more: pa.Array[Any]) -> pa.Table:
     """Forty rows with columns of many types, nulls and numbers that are none."""
     numbers = list(range(first, first + 40))
-    columns = {
+    columns: dict[str, pa.Array[Any]] = {
         "number": pa.array(numbers),
         "value": pa.array([None if n % 7 == 0 else float("nan") if n % 5 == 0 else n / 3 for n in numbers]),
         "large": pa.array([2**64 - 1 - n for n in numbers], pa.uint64()),
@@ -59,7 +60,7 @@ def current(dataset: Path) -> Path:
     return dataset.with_name("readings.compacted") / POINTER
 
 
-def read(folder: Path) -> dict[str, list[int]]:
+def read(folder: Path) -> dict[object, list[object]]:
     """The numbers of each day in order, as Arrow reads them."""
     found = ds.dataset(folder, format="parquet", partitioning="hive").to_table(columns=["day", "number"])
     days = found["day"].to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,8 +61,8 @@ def test_the_file_of_an_old_point_is_deleted_and_the_point_stays(
     folders: StreamFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_result(folders, make_checked(folders, 1), ())
-    now = check.time.time()
-    monkeypatch.setattr(check.time, "time", lambda: now + 2 * POINT_SECONDS)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * POINT_SECONDS)
     keep_result(folders, make_checked(folders, 2), ())
     assert list((make_result_path(folders).parent / POINTS_FOLDER).iterdir()) == []
     keep_result(folders, make_checked(folders, 3), ())
