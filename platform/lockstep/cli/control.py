@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lockstep.integrity.resume_options import Acceptance
     from lockstep.operations.backup import CopyReport
     from lockstep.operations.compact import Compacted, StreamCompactionPlan
+    from lockstep.operations.erase import ErasePlan, SessionErased
     from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
@@ -522,6 +523,38 @@ def _rewound(found: Rewound) -> RenderableType:
     )
 
 
+def _erase_plan(found: ErasePlan) -> RenderableType:
+    columns = ("topic", "partition", "rows", "state entries", "quarantined", "late", "unread offsets")
+    rows = (
+        (each.topic, each.partition, each.rows, each.state_entries, each.quarantined, each.late, each.unread)
+        for each in found.partitions[:SHOWN_SCOPES]
+    )
+    return make_lines(
+        style_text(
+            f"{found.stream}: batch {found.last_batch + 1} erases {found.rows} rows of the session with digest "
+            f"{found.digest}; {found.files} files of {len(found.hours)} hours are written again, {found.bytes} bytes"
+        ),
+        style_text(f"no rewind goes below batch {found.last_batch + 1} afterwards"),
+        make_grid(columns, rows) if found.partitions else None,
+        _more(len(found.partitions) - SHOWN_SCOPES),
+        *(style_text(f"note: {each}") for each in found.notes),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),
+        None if found.refusals else style_text("nothing refuses it; say it again without --plan", "green"),
+    )
+
+
+def _erased(found: SessionErased) -> RenderableType:
+    plan = found.plan
+    return make_lines(
+        style_text(
+            f"{plan.stream}: batch {found.batch} erased {plan.rows} rows and {found.messages} quarantined or late "
+            f"messages of the session with digest {plan.digest}"
+        ),
+        *(style_text(f"note: {each}") for each in plan.notes),
+        style_text(f"next: lockstep housekeeping {plan.stream} deletes the old files; lockstep verify {plan.stream}"),
+    )
+
+
 def _savepoints(found: SavepointList) -> RenderableType:
     rows = (
         (each.name, each.batch, each.version, f"{each.made_at:%Y-%m-%d %H:%M}", each.cause) for each in found.savepoints
@@ -677,6 +710,40 @@ def retain(
     print_answer(done, lambda found: _retention(found.plan, "were"), as_json=as_json)
 
 
+@register_command('erase order_books --session eth --why "request 4711" --plan', Panel.OPERATE)
+def erase(  # noqa: PLR0913  # an option a decision
+    stream: StreamName,
+    session: Annotated[str, typer.Option(help="The session, as the column _session has it.")],
+    why: Annotated[str, typer.Option(help="Reason, stored and shown: it must not name the session.")] = "by hand",
+    *,
+    topic: Annotated[str, typer.Option(help="Only in this topic; by default in all.")] = "",
+    drop_state: Annotated[
+        bool,
+        typer.Option("--drop-state", help="Erase it although it has state, which its next message would continue."),
+    ] = False,
+    drop_savepoints: Annotated[
+        bool, typer.Option("--drop-savepoints", help="Delete all savepoints: they keep what is erased.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be erased, and what refuses it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase one session: rows, state, quarantined and late messages. No rewind, savepoint or time travel has it back.
+
+    All other rows stay as they are, in their order, which is proven before the commit. Housekeeping deletes the old
+    files: lockstep housekeeping STREAM does so at once. Kafka is not changed. Exit code 1 where something refuses it.
+    """
+    from lockstep.operations.erase import EraseRequest, erase_session, plan_erasure, read_context
+
+    wanted = EraseRequest(session=session, topic=topic, drop_state=drop_state, drop_savepoints=drop_savepoints)
+    handle = open_handle(stream)
+    folders, context = handle.folders, read_context(handle)
+    if plan:
+        print_answer(plan_erasure(folders, wanted, context), _erase_plan, as_json=as_json)
+        return
+    done = erase_session(folders, wanted, context, who=getpass.getuser(), why=why)
+    print_answer(done, _erased, as_json=as_json)
+
+
 @register_command("reset order_books --new", Panel.OPERATE)
 def reset(
     stream: StreamName,
@@ -720,7 +787,7 @@ def _closed(found: Closed) -> RenderableType:
 
 
 def _compaction_plan(found: StreamCompactionPlan) -> RenderableType:
-    table, ledger = found.table, found.ledger
+    table, ledger, sides = found.table, found.ledger, found.side_tables
     bins = (
         (f"{b.commit_hour}{' (open)' if b.is_minor else ''}", len(b.files), 1, b.size, b.rows)
         for b in table.bins[-SHOWN_HOURS:]
@@ -735,6 +802,7 @@ def _compaction_plan(found: StreamCompactionPlan) -> RenderableType:
         _more(len(table.bins) - SHOWN_HOURS),
         make_grid(("left, because", "hours", "files", "bytes", "from", "to"), left),
         style_text(f"ledger: {sum(len(part.files) for part in ledger)} files become {len(ledger)}"),
+        style_text(f"quarantine and late table: {sum(len(b.files) for b in sides)} files become {len(sides)}"),
     )
 
 
@@ -758,9 +826,11 @@ def _dataset_compacted(found: DatasetCompaction) -> RenderableType:
 
 
 def _compacted(found: Compacted) -> RenderableType:
+    sides = found.side_tables
     rows = (
         ("table", len(found.table.hours), found.table.files_before, found.table.files_after, found.table.rows),
         ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
+        ("quarantine, late", sides.hours, sides.files_before, sides.files_after, sides.rows),
     )
     return make_grid(("table", "hours", "files before", "files after", "rows"), rows)
 

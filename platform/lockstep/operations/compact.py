@@ -18,6 +18,12 @@ from lockstep.compaction.run import (
     compact_stream,
     plan_stream,
 )
+from lockstep.compaction.side_files import (
+    SideTableBin,
+    SideTableCompaction,
+    compact_side_tables,
+    plan_side_tables,
+)
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.planner import find_current_hour
 from lockstep.operations.inspect.health import read_health
@@ -51,12 +57,14 @@ class StreamCompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
         closes_hour: The open hour that it would close first, as the stream is idle; empty for none.
         table: The output table.
         ledger: Hours of the ledger that would become one file each.
+        side_tables: Hours of quarantine and late table, likewise.
     """
 
     stream: str
     closes_hour: str
     table: CompactionPlan
     ledger: tuple[LedgerBin, ...]
+    side_tables: tuple[SideTableBin, ...] = ()
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +74,13 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
         plan: What it was to do.
         table: Result of the output table.
         ledger: Result of the ledger.
+        side_tables: Result of quarantine and late table.
     """
 
     plan: StreamCompactionPlan
     table: CompactionResult
     ledger: LedgerCompaction
+    side_tables: SideTableCompaction = SideTableCompaction()
 
 
 def plan_compaction(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> StreamCompactionPlan:
@@ -88,6 +98,7 @@ def plan_compaction(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES)
         closes_hour=closes,
         table=plan_stream(folders, after, target_bytes=target_bytes),
         ledger=plan_ledger(list_live_files(delta_log.open_delta_table(folders.ledger)), after),
+        side_tables=plan_side_tables(folders, after),
     )
 
 
@@ -101,7 +112,7 @@ def compact(
     """Compact a stream; safe while a writer runs.
 
     1. Plan; close the open hour of an idle stream, as nothing else would.
-    2. Compact the ledger first: a refused hour of the table must not let it grow.
+    2. Compact ledger, quarantine and late table first: a refused hour of the table must not let them grow.
     3. Compact the open hour of the table, if it has many files, and its closed hours.
 
     Args:
@@ -118,12 +129,13 @@ def compact(
     plan = plan_compaction(folders, target_bytes=target_bytes)  # 1
     if plan.closes_hour:
         close_hour(folders, plan.closes_hour)
-    ledger = compact_ledger(folders, open_table(folders).base().head)  # 2
+    head = open_table(folders).base().head
+    ledger, sides = compact_ledger(folders, head), compact_side_tables(folders, head)  # 2
     table = CompactionResult()
     if plan.table.bins:  # 3
         rewriter = compact_in_process() if plan.table.cpu_seconds < SPARK_CPU_SECONDS else make_rewriter()
         table = compact_stream(folders, rewriter=rewriter, target_bytes=target_bytes, budget=budget)
-    return Compacted(plan=plan, table=table, ledger=ledger)
+    return Compacted(plan=plan, table=table, ledger=ledger, side_tables=sides)
 
 
 def make_run_budget(stream: AnyStream, settings: Settings) -> CompactionBudget:

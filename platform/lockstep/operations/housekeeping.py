@@ -24,6 +24,7 @@ from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import find_folder, list_exported_hours
+from lockstep.operations.erase import finish_interrupted
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
@@ -109,7 +110,8 @@ def run_housekeeping(
     1. Drop rows that are older than the stream's retention, if it declares one; raise the rewind floor in the head to
        the oldest batch of the setting.
     2. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
-    3. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
+    3. Delete data files that erasures replaced, and those that are neither live, nor live at the floor, nor young
+       enough to be in flight.
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs.
     6. Measure what is left, for `lockstep status` and the asset.
@@ -132,6 +134,7 @@ def run_housekeeping(
     pinned = frozenset(each.version for each in head.savepoints)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
+        "erased data files": partial(find_erased_data_files, folders, head),
         "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head), pinned),  # 2
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
         "replaced data files": partial(find_replaced_data_files, folders, head),  # 3
@@ -140,6 +143,7 @@ def run_housekeeping(
     }
     if not plan_only:
         due = {
+            "interrupted erasure": partial(_finish_erasure, folders),
             "log checkpoints": partial(_write_checkpoints, (folders.table, *sides)),
             "log checkpoints of savepoints": partial(_pin_versions, folders.table, pinned),
             **due,
@@ -205,6 +209,25 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     found = find_storage(folders.table).find_files(folders.table, "commit_hour=*/*.parquet")
     unnamed = (path for path in found if str(path.relative_to(folders.table)) not in named)
     return [path for path in unnamed if _is_before(path, floor, young)]
+
+
+def find_erased_data_files(folders: StreamFolders, head: Head) -> list[Path]:
+    """Data files that erasures replaced, as the log names them: at once, whatever their age.
+
+    No version from the rewind floor on names them, as an erasure raises it to itself. Planned before the log's entries,
+    which a later step deletes.
+    """
+    found, at = list[Path](), head.erasure
+    while at is not None and head.rewind_floor >= at.batch:
+        found += [folders.table / path for path in delta_log.read_removed_paths(folders.table, at.version)]
+        entry = delta_log.read_entry(folders.table, at.after) if at.after else None
+        at = entry.head.erasure if entry is not None and entry.head is not None else None
+    return [path for path in found if find_storage(path).exists(path)]
+
+
+def _finish_erasure(folders: StreamFolders) -> list[Path]:
+    finish_interrupted(folders)
+    return []
 
 
 def _is_before(path: Path, floor: Head, young: float) -> bool:

@@ -49,8 +49,8 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
             "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: a file "
-            "an hour instead of one a batch. The open hour of a stream that is idle is closed first; that of a live "
-            "one is compacted too when it has many files. A run has a budget, and ends when the stream lags."
+            "an hour instead of one a batch, and those of quarantine and late table. The open hour of a stream that is "
+            "idle is closed first; that of a live one is compacted too when it has many files. A run has a budget, and ends when the stream lags."
         ),
         kinds=KINDS,
         owners=owners,
@@ -102,6 +102,7 @@ def _describe(done: Compacted) -> dict[str, Any]:
     table, plan = done.table, done.plan.table
     numbers = {name: value for name, value in msgspec.structs.asdict(table).items() if value != ""}
     of_ledger = {f"ledger_{name}": getattr(done.ledger, name) for name in done.ledger.__struct_fields__}
+    of_sides = {f"side_tables_{name}": getattr(done.side_tables, name) for name in done.side_tables.__struct_fields__}
     bins = [
         TableRecord(
             {
@@ -122,6 +123,7 @@ def _describe(done: Compacted) -> dict[str, Any]:
         **numbers,
         "hours": ", ".join(table.hours) or "none",
         **of_ledger,
+        **of_sides,
         "closed_idle_hour": done.plan.closes_hour or "none",
         "planned_files": plan.files_before,
         "planned_cpu_seconds": plan.cpu_seconds,

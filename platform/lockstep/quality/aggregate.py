@@ -85,11 +85,16 @@ select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
               hole_offsets as holes, unproven_offsets as unproven_holes,
               if(accepted_loss is null, 0L, until - start - messages - hole_offsets) as accepted_losses,
               greatest(start - reached, 0) as gap_offsets,
-              greatest(least(until, reached) - start, 0) as overlap_offsets) as ledger
+              greatest(least(until, reached) - start, 0) as overlap_offsets,
+              aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.rows)
+                  as erased_rows,
+              aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.messages)
+                  as erased_messages) as ledger
 from ranges where not is_boundary
 """
 """A range covers the offsets that no earlier range covers, so each offset belongs to one batch. The rows of batches up
-to {retired} were dropped by retention: their messages count as accepted without a row."""
+to {retired} were dropped by retention: their messages count as accepted without a row. The ledger row of an erasure
+counts the rows that it removed."""
 
 _SUMMARY: Final = """
 with placed as (
@@ -141,12 +146,14 @@ with placed as (
     group by topic_id, partition, if(is_row, if(inside, cover.batch, null), ledger.batch)
 )
 select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
-       if(sum(silent_rows) = 0, sum(abs(ledger_rows - rows_inside)),
-          abs(sum(ledger_rows) + sum(silent_rows) - sum(rows))) as row_differences,
+       if(sum(silent_rows) + sum(erased_rows) = 0, sum(abs(ledger_rows - rows_inside)),
+          abs(sum(ledger_rows) + sum(silent_rows) - sum(erased_rows) - sum(rows))) as row_differences,
        sum(abs(offsets_read - messages - holes - accepted_losses)) as unexplained_offsets,
        sum(abs(messages + released - coalesce(with_rows, messages_with_rows) - accepted_without_row - skipped
                - dropped - quarantined - late - buffered))
-           + if(sum(timer_rows) = 0, sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)), 0)
+           + if(sum(timer_rows) > 0, 0, if(sum(erased_messages) = 0,
+                sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)),
+                abs(sum(coalesce(with_rows, messages_with_rows) - messages_with_rows) - sum(erased_messages))))
            as unexplained_messages,
        {totals},
        max(reached) as reached, sum(new_messages) as new_messages,
@@ -155,7 +162,7 @@ select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
 from by_batch group by topic_id, partition
 """
 """Rows that timers emitted while a partition was idle belong to an empty range; a later range covers their
-offset. So where there are any, rows are compared by partition, not by batch.
+offset. So where there are any, rows are compared by partition, not by batch. Likewise where a session was erased.
 
 A sequence may fall where a session ends and restarts, but its END emits no row: a restart is excluded
 only where every offset between the two rows has rows of its own."""
@@ -173,6 +180,8 @@ _LEDGER_SUMS: Final = (
     "late",
     "timer_rows",
     "silent_rows",
+    "erased_rows",
+    "erased_messages",
     "repeats",
     "holes",
     "unproven_holes",
@@ -329,13 +338,17 @@ def _load_ledger(
         paths = find_live_paths(ledger, first_batch=since + 1, last_batch=versions.batch)
         frame = _load_files(session, ledger, versions.ledger, [_make_action(ledger, path) for path in paths])
     missing = [name for name in LedgerRow.__struct_fields__ if name not in frame.columns]
-    frame = frame.withColumns({name: lit(None).cast("long") for name in missing})
+    frame = frame.withColumns({name: lit(None).cast(_NESTED.get(name, "long")) for name in missing})
     frame = frame.where((col("batch") > since) & (col("batch") <= versions.batch)).where(_counts(versions.valid))
     frame = frame.withColumn("is_boundary", lit(False))  # noqa: FBT003  # a value
     if increment is None:
         return frame
     boundary = session.createDataFrame(_make_boundary(increment.state.totals))
     return frame.unionByName(boundary, allowMissingColumns=True)
+
+
+_NESTED: Final = {"erased": "array<struct<digest: string, start: long, batch: long, rows: long, messages: long>>"}
+"""Types of columns that an older release lacks, where they are no number."""
 
 
 def _counts(valid: Iterable[Lineage]) -> str:

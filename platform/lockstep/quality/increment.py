@@ -17,7 +17,7 @@ from lockstep.model.table_schema import make_provenance_schema
 from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import CommitKind, OutputLog
 from lockstep.table.delta_log import Head, Lineage
 
 if TYPE_CHECKING:
@@ -231,6 +231,8 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
             return f"the log entry of version {version} is gone"
         if any(change.remove is not None and change.remove.data_change for _, change in lines):
             return f"version {version} removed rows"
+        if delta_log.is_of_kind(table, version, CommitKind.ERASE.value):
+            return f"version {version} erased a session"
         removed.update(change.remove.path for _, change in lines if change.remove is not None)
         adds = [(line, change.add) for line, change in lines if change.add is not None and change.add.data_change]
         added |= {add.path: _read_added(line, add) for line, add in adds}

@@ -47,6 +47,8 @@ class CommitKind(Enum):
     RETENTION = "retention"
     REWIND = "rewind"
     SAVEPOINT = "savepoint"
+    ERASE = "erase"
+    ERASE_END = "erase end"
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Proposal(msgspec.Struct, frozen=True):
         next_head: The head after it, recomputed for each base; checks the requirements of the kind on
             the base and raises where they do not hold. Pure.
         adds: Files to add.
-        removes: Files to remove (compaction and retention only).
+        removes: Files to remove (compaction, retention and erasure only).
         batch: Batch number, for kinds that are batches.
         epoch: New epoch, for claims.
         metadata: Further metadata of the entry.

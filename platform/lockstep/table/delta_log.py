@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -155,6 +156,30 @@ class Rewind(msgspec.Struct, frozen=True):
     cause: str
 
 
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest erasure of a session (docs/decisions/0027). The session is named by a digest only.
+
+    Attributes:
+        digest: Digest of the session, as `compute_session_digest` makes it.
+        topic: The topic to which it was restricted; empty for all.
+        batch: The batch that is the erasure.
+        version: The version of the output table that it made: its entry names the data files to delete.
+        after: The version of the erasure before it; 0 for none.
+        at: Time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+        is_finished: Whether quarantine and late table are rewritten, too.
+    """
+
+    digest: str
+    topic: str
+    batch: int
+    version: int
+    after: int
+    at: float
+    cause: str
+    is_finished: bool = False
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -185,6 +210,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         savepoints: Batches that stay restorable, by name.
         last_resumption: The newest resumption; None before the first.
         retention: The newest retention; None before the first.
+        erasure: The newest erasure of a session; None before the first.
         version: Version of this layout.
     """
 
@@ -214,6 +240,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     savepoints: tuple[Savepoint, ...] = ()
     last_resumption: Resumption | None = None
     retention: Retention | None = None
+    erasure: Erasure | None = None
     version: int = 1
 
     @property
@@ -340,6 +367,26 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
         written_at=_time(info.get("timestamp")),
         cause=_text(info.get(CAUSE)) or "",
     )
+
+
+class _Removal(msgspec.Struct):
+    path: str
+
+
+class _RemovalLine(msgspec.Struct):
+    """One line of an entry; only removals matter here."""
+
+    remove: _Removal | None = None
+
+
+def read_removed_paths(table: Path, version: int) -> list[str]:
+    """The files that an entry removed, relative to the table; none where the entry was cleaned up."""
+    try:
+        text = find_storage(table).read(make_entry_path(table, version))
+    except FileNotFoundError:
+        return []
+    lines = msgspec.json.Decoder(_RemovalLine).decode_lines(text)
+    return [unquote(line.remove.path) for line in lines if line.remove is not None]
 
 
 def is_of_kind(table: Path, version: int, kind: str) -> bool:

@@ -49,6 +49,24 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one batch and partition that an erasure has removed. The counts of that batch stay as they were.
+
+    Attributes:
+        digest: Digest of the session, as `compute_session_digest` makes it.
+        start: Emit offset of the first of them; where the batch of the erasure stands, if there are none.
+        batch: The batch that emitted them.
+        rows: How many.
+        messages: Their messages.
+    """
+
+    digest: str
+    start: int
+    batch: int
+    rows: int
+    messages: int
+
+
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One batch's result in one partition. Counts are of messages, except `rows`; times are UTC.
 
@@ -104,6 +122,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         joined_at: First offset that was read of a log that is not read from its beginning; 0 where it is.
         before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
         lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted or re-created.
+        erased: Of an erasure: what it removed of this partition.
     """
 
     generation: int
@@ -154,6 +173,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     joined_at: int = 0
     before_snapshot: int = 0
     lifecycle: str | None = None
+    erased: list[ErasedRows] = []
 
 
 SCHEMA = make_row_schema(LedgerRow)

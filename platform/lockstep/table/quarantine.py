@@ -16,6 +16,11 @@ from lockstep.table.parquet import write_file
 VALUE_BYTES_MAX = 1_000_000
 """Larger values are truncated: `value_bytes` is the true size, and Kafka has the rest for as long as it retains it."""
 
+KILLED_WORKER = "each worker that was given it died"
+"""What was found, where a message must not be decoded again."""
+ERASED = "erased with its session"
+"""Stands in `expected` of a message of an erased session: of the message only its place and its cause are left."""
+
 
 class Header(msgspec.Struct, frozen=True):
     """A header of a Kafka record."""
@@ -65,8 +70,8 @@ class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
 SCHEMA = make_row_schema(QuarantineRow)
 
 
-def write_quarantine(folder: Path, rows: Sequence[QuarantineRow]) -> SideFile:
-    """Write a file of the quarantine, synced and not yet committed."""
+def write_quarantine(folder: Path, rows: Sequence[QuarantineRow], *, label: str = "") -> SideFile:
+    """Write a file of the quarantine, synced and not yet committed; `label` names the batch that writes it."""
     table = pa.Table.from_pylist([msgspec.to_builtins(row, builtin_types=(bytes, datetime)) for row in rows], SCHEMA)
-    file = write_file(folder, table, prefix="quarantine")
+    file = write_file(folder, table, prefix="-".join(filter(None, ("quarantine", label))))
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)

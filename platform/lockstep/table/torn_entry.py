@@ -21,6 +21,7 @@ LAST_LINES = {
     CommitKind.RESUME.value: {delta_log.VERSION, delta_log.BATCH},
     CommitKind.CLAIM.value: {delta_log.VERSION, delta_log.EPOCH},
     CommitKind.REWIND.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
+    CommitKind.ERASE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.CREATE.value: set[str](),
     "side": {delta_log.BATCH},
 }

@@ -232,6 +232,10 @@ class ReplayTimers:
             self._at[session] = due_us
             heappush(self._heap, (due_us, session))
 
+    def forget(self, session: str) -> None:
+        """Nothing is due for a session any more."""
+        self._at.pop(session, None)
+
     def due_us(self, held: Session) -> int:
         """The watermark at which a session has something due; `NEVER` without anything."""
         return min(self._release_us(held), self._timer_us(held), self._idle_deadline_us(held))

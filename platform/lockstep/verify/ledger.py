@@ -58,6 +58,15 @@ class AcceptedRange(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class ErasedRange(msgspec.Struct, frozen=True):
+    """Rows of an erased session: its digest, the first emit offset, the batch that emitted them, and how many."""
+
+    digest: str
+    start: int
+    batch: int
+    rows: int
+
+
 class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     """One ledger row, as far as the proof needs it; independent of the engine's type.
 
@@ -98,6 +107,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime | None = None
     joined_at: int = 0
     before_snapshot: int = 0
+    erased: list[ErasedRange] = []
 
     @property
     def place(self) -> ViolationPlace:
@@ -421,18 +431,21 @@ def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head
         file.path: (key, file) for key, files in named.items() for file in files
     }
     compacted = _CompactedRows(side, violations)
+    replaced: dict[tuple[int, int], list[SideFile]] = {}
     # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
     newest = max((batch for (_, batch), _ in wanted.values() if batch <= head.batch), default=0)
     for path, (key, file) in sorted(wanted.items(), key=lambda item: item[1][0][1]):
         batch = key[1]
         if path not in side.files and key in compacted.rows:
-            rows += compacted.take(key, file)
+            replaced.setdefault(key, []).append(file)
             continue
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
             found = "no live file of that name"
             violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
         if batch <= head.batch:
             rows += _rows(side, file, batch, violations)
+    for key, files in replaced.items():
+        rows += compacted.take(key, files)
     first_known = min((batch for (_, batch), _ in wanted.values()), default=0) if first_version > 0 else 0
     for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
         rows += _foreign_rows(side, path, first_known, violations)
@@ -455,11 +468,11 @@ class _CompactedRows:
             for row in self._read(path):
                 self.rows.setdefault((cast("int", row["generation"]), cast("int", row["batch"])), []).append(row)
 
-    def take(self, key: tuple[int, int], file: SideFile) -> list[Row]:
-        """The rows of one batch, whose number must match the commit."""
-        found = self.rows.pop(key)
-        if len(found) != file.rows:
-            expected = f"{self._side.name}/{file.path}: {file.rows} rows"
+    def take(self, key: tuple[int, int], files: Sequence[SideFile]) -> list[Row]:
+        """The rows of one batch, whose number must match the commit; of its files that are not live any more."""
+        found, rows = self.rows.pop(key), sum(file.rows for file in files)
+        if len(found) != rows:
+            expected = f"{self._side.name}/{files[0].path}: {rows} rows"
             self._changed(expected, f"{len(found)} rows of batch {key[1]} in a compacted file")
         return found
 

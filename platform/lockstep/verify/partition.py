@@ -8,6 +8,7 @@ import msgspec
 from confluent_kafka import Message
 
 from lockstep.verify.declaration import Declared
+from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange
@@ -38,6 +39,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
     cursor: RowCursor
     rows: RowComparison
     stored: StoredState
+    erased: ErasedSessions = NONE_ERASED
 
 
 class PartitionProof:
@@ -179,6 +181,9 @@ class PartitionProof:
         if rules.hole is GateAnswer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
         parts = self._parts
+        known = folding.sessions.keys() | skipped.keys()
+        for session in parts.erased.find_sessions(row, known):
+            folding.erase(session)
         parts.aside.given_up = folding.suspension.before
         planned_us, moment = row.planned_us, folding.due.moment
         moment.latest_us = NO_LIMIT_US if planned_us is None else planned_us + parts.declared.skew_us

@@ -74,6 +74,16 @@ class Replay:
         """Suspend all sessions that began before an offset."""
         self.suspension = self.suspension._replace(before=offset)
 
+    def erase(self, session: str) -> None:
+        """Forget a session and all that is buffered or due for it; uncounted, as the ledger does."""
+        self.sessions.pop(session, None)
+        self.applying.touched.add(session)
+        for offset in [at for at, held in self.waiting.held.items() if held[0].session == session]:
+            del self.waiting.held[offset]
+        self.due.forget(session)
+        skipped = {name: before for name, before in self.suspension.skipped.items() if name != session}
+        self.suspension = self.suspension._replace(skipped=skipped)
+
     def begun(self, session: str, before: int) -> bool:
         """Whether a session has restarted at or after an offset."""
         held = self.sessions.get(session)

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockstep.model.table_schema import make_row_schema
+from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.ledger import Key, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
@@ -270,6 +271,14 @@ class Emitted:
         del self.rows[rows:]
         return taken
 
+    def without(self, erased: ErasedSessions) -> Emitted:
+        """All but the rows of erased sessions."""
+        sessions, left = self.proof["_session"], Emitted()
+        kept = [at for at in range(len(self.rows)) if not erased.has_row(sessions[at], self._position(at))]
+        left.proof = {name: [held[at] for at in kept] for name, held in self.proof.items()}
+        left.rows = [self.rows[at] for at in kept]
+        return left
+
     def emitted_before(self, offset: int) -> int:
         """The number of rows emitted before an offset."""
         return bisect_left(self.proof["_emit_offset"], offset)
@@ -296,6 +305,7 @@ class RowComparison:
         absent: Mapping[str, RowPosition] = NONE_ADDED,
         *,
         dropped_before: RowPosition | None = None,
+        erased: ErasedSessions = NONE_ERASED,
     ) -> None:
         """Begin a comparison.
 
@@ -305,9 +315,10 @@ class RowComparison:
             absent: Columns that were added to the table, each with the first row that has it: the rows before hold no
                 value in it, and null where a compaction has put them into one file with rows that do.
             dropped_before: Where the rows begin that retention has left in the table; None where it dropped none.
+            erased: Sessions whose rows an erasure has removed.
         """
         self._place, self._violations, self._absent = place, violations, absent
-        self._dropped_before = dropped_before
+        self._dropped_before, self._erased = dropped_before, erased
         self.compared = 0
 
     def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
@@ -321,6 +332,8 @@ class RowComparison:
         self.compared += sum(batch.num_rows for batch in table)
         if self._dropped_before is not None:
             emitted = emitted.since(emitted.emitted_before_row(self._dropped_before))
+        if self._erased:
+            emitted = emitted.without(self._erased)
         if not self._alike(emitted, table):
             self._differences(emitted, table, kept)
 

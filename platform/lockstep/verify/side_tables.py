@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, cast
 
 from lockstep.model.record import Record
+from lockstep.verify.erasure import NONE_ERASED, REDACTED, ErasedSessions
 from lockstep.verify.gates.base import GateAnswer
 from lockstep.verify.ledger import Row
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
@@ -48,9 +49,14 @@ class ExpectedSideRows:
     """
 
     def __init__(
-        self, place: ViolationPlace, rows: Iterable[Row], violations: Violations, kinds: Kinds = IN_QUARANTINE
+        self,
+        place: ViolationPlace,
+        rows: Iterable[Row],
+        violations: Violations,
+        kinds: Kinds = IN_QUARANTINE,
+        erased: ErasedSessions = NONE_ERASED,
     ) -> None:
-        self._place, self._violations, self._kinds = place, violations, kinds
+        self._place, self._violations, self._kinds, self._erased = place, violations, kinds, erased
         self._rows: dict[int, Row] = {}
         self._by_batch: Counter[int] = Counter()
         self.compared = 0
@@ -86,12 +92,18 @@ class ExpectedSideRows:
             self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")
             return
         self.compared += 1
-        wanted = _as_kept(record) | {"cause": cause} | ({"session": session} if session is not None else {})
+        wanted = self._wanted(row, record, cause, session)
         for name, value in wanted.items():
             if row[name] != value:
                 expected, found = f"{name} {_short(value)}", _short(row[name])
                 self._violations.add(self._kinds.changed, self._place, record.offset, expected, found)
                 return
+
+    def _wanted(self, row: Row, record: Record, cause: str, session: str | None) -> dict[str, object]:
+        """The columns that a message must have here: of an erased one nothing but place and cause."""
+        if row["expected"] == REDACTED and self._erased.has_message(session, record.key, record.offset):
+            return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
+        return _as_kept(record) | {"cause": cause} | ({"session": session} if session is not None else {})
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""

@@ -18,6 +18,7 @@ from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
+from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
 from lockstep.verify.gates.classes import make_rules
 from lockstep.verify.kafka_reader import TOGETHER_MAX, BufferedRange, KafkaTopicLog, WantedRange, find_offset
@@ -177,15 +178,17 @@ def check_without_kafka(
     violations: Violations,
     *,
     dropped_up_to: int = 0,
+    erased: ErasedSessions = NONE_ERASED,
 ) -> None:
     """Compare the ledger's counts of each range with its rows in the table, the quarantine and the late table.
 
     Rows that timers emit where a range ends have the first offset of the next one. Batches up to `dropped_up_to` have
-    no rows: retention dropped them.
+    no rows: retention dropped them. Erased rows count as if they were there.
     """
     ahead = 0
     for row in ranges:
         held = sum(batch.num_rows for batch in cursor.before(row.until))
+        held += erased.take_count(row.until, dropped_up_to)
         is_dropped = row.batch <= dropped_up_to
         rows = held + row.rows if is_dropped else held - ahead + row.rows_emitted
         ahead = 0 if is_dropped else row.rows_emitted
@@ -291,6 +294,7 @@ class _Proving:
         self._integrity, self._absent, self._floor = stream.integrity, stored.absent, stored.head.rewind_floor
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
+        self._table_id = stored.head.table_id
         self._dropped = 0 if stored.head.retention is None else stored.head.retention.batch
         self.work = PartitionWork()
         try:
@@ -368,12 +372,14 @@ class _Proving:
                 self.work.blocked.append(reason)
                 self._not_again(chain, "not provable: the state to begin with cannot be read")
                 return None
-            self._check_counts(chain.ranges[:first], parts.cursor, parts.aside)
+            self._check_counts(chain, first, parts.cursor, parts.aside)
             if chain.ranges[first - 1].batch > self._dropped:
-                parts.cursor.skip(chain.ranges[first - 1].rows_emitted)
+                before = chain.ranges[first - 1]
+                parts.cursor.skip(before.rows_emitted - parts.erased.count_at(before.until, before.batch))
         return PartitionProof(parts, first, self._violations)
 
     def _parts(self, chain: LedgerChain) -> PartitionInputs:
+        erased = self._erased(chain)
         key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
         rules = make_rules(self._integrity, moment, joined=chain.is_joined)
         aside = self._aside(chain)
@@ -389,20 +395,23 @@ class _Proving:
                 self._violations,
                 {name: chain.end_of(batch) for name, batch in self._absent.items()},
                 dropped_before=chain.end_of(self._dropped) if self._dropped else None,
+                erased=erased,
             ),
+            erased=erased,
             stored=StoredState(self._folders.state, self._declared, self._violations, rewind_floor=self._floor),
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = (chain.place.topic_id, chain.place.partition)
-        kept = ExpectedSideRows(chain.place, self._quarantine.get(key, ()), self._violations)
-        late = ExpectedSideRows(chain.place, self._late.get(key, ()), self._violations, IN_LATE)
+        erased = self._erased(chain)
+        kept = ExpectedSideRows(chain.place, self._quarantine.get(key, ()), self._violations, erased=erased)
+        late = ExpectedSideRows(chain.place, self._late.get(key, ()), self._violations, IN_LATE, erased)
         return SideTableCheck(kept, late, self._violations)
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
         cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
-        self._check_counts(chain.ranges, cursor, self._aside(chain))
+        self._check_counts(chain, len(chain.ranges), cursor, self._aside(chain))
         self._add_scope(chain, _scope_of(chain, None, why))
 
     def _add_scope(self, chain: LedgerChain, scope: ProvenRange) -> None:
@@ -410,10 +419,18 @@ class _Proving:
         if chain.ranges[0].batch <= self._dropped:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
+        if count := len({each.digest for row in chain.ranges for each in row.erased}):
+            erased = f"{count} erased sessions are left out, by their digests"
+            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (scope.note, erased))))
         self.work.scopes.append(scope)
 
-    def _check_counts(self, ranges: Iterable[LedgerRange], cursor: RowCursor, aside: SideTableCheck) -> None:
-        check_without_kafka(ranges, cursor, aside, self._violations, dropped_up_to=self._dropped)
+    def _check_counts(self, chain: LedgerChain, ranges: int, cursor: RowCursor, aside: SideTableCheck) -> None:
+        """Compare the first ranges of a partition with what is stored."""
+        first, erased = chain.ranges[:ranges], self._erased(chain)
+        check_without_kafka(first, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
+
+    def _erased(self, chain: LedgerChain) -> ErasedSessions:
+        return ErasedSessions(self._table_id, chain)
 
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""

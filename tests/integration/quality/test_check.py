@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from lockstep.errors import TableError
+from lockstep.operations.erase import EraseContext, EraseRequest, erase_session
 from lockstep.operations.retain import drop_old_rows
 from lockstep.quality.check import RULES, Checked, check_stream, make_result_path
 from lockstep.quality.increment import make_state_path
@@ -126,3 +128,13 @@ def test_the_last_result_is_kept_beside_the_table(kept: tuple[StreamFolders, Che
     assert msgspec.convert(read["checked"], Checked) == checked
     assert [part["success"] for part in read["great_expectations"]] == [True, True]
     assert set(make_result_path(folders).parent.iterdir()) == {make_result_path(folders), make_state_path(folders)}
+
+
+def test_rows_of_an_erased_session_are_not_missed_and_others_are(spark: SparkSession, tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    before = check_stream(spark, folders, snapshots_emit=False)
+    session = DeltaTable(folders.table).to_pyarrow_table()["_session"][0].as_py()
+    erased = erase_session(folders, EraseRequest(session=session), EraseContext(), who="ann", why="test")
+    checked = check_stream(spark, folders, snapshots_emit=False)
+    assert checked.coverage.reason == "no earlier check left a state"
+    assert (outcomes(checked), checked.rows) == (ALL_PASSED, before.rows - erased.plan.rows)

@@ -25,6 +25,7 @@ from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
 from lockstep.operations.backup import BackupOvertaken, RestoreRefused
 from lockstep.operations.copies import CopyDamaged, CopyInProgress
+from lockstep.operations.erase import EraseObstacle, EraseRefusal, EraseRefused
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
@@ -43,6 +44,7 @@ from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.table.commit import HourClosed
+from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.rewind import NotRewindable
 from lockstep.table.row_encoder import RowOrigin, RowRejected
@@ -122,6 +124,11 @@ EVERY: tuple[LockstepError, ...] = (
     NoMessage("books", Place("books.eth", 0, 120)),
     WriterLives("books", 4),
     NotHalted("books", "running"),
+    EraseRefused("books", (EraseRefusal(EraseObstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
+    ErasureOvertaken(
+        "batch 7 or a savepoint was committed since the erasure was planned after batch 6",
+        next_step="lockstep stop books; then erase again",
+    ),
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
     RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),

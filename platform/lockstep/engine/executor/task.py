@@ -510,7 +510,7 @@ def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> 
     """One file of a side table for the bin; None without rows."""
     identity = {"generation": task.batch.generation, "batch": task.batch.number}
     rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
-    return (write_quarantine(folder, rows),) if rows else ()
+    return (write_quarantine(folder, rows, label=_label(task)),) if rows else ()
 
 
 def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> tuple[RangeResult, ...]:

@@ -16,7 +16,7 @@ import msgspec
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
-from lockstep.table.delta_log import Head, LogEntry, Retention
+from lockstep.table.delta_log import Erasure, Head, LogEntry, Retention
 from lockstep.table.layout import StreamFolders
 
 EVENTS = {
@@ -33,6 +33,8 @@ EVENTS = {
     CommitKind.RETENTION: "rows dropped",
     CommitKind.REWIND: "rewound",
     CommitKind.SAVEPOINT: "savepoint",
+    CommitKind.ERASE: "session erased",
+    CommitKind.ERASE_END: "erasure finished",
 }
 FOREIGN = "foreign commit"
 
@@ -54,6 +56,8 @@ DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
     CommitKind.CLOSE: lambda head: head.closed_hour,
     CommitKind.FLOOR: lambda head: f"batch {head.rewind_floor}",
     CommitKind.RETENTION: lambda head: describe_retention(head.retention),
+    CommitKind.ERASE: lambda head: describe_erasure(head.erasure),
+    CommitKind.ERASE_END: lambda head: describe_erasure(head.erasure),
 }
 """Why, and who, from the head after a commit; the entry of a run's claim tells its cause itself."""
 
@@ -63,6 +67,15 @@ def describe_retention(retention: Retention | None) -> str:
     return f"rows of hours before {retention.hour} ({retention.cause})" if retention is not None else ""
 
 
+def describe_erasure(erasure: Erasure | None) -> str:
+    """Which session was erased, why and by whom, in one line; empty while none was."""
+    if erasure is None:
+        return ""
+    where = f" of topic {erasure.topic}" if erasure.topic else ""
+    unfinished = "" if erasure.is_finished else "; quarantine and late table follow"
+    return f"session with digest {erasure.digest}{where} ({erasure.cause}){unfinished}"
+
+
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event, or batches without an event between them.
 
@@ -70,7 +83,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
         event: "new writer" (a run, or a command, has claimed the table), "batches", "halted", "resumed",
             "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped", "rewound",
-            "savepoint", "created", or "foreign commit".
+            "savepoint", "session erased", "erasure finished", "created", or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.

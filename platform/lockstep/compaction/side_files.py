@@ -1,0 +1,384 @@
+"""Compacts the quarantine and the late table, and takes an erased session's messages out of them.
+
+A batch adds a file for each of its bins, so a stream whose messages are often quarantined or late adds thousands a day.
+The files of a closed hour become one, rows in the order of batches; each new file is read again and compared. Deleted
+are the replaced files only, once a compacted file has contained their batches for `REPLACED_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
+
+from lockstep.compaction.ledger_files import PROOF, REPLACED_SECONDS
+from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
+from lockstep.errors import TableError
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, side_tables
+from lockstep.table.commit import OLDEST_FILE_SECONDS
+from lockstep.table.delta_log import Erasure, Head, NextEntry
+from lockstep.table.erasure import compute_session_digest
+from lockstep.table.file_checksum import with_checksum
+from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerFileName
+from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.quarantine import ERASED, KILLED_WORKER
+from lockstep.table.written_by import read_written_by
+
+LOG = logging.getLogger("lockstep")
+
+BIN_BYTES = 64 * 1024 * 1024
+"""Bytes of a compacted file at most, about: a bin is held in memory, with values of up to a megabyte each."""
+GROUP_BYTES = 16 * 1024 * 1024
+"""Decoded bytes of a row group."""
+COMPRESSION_LEVEL = 3
+
+
+class SideTableFile(msgspec.Struct, frozen=True):
+    """A live file of the quarantine or the late table.
+
+    Attributes:
+        path: Relative to the table.
+        size: Bytes.
+        rows: Number of rows.
+        name: Hour of its commit, generation and batches.
+    """
+
+    path: str
+    size: int
+    rows: int
+    name: LedgerFileName
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether it replaced others."""
+        return self.path.startswith(f"{COMPACTED_PREFIX}-")
+
+
+class SideTableBin(msgspec.Struct, frozen=True):
+    """Files of one hour that become one, in order of their batches."""
+
+    table: str
+    hour: str
+    files: tuple[SideTableFile, ...]
+
+
+class SideTableCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a compaction of quarantine and late table.
+
+    Attributes:
+        hours: Hours that were compacted.
+        files_before: Their files.
+        files_after: Files that replaced them.
+        rows: Rows in them.
+        replaced_deleted: Deleted files whose batches a compacted file contains.
+        bytes_deleted: Their bytes.
+    """
+
+    hours: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    rows: int = 0
+    replaced_deleted: int = 0
+    bytes_deleted: int = 0
+
+
+def list_side_tables(folders: StreamFolders) -> tuple[Path, ...]:
+    """Quarantine and late table, as far as the stream has them."""
+    return tuple(side for side in (folders.quarantine, folders.late) if delta_log.has_log(side))
+
+
+def plan_side_tables(folders: StreamFolders, head: Head) -> tuple[SideTableBin, ...]:
+    """What a compaction of quarantine and late table would do after a head; opens no file."""
+    tables = ((side, delta_log.open_delta_table(side)) for side in list_side_tables(folders))
+    return tuple(part for side, table in tables for part in plan_side_table(side.name, list_side_files(table), head))
+
+
+def plan_side_table(table: str, files: Iterable[SideTableFile], head: Head) -> tuple[SideTableBin, ...]:
+    """The bins worth rewriting, oldest hour first; none of open hours, of compacted files or of one file. Pure."""
+    chosen = [file for file in files if not file.is_compacted and is_closed(file.name.hour, head)]
+    ordered = sorted(chosen, key=lambda file: (file.name.generation, file.name.hour, file.name.first, file.path))
+    groups = groupby(ordered, key=lambda file: (file.name.generation, file.name.hour))
+    bins = (SideTableBin(table, hour, part) for (_, hour), group in groups for part in _split_bin(group))
+    return tuple(sorted((part for part in bins if len(part.files) > 1), key=lambda part: part.hour))
+
+
+def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, ...]]:
+    held, size = list[SideTableFile](), 0
+    for file in files:
+        if held and size + file.size > BIN_BYTES:
+            yield tuple(held)
+            held, size = [], 0
+        held.append(file)
+        size += file.size
+    yield tuple(held)
+
+
+def list_side_files(table: DeltaTable) -> tuple[SideTableFile, ...]:
+    """The live files, with hour and batches by the log: bounds of their rows, and the time of their commit."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = ["path", "size_bytes", "num_records", "modification_time", "min.generation", "min.batch", "max.batch"]
+    wanted = [name for name in columns if name in actions.column_names]
+    return tuple(map(_read_file, actions.select(wanted).to_pylist()))
+
+
+def _read_file(row: dict[str, Any]) -> SideTableFile:
+    hour = datetime.fromtimestamp(row["modification_time"] / 1000, UTC).strftime("%Y-%m-%dT%H")
+    bounds = (int(row.get(name) or 0) for name in ("min.generation", "min.batch", "max.batch"))
+    name = LedgerFileName.parse(row["path"]) or LedgerFileName(hour, *bounds)
+    return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name)
+
+
+def compact_side_tables(folders: StreamFolders, head: Head) -> SideTableCompaction:
+    """Compact the closed hours of quarantine and late table; safe while a writer, readers and another one run.
+
+    1. Bring the tables forward to the head, so that no named file is missing.
+    2. Rewrite each bin and read the new file again: it must equal its inputs, row by row.
+    3. Commit: inputs out, output in, no data changed; a bin whose inputs another process took is dropped.
+    4. Delete the files whose batches a compacted file has contained for `REPLACED_SECONDS`.
+
+    Raises:
+        TableError: A file is damaged, or a table does not match its head.
+        CommitUnknown: The store did not answer; the output may still become live, so it stays.
+    """
+    side_tables.catch_up_beside_writer(folders, head)  # 1
+    done = SideTableCompaction()
+    for side in list_side_tables(folders):
+        table = delta_log.open_delta_table(side)
+        for part in plan_side_table(side.name, list_side_files(table), head):
+            if (output := _replace(side, table, part.files)) is not None:  # 2, 3
+                done = msgspec.structs.replace(
+                    done,
+                    hours=done.hours + 1,
+                    files_before=done.files_before + len(part.files),
+                    files_after=done.files_after + 1,
+                    rows=done.rows + output.rows,
+                )
+    due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
+    deleted = [size for path in due if (size := find_storage(path).delete(path)) is not None]  # 4
+    return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
+
+
+def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
+    """Files that neither the table names nor a recent reader or a batch to be committed needs.
+
+    A file whose name tells its batch is replaced once a compacted file with that batch is old enough; one that no
+    commit named, or whose name tells nothing, goes by its age, once its batch cannot be committed any more.
+    """
+    now, storage = time.time(), find_storage(side)
+    live = list_side_files(delta_log.open_delta_table(side))
+    named = {file.path for file in live}
+    old = [file.name for file in live if file.is_compacted and now - _read_time(side / file.path) > REPLACED_SECONDS]
+    found = []
+    for path in storage.find_files(side, "*.parquet"):
+        by = read_written_by(path.name)
+        if path.name in named or (by is not None and not by.is_over(head)):
+            continue
+        is_replaced = by is not None and any(
+            each.generation == by.generation and each.first <= by.batch <= each.last for each in old
+        )
+        if is_replaced or now - _read_time(path) > OLDEST_FILE_SECONDS:
+            found.append(path)
+    return found
+
+
+def _read_time(path: Path) -> float:
+    found = find_storage(path).get_status(path)
+    return time.time() if found is None else found.modified_at
+
+
+def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
+    """Take the messages of an erased session out of quarantine and late table; gives their number.
+
+    What stays of a message is its place, its batch and its cause: so counts still match the ledger, and the proof knows
+    that it was not applied. Replaced files are deleted at once. Safe to call again, and by several processes.
+
+    Args:
+        folders: Folders of the stream.
+        head: A head with the erasure, or a later one.
+        erasure: The erasure; messages of later batches stay.
+
+    Raises:
+        TableError: A file is damaged, or a table does not match its head.
+        CommitUnknown: The store did not answer.
+    """
+    side_tables.catch_up_beside_writer(folders, head)
+    count = 0
+    for side in list_side_tables(folders):
+        table, is_done = delta_log.open_delta_table(side), False
+        while not is_done:
+            refresh(table, side)
+            found = [(file, rows) for file, rows in _find_erased(side, table, head.table_id, erasure) if rows]
+            count += sum(rows for file, rows in found if _redact_file(side, table, file, head.table_id, erasure))
+            is_done = not found
+    return count
+
+
+def count_messages(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[str, list[dict[str, Any]]]:
+    """The messages of a session in each side table: topic, topic id and partition of each."""
+    wanted = Erasure(digest=digest, topic=topic, batch=2**62, version=0, after=0, at=0.0, cause="")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for side in list_side_tables(folders):
+        places = found[side.name] = []
+        for file in list_side_files(delta_log.open_delta_table(side)):
+            rows = _read(side, file, ["batch", "topic", "topic_id", "partition", "session", "key"])
+            at = pa.array(_match_rows(rows, table_id, wanted), pa.int64())
+            places += rows.select(["topic", "topic_id", "partition"]).take(at).to_pylist()
+    return found
+
+
+def _find_erased(side: Path, table: DeltaTable, table_id: str, erasure: Erasure) -> Iterable[tuple[SideTableFile, int]]:
+    """The files of batches before an erasure, each with its messages of the session."""
+    for file in list_side_files(table):
+        if file.name.first < erasure.batch:
+            rows = _read_live(side, table, (file,))
+            yield file, 1 if rows is None else len(_match_rows(rows, table_id, erasure))
+
+
+def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: str, erasure: Erasure) -> bool:
+    """Replace a file by one without the messages; False where another process replaced it before."""
+
+    def redact(rows: pa.Table) -> pa.Table:
+        chosen = set(_match_rows(rows, table_id, erasure))
+        redacted = [_redact(row) if number in chosen else row for number, row in enumerate(rows.to_pylist())]
+        return pa.Table.from_pylist(redacted, schema=rows.schema)
+
+    if _replace(side, table, (file,), redact) is None:
+        return False
+    find_storage(side).delete(side / file.path)
+    return True
+
+
+def _redact(row: dict[str, Any]) -> dict[str, Any]:
+    """What stays of a message: the proof must know whether a worker may be given it again."""
+    found = row["found"] if row["found"] == KILLED_WORKER else None
+    emptied = dict.fromkeys(("session", "key", "value", "timestamp"), None)
+    return row | emptied | {"expected": ERASED, "found": found, "headers": [], "value_bytes": 0}
+
+
+def _match_rows(rows: pa.Table, table_id: str, erasure: Erasure) -> list[int]:
+    """The rows of the session, by its digest: where a message has none, its key stands for it."""
+    columns = rows.select(["batch", "topic", "session", "key"]).to_pydict()
+    digests: dict[str, str] = {}
+    found = []
+    for number, (batch, topic, session, key) in enumerate(zip(*columns.values(), strict=True)):
+        name = session if session is not None or key is None else key.decode("utf-8", "surrogateescape")
+        if name is not None and batch < erasure.batch and erasure.topic in {"", topic}:
+            digest = digests.setdefault(name, compute_session_digest(table_id, name))
+            if digest == erasure.digest:
+                found.append(number)
+    return found
+
+
+def _replace(
+    side: Path,
+    table: DeltaTable,
+    files: Sequence[SideTableFile],
+    change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> DataFile | None:
+    """Replace files by one with the same rows, changed; None where an input was not live any more."""
+    rows = _read_live(side, table, files)
+    if rows is not None:
+        output = _write(side, files, change(rows))
+        if _commit(side, table, files, output):
+            return output
+        find_storage(side).delete(side / output.path)
+    LOG.info("compaction of %s came too late for hour %s", side.name, files[0].name.hour)
+    return None
+
+
+def _write(side: Path, files: Sequence[SideTableFile], rows: pa.Table) -> DataFile:
+    """One file of the rows; read again and compared."""
+    first, last = files[0].name, max(file.name.last for file in files)
+    prefix = LedgerFileName(first.hour, first.generation, first.first, last).prefix(COMPACTED_PREFIX)
+    group_rows = max(1, len(rows) * GROUP_BYTES // max(1, rows.nbytes))
+    with DataFileWriter(
+        side, rows.schema, commit_hour=None, prefix=prefix, compression_level=COMPRESSION_LEVEL
+    ) as writer:
+        for start in range(0, len(rows), group_rows):
+            writer.write(rows.slice(start, group_rows))
+        written = with_checksum(side, writer.finish())
+    storage, path = find_storage(side), side / written.path
+    if not pq.ParquetFile(storage.uri(path)).read().cast(rows.schema).equals(rows):
+        storage.delete(path)
+        raise TableError(
+            f"{path} does not hold the rows of its inputs; nothing was committed",
+            next_step="check disk and memory of this machine, then compact again",
+        )
+    return written
+
+
+def _read_live(side: Path, table: DeltaTable, files: Sequence[SideTableFile]) -> pa.Table | None:
+    """The rows of some files; None where another process has replaced one and deleted it."""
+    schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
+    try:
+        return pa.concat_tables([_with_columns(_read(side, file), schema) for file in files])
+    except TableError:
+        refresh(table, side)
+        if {file.path for file in files} <= {file.path for file in list_side_files(table)}:
+            raise
+        return None
+
+
+def _read(side: Path, file: SideTableFile, columns: list[str] | None = None) -> pa.Table:
+    path = side / file.path
+    try:
+        found = pq.ParquetFile(find_storage(side).uri(path)).read(columns=columns)
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        raise TableError(f"{path} cannot be read: {error}", next_step="restore the file from a copy") from error
+    if found.num_rows != file.rows:
+        raise TableError(
+            f"{path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
+            next_step=f"lockstep repair {side.parent.name} looks at all files of the stream",
+        )
+    return found
+
+
+def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of the table; those that a file lacks are null."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _commit(side: Path, table: DeltaTable, files: Sequence[SideTableFile], output: DataFile) -> bool:
+    inputs = {file.path for file in files}
+    proof = {"verdict": "equal", "rows": output.rows, "hour": files[0].name.hour, "files": len(files)}
+
+    def next_entry() -> NextEntry | None:
+        refresh(table, side)
+        refuse_foreign(side, table.version())
+        if not inputs <= {file.path for file in list_side_files(table)}:
+            return None
+        return NextEntry(
+            kind="side",
+            actions=[output.action(data_change=False), *map(_make_removal, files)],
+            transactions={delta_log.BATCH: table.transaction_version(delta_log.BATCH) or 0},
+            metadata={PROOF: msgspec.json.encode(proof).decode()},
+        )
+
+    return delta_log.append_entry(side, table, next_entry) is not None
+
+
+def _make_removal(file: SideTableFile) -> RemoveAction:
+    return RemoveAction(
+        file.path,
+        data_change=False,
+        deletion_timestamp=int(time.time() * 1000),
+        size=file.size,
+        partition_values={},
+    )

@@ -1,0 +1,586 @@
+"""Erases one session of a stream: rows, state, quarantined and late messages; nothing of it can be had back.
+
+docs/decisions/0027 is the protocol, docs/erase.md the way through it. One commit takes rows and state out and raises
+the rewind floor to itself; the side tables follow it and can be finished by any process. What Kafka holds is not ours:
+messages before the positions are not read again, later ones are as those of any new session.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from lockstep.compaction.erase import (
+    ErasedPlaces,
+    FileWithoutSession,
+    WantedSession,
+    count_rows,
+    find_files_with,
+    rewrite_without,
+)
+from lockstep.compaction.plan import LiveFile, LiveFiles
+from lockstep.compaction.run import make_removal
+from lockstep.compaction.side_files import count_messages, list_side_tables, redact_side_tables
+from lockstep.engine.driver.handover import is_writer_alive
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
+from lockstep.errors import CommitUnknown, KafkaError, LockstepError
+from lockstep.export.dataset import find_folder, list_exported_hours
+from lockstep.kafka.admin import ClusterView
+from lockstep.model.position import Key
+from lockstep.operations.inspect.state import find_state_version
+from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.quality.increment import make_state_path
+from lockstep.state.changelog import StateVersion
+from lockstep.state.erase import ErasedState, StateKeys, count_entries, write_without
+from lockstep.storage import find_storage
+from lockstep.table import ledger, side_tables
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import Base, HourClosed
+from lockstep.table.delta_log import Head
+from lockstep.table.erasure import (
+    ErasureCommit,
+    ErasureOvertaken,
+    commit_erasure,
+    compute_session_digest,
+    finish_erasure,
+)
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import ErasedRows, LedgerRow
+from lockstep.table.schema_evolution import evolve_side_table
+from lockstep.table.written_by import WrittenBy
+
+PLANS_MAX = 20
+"""A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
+
+
+class EraseObstacle(Enum):
+    """Why an erasure is refused."""
+
+    WRITER = "a writer is alive"
+    NOTHING = "nothing of the session is in the tables"
+    STATE = "the session has state"
+    SAVEPOINTS = "savepoints keep its rows"
+    EXPORTED = "exported hours hold its rows"
+    HALTED = "the stream is halted by it"
+
+
+class EraseRefusal(msgspec.Struct, frozen=True):
+    """Something that refuses an erasure.
+
+    Attributes:
+        kind: What.
+        problem: In one sentence.
+        next_step: The remedy.
+    """
+
+    kind: EraseObstacle
+    problem: str
+    next_step: str
+
+
+class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure removes of one partition.
+
+    Attributes:
+        topic: Topic name.
+        topic_id: Kafka's id of the topic.
+        partition: Partition number.
+        position: Its position, which stays.
+        rows: Rows of the table.
+        state_entries: Entries of the state: the session's own, its map rows, timers and buffered messages.
+        quarantined: Messages in quarantine.
+        late: Messages in the late table.
+        unread: Offsets in Kafka from the position on; None where Kafka does not say.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    position: int
+    rows: int
+    state_entries: int
+    quarantined: int
+    late: int
+    unread: int | None
+
+
+class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure would do.
+
+    Attributes:
+        stream: Name of the stream.
+        digest: The digest that stands for the session in head, log and ledger.
+        topic: The topic to which it is restricted; empty for all.
+        last_batch: The last batch now; the erasure is the next one, and no rewind goes below it.
+        rows: Rows of the table that go.
+        files: Data files that are written again.
+        bytes: Their bytes.
+        hours: Their commit hours.
+        partitions: Where the session is.
+        savepoints: Savepoints, which an erasure deletes.
+        exported_hours: Exported hours that hold its rows.
+        notes: What else has to be known.
+        refusals: Why it is refused; empty where nothing refuses it.
+    """
+
+    stream: str
+    digest: str
+    topic: str
+    last_batch: int
+    rows: int
+    files: int
+    bytes: int
+    hours: tuple[str, ...]
+    partitions: tuple[ErasedPartition, ...]
+    savepoints: tuple[str, ...]
+    exported_hours: tuple[str, ...]
+    notes: tuple[str, ...]
+    refusals: tuple[EraseRefusal, ...]
+
+
+class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an erasure.
+
+    Attributes:
+        plan: What it did.
+        batch: The batch that is the erasure.
+        version: Version of the output table after it.
+        messages: Messages that were taken out of quarantine and late table.
+    """
+
+    plan: ErasePlan
+    batch: int
+    version: int
+    messages: int
+
+
+class EraseRefused(LockstepError):
+    """An erasure is not possible, or not now; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        refusals: All reasons.
+    """
+
+    def __init__(self, stream: str, refusals: Sequence[EraseRefusal]) -> None:
+        problems = "; ".join(each.problem for each in refusals)
+        super().__init__(f"stream {stream}: nothing is erased: {problems}", next_step=refusals[0].next_step)
+        self.stream, self.refusals = stream, tuple(refusals)
+
+
+class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator wants to be erased.
+
+    Attributes:
+        session: The session.
+        topic: Only in this topic; empty for all.
+        drop_state: Erase it although it has state: its next message then meets a session without one.
+        drop_savepoints: Delete all savepoints: each of them keeps its rows, or lets its messages be read again.
+    """
+
+    session: str
+    topic: str = ""
+    drop_state: bool = False
+    drop_savepoints: bool = False
+
+    @property
+    def accepted(self) -> frozenset[EraseObstacle]:
+        """Refusals that it answers."""
+        answers = {EraseObstacle.STATE: self.drop_state, EraseObstacle.SAVEPOINTS: self.drop_savepoints}
+        return frozenset(kind for kind, given in answers.items() if given)
+
+
+class _Prepared(NamedTuple):
+    """A plan, with what its commit needs."""
+
+    plan: ErasePlan
+    head: Head
+    files: list[LiveFile]
+    positions: Mapping[Key, LedgerRow]
+
+
+class EraseContext(msgspec.Struct, frozen=True):
+    """What an erasure looks at besides the tables.
+
+    Attributes:
+        exported: Exported hours; none where the stream declares no export.
+        view: What Kafka has; None where it does not answer.
+    """
+
+    exported: frozenset[str] = frozenset()
+    view: ClusterView | None = None
+
+
+def read_context(handle: StreamHandle) -> EraseContext:
+    """The context of a declared stream."""
+    export = handle.stream.export
+    exported = frozenset[str]() if export is None else list_exported_hours(find_folder(export, handle.folders))
+    try:
+        return EraseContext(exported, handle.view)
+    except KafkaError:
+        return EraseContext(exported)
+
+
+def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> ErasePlan:
+    """Show what an erasure would do; changes nothing. Reads all state, and the data files that may hold the session.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: The table does not match its head, or a file is damaged.
+        StateDamaged: A state file is missing or damaged.
+    """
+    plan = _prepare(folders, request, context).plan
+    refusals = tuple(each for each in plan.refusals if each.kind not in request.accepted)
+    return msgspec.structs.replace(plan, refusals=refusals)
+
+
+def erase_session(
+    folders: StreamFolders, request: EraseRequest, context: EraseContext, *, who: str, why: str
+) -> SessionErased:
+    """Erase a session.
+
+    1. Finish an earlier erasure that was interrupted.
+    2. Plan; refuse what cannot be done.
+    3. Write the data files without its rows and the state without its entries, each read back and compared.
+    4. Commit both, the positions and the raised rewind floor; from 2 again where a compaction replaced a file.
+    5. Rewrite quarantine and late table; record that it is finished.
+    6. Write log checkpoints, so that housekeeping can delete the log entries before it; forget the last check.
+
+    Args:
+        folders: Folders of the stream.
+        request: The session, and what is accepted.
+        context: Exported hours, and what Kafka has.
+        who: The operator.
+        why: The reason; it is stored, so it must not name the session.
+
+    Raises:
+        NoTable: The stream has never run.
+        EraseRefused: Names every reason.
+        ErasureOvertaken: A batch was committed meanwhile.
+        Fenced: Another run, or another operation, claimed the table meanwhile.
+        TableError, StateDamaged: A file is damaged; nothing was committed.
+    """
+    cause = f"{why} ({who})"
+    finish_interrupted(folders)  # 1
+    for _ in range(PLANS_MAX):
+        prepared = _prepare(folders, request, context)  # 2
+        refusals = [each for each in prepared.plan.refusals if each.kind not in request.accepted]
+        if refusals:
+            raise EraseRefused(folders.stream, refusals)
+        try:
+            landed = _commit(folders, prepared, request, cause)  # 3, 4
+        except _FilesReplaced:
+            continue
+        break
+    else:
+        raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
+    messages = finish_interrupted(folders)  # 5
+    _forget_log(folders, landed)  # 6
+    plan = msgspec.structs.replace(prepared.plan, refusals=())
+    return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
+
+
+def finish_interrupted(folders: StreamFolders) -> int:
+    """Finish an erasure whose process died after its commit; gives the messages taken out of the side tables.
+
+    By any process, and by housekeeping. Does nothing without one.
+    """
+    output = open_table(folders)
+    head = output.base().head
+    erasure = head.erasure
+    if erasure is None or erasure.is_finished:
+        return 0
+    messages = redact_side_tables(folders, head, erasure)
+    output.commit(finish_erasure(erasure.digest, erasure.batch))
+    return messages
+
+
+def _forget_log(folders: StreamFolders, landed: Head) -> None:
+    """Log entries have the least and the greatest session of each file: checkpoints let housekeeping delete them."""
+    write_checkpoint(folders.table, landed.batch_version)
+    for side in list_side_tables(folders):
+        write_checkpoint(side)
+    path = make_state_path(folders)  # it names the newest sessions
+    find_storage(path).delete(path)
+
+
+class _FilesReplaced(LockstepError):
+    """The files of the plan are not the live ones any more."""
+
+
+def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> _Prepared:
+    output = open_table(folders)
+    base = output.base()
+    head = base.head
+    side_tables.catch_up_beside_writer(folders, head)
+    digest = compute_session_digest(output.table_id, request.session)
+    wanted = WantedSession(request.session, request.topic)
+    found = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)
+    positions = ledger.read_positions(folders, head)
+    partitions = tuple(_find_partitions(folders, request, context, positions, [file for file, _ in found]))
+    hours = tuple(sorted({file.commit_hour for file, _ in found}))
+    exported = context.exported & set(hours)
+    plan = ErasePlan(
+        stream=head.stream,
+        digest=digest,
+        topic=request.topic,
+        last_batch=head.batch,
+        rows=sum(rows for _, rows in found),
+        files=len(found),
+        bytes=sum(file.size for file, _ in found),
+        hours=hours,
+        partitions=partitions,
+        savepoints=tuple(each.name for each in head.savepoints),
+        exported_hours=tuple(sorted(exported)),
+        notes=tuple(_list_notes(context, head, partitions)),
+        refusals=(),
+    )
+    refusals = tuple(_find_refusals(folders, head, plan, request))
+    return _Prepared(msgspec.structs.replace(plan, refusals=refusals), head, [file for file, _ in found], positions)
+
+
+def _find_partitions(
+    folders: StreamFolders,
+    request: EraseRequest,
+    context: EraseContext,
+    positions: Mapping[Key, LedgerRow],
+    files: Sequence[LiveFile],
+) -> Iterator[ErasedPartition]:
+    keys, table_id = StateKeys.of(request.session), open_table(folders).table_id
+    rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
+    asides = count_messages(folders, table_id, compute_session_digest(table_id, request.session), request.topic)
+    counted = {
+        name: Counter((each["topic_id"], each["partition"]) for each in places) for name, places in asides.items()
+    }
+    for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[0])):
+        entries = _count_state(folders, row, request, keys)
+        quarantined, late = (counted.get(side.name, Counter())[key] for side in (folders.quarantine, folders.late))
+        if rows[key] or entries or quarantined or late:
+            yield ErasedPartition(
+                topic=row.topic,
+                topic_id=row.topic_id,
+                partition=row.partition,
+                position=row.until,
+                rows=rows[key],
+                state_entries=entries,
+                quarantined=quarantined,
+                late=late,
+                unread=_count_unread(context, key, row),
+            )
+
+
+def _count_state(folders: StreamFolders, row: LedgerRow, request: EraseRequest, keys: StateKeys) -> int:
+    if request.topic not in {"", row.topic}:
+        return 0
+    return count_entries(folders.state, find_state_version(row), keys)
+
+
+def _count_unread(context: EraseContext, key: Key, row: LedgerRow) -> int | None:
+    ends = None if context.view is None else context.view.ends.get(key)
+    return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
+
+
+def _list_notes(context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]) -> Iterator[str]:
+    if any(each.unread != 0 for each in partitions):
+        yield (
+            "messages of the session that are not read yet will be read, as those of a session without state: "
+            "stop its producer first"
+        )
+    if head.retention is not None and context.exported:
+        yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
+    yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
+
+
+def _find_refusals(
+    folders: StreamFolders, head: Head, plan: ErasePlan, request: EraseRequest
+) -> Iterator[EraseRefusal]:
+    name = plan.stream
+    if is_writer_alive(folders.control, head.epoch):
+        step = f"lockstep stop {name} --why '...'; the plan does not change anything"
+        yield EraseRefusal(EraseObstacle.WRITER, f"epoch {head.epoch} is writing", step)
+    if not plan.partitions and not plan.rows:
+        step = f"lockstep state {name} and lockstep query {name} show sessions; names are compared as they are"
+        yield EraseRefusal(EraseObstacle.NOTHING, "no row, state or message of that session is in the tables", step)
+    if any(each.state_entries for each in plan.partitions):
+        problem = "the session has state, which its next message would continue"
+        step = "stop its producer; then add --drop-state: a later update meets a session without state"
+        yield EraseRefusal(EraseObstacle.STATE, problem, step)
+    if plan.savepoints:
+        problem = f"savepoints {', '.join(plan.savepoints)} keep its rows, or let its messages be read again"
+        step = f"lockstep savepoint {name} NAME --delete, or add --drop-savepoints to delete all of them"
+        yield EraseRefusal(EraseObstacle.SAVEPOINTS, problem, step)
+    if plan.exported_hours:
+        some = ", ".join(plan.exported_hours[:3])
+        problem = f"{len(plan.exported_hours)} exported hours hold its rows ({some})"
+        step = "delete their folders from the export; the next export writes them again, without the session"
+        yield EraseRefusal(EraseObstacle.EXPORTED, problem, step)
+    if any(each.session == request.session for each in head.findings):
+        problem = "the stream is halted by a message of the session, which the head of the table names"
+        step = f"lockstep resume {name} --plan; then erase"
+        yield EraseRefusal(EraseObstacle.HALTED, problem, step)
+
+
+def _commit(folders: StreamFolders, prepared: _Prepared, request: EraseRequest, cause: str) -> Head:
+    """Write all files and commit them; drops what it wrote where the commit did not land."""
+    head, output, live = prepared.head, open_table(folders), LiveFiles(folders.table)
+    by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
+    wanted = WantedSession(request.session, request.topic)
+    written = [rewrite_without(folders.table, file, wanted, by) for file in prepared.files]
+    states = _write_states(folders, prepared, request, by)
+    planned = _make_commit(folders, prepared, written, states, request.session, cause)
+
+    def check(base: Base) -> None:
+        if live.missing([file.path for file in prepared.files], base.version):
+            raise _FilesReplaced("a file of the session was replaced", next_step="nothing: it is planned again")
+
+    try:
+        try:
+            return output.commit(commit_erasure(planned, check)).head
+        except HourClosed:
+            later = msgspec.structs.replace(planned, commit_hour=find_next_hour(output.base().head))
+            return output.commit(commit_erasure(later, check)).head
+    except (_FilesReplaced, ErasureOvertaken, HourClosed):
+        for file in planned.adds:
+            find_storage(folders.table).delete(folders.table / file.path)
+        raise
+
+
+def _write_states(
+    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, by: WrittenBy
+) -> dict[Key, ErasedState]:
+    """New bases of all partitions with state: see state/erase.py."""
+    keys = StateKeys.of(request.session)
+    stored = {key: _make_version(prepared.head, row) for key, row in prepared.positions.items()}
+    stored = {key: version for key, version in stored.items() if version.section is not None}
+    is_meant = {key: request.topic in {"", prepared.positions[key].topic} for key in stored}
+    left = [(version, keys if is_meant[key] else None) for key, version in stored.items()]
+    return dict(zip(stored, write_without(folders.state, by.label, left), strict=True))
+
+
+def _make_version(head: Head, row: LedgerRow) -> StateVersion:
+    return msgspec.structs.replace(find_state_version(row), generation=head.generation)
+
+
+def _make_commit(
+    folders: StreamFolders,
+    prepared: _Prepared,
+    written: Sequence[FileWithoutSession],
+    states: Mapping[Key, ErasedState],
+    session: str,
+    cause: str,
+) -> ErasureCommit:
+    head, plan, now = prepared.head, prepared.plan, ledger.read_clock()
+    evolve_side_table(folders.ledger, ledger.SCHEMA)  # of an older release it lacks the column of erased rows
+    erased = _find_erased(folders, prepared, written)
+    stamp = LedgerStamp(
+        generation=head.generation,
+        batch=head.batch + 1,
+        epoch=head.epoch + 1,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"erasure of the session with digest {plan.digest}: {cause}",
+    )
+    rows = [
+        _make_row(stamp, row, states.get(key), erased.get(key, []), session) for key, row in prepared.positions.items()
+    ]
+    file = ledger.write_ledger(folders.ledger, rows)
+    sections = [state.section for state in states.values() if state.section is not None]
+    needs = {folders.state / section.file: section.start + section.length for section in sections}
+    return ErasureCommit(
+        seen=head,
+        digest=plan.digest,
+        topic=plan.topic,
+        commit_hour=find_next_hour(head),
+        ledger=file,
+        adds=tuple(each.output for each in written if each.output is not None),
+        removes=tuple(make_removal(each.source) for each in written),
+        needs={**needs, folders.ledger / file.path: file.size},
+        drops=plan.savepoints,
+        at=now.timestamp(),
+        cause=cause,
+    )
+
+
+def _make_row(
+    stamp: LedgerStamp, row: LedgerRow, state: ErasedState | None, erased: list[ErasedRows], session: str
+) -> LedgerRow:
+    """The position of a partition; a decision to skip the session goes with it, as nothing is left to skip."""
+    position = read_position(row)
+    if erased:
+        skipped = tuple(each for each in position.suspended_sessions if each.session != session)
+        position = msgspec.structs.replace(position, suspended_sessions=skipped)
+    if state is not None:
+        position = msgspec.structs.replace(position, state=state.section)
+    kept = make_kept_row(stamp, position, retired=row.retired)
+    return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp, erased=erased)
+
+
+def _find_erased(
+    folders: StreamFolders, prepared: _Prepared, written: Sequence[FileWithoutSession]
+) -> dict[Key, list[ErasedRows]]:
+    """What was erased of each partition, by the batch that emitted it; one entry at least of each concerned."""
+    places: dict[Key, list[ErasedPlaces]] = {}
+    for file in written:
+        for key, found in file.erased:
+            places.setdefault(key, []).append(found)
+    ranges = _read_ranges(folders, prepared.head, places.keys())
+    digest, erased = prepared.plan.digest, dict[Key, list[ErasedRows]]()
+    for each in prepared.plan.partitions:
+        key = (each.topic_id, each.partition)
+        erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, ())))
+        if not erased[key]:
+            none = ErasedRows(digest=digest, start=each.position, batch=prepared.head.batch + 1, rows=0, messages=0)
+            erased[key] = [none]
+    return erased
+
+
+class RangeEnd(NamedTuple):
+    """Where the range of a batch ends: its offset, rows that timers emitted there, and the batch."""
+
+    until: int
+    rows_emitted: int
+    batch: int
+
+
+def _read_ranges(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> dict[Key, list[RangeEnd]]:
+    """The ranges of some partitions that count, in order of batches."""
+    wanted, found = set(keys), dict[Key, list[RangeEnd]]()
+    if not wanted:
+        return found
+    columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
+    for row in ledger.read_columns(folders.ledger, columns, last_batch=head.batch).to_pylist():
+        key = (row["topic_id"], row["partition"])
+        if key in wanted and row["batch"] <= head.valid_batches.get(row["generation"], -1):
+            found.setdefault(key, []).append(RangeEnd(row["until"], row["rows_emitted"] or 0, row["batch"]))
+    return found
+
+
+def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: Sequence[RangeEnd]) -> Iterator[ErasedRows]:
+    """Erased rows by the range whose offsets hold them and the batch that emitted them. Pure.
+
+    Both are the same but for rows that timers emitted where a range ends: the next range holds their offset.
+    """
+    untils = np.array([each.until for each in ranges], np.int64)
+    at_end: dict[int, list[RangeEnd]] = {}
+    for each in ranges:
+        at_end.setdefault(each.until, []).append(each)
+    starts, rows, messages = dict[tuple[int, int], int](), Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
+    for part in places:
+        holding = np.searchsorted(untils, part.emit_offset, side="right")
+        listed = zip(holding.tolist(), part.emit_offset.tolist(), part.row.tolist(), part.offset.tolist(), strict=True)
+        for held, emitted, row, offset in listed:
+            ended = next((each.batch for each in at_end.get(emitted, ()) if row < each.rows_emitted), None)
+            last = ranges[-1].batch if ranges else 0
+            batch = ended if ended is not None else ranges[held].batch if held < len(ranges) else last
+            key = (held, batch)
+            starts[key] = min(starts.get(key, emitted), emitted)
+            rows[key] += 1
+            messages.setdefault(key, set()).add(offset)
+    for key in sorted(rows):
+        yield ErasedRows(digest=digest, start=starts[key], batch=key[1], rows=rows[key], messages=len(messages[key]))

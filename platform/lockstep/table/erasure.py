@@ -1,0 +1,141 @@
+"""The commits of an erasure: docs/decisions/0027."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from deltalake.transaction import RemoveAction
+
+from lockstep.errors import TableError
+from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
+from lockstep.table.delta_log import Erasure, Head, SideFile
+from lockstep.table.parquet import DataFile
+
+DIGEST_CHARACTERS = 32
+"""128 bits: no two sessions have the same one by chance."""
+
+
+def compute_session_digest(table_id: str, session: str) -> str:
+    """The digest that stands for an erased session: of the table's id and its name.
+
+    Whoever knows a name can find out that it was erased, which is what `lockstep verify` does; nobody reads the name
+    from it, and two tables have different digests of one name.
+    """
+    named = f"{table_id}\n{session}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(named).hexdigest()[:DIGEST_CHARACTERS]
+
+
+class ErasureOvertaken(TableError):
+    """What an erasure was planned for has changed: a batch, or other files that hold the rows."""
+
+
+class ErasureCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """An erasure to commit.
+
+    Attributes:
+        seen: The head for which it was planned.
+        digest: Digest of the session.
+        topic: The topic to which it is restricted; empty for all.
+        commit_hour: Its hour; it is a batch.
+        ledger: Its ledger file, already synced: a full set of positions, with the new state.
+        adds: The files that replace those with rows of the session.
+        removes: These files.
+        needs: The ledger file and the state files, with the least size of each.
+        drops: Savepoints that it deletes.
+        at: Time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    seen: Head
+    digest: str
+    topic: str
+    commit_hour: str
+    ledger: SideFile
+    adds: tuple[DataFile, ...]
+    removes: tuple[RemoveAction, ...]
+    needs: Mapping[Path, int]
+    drops: tuple[str, ...]
+    at: float
+    cause: str
+
+    @property
+    def batch(self) -> int:
+        """The batch that it is."""
+        return self.seen.batch + 1
+
+
+def commit_erasure(planned: ErasureCommit, check: Callable[[Base], None]) -> Proposal:
+    """Erase a session: a claim, a batch, the rewritten files and the raised rewind floor in one commit.
+
+    Args:
+        planned: What to commit.
+        check: Refuses a base on which other files hold rows of the session.
+
+    The commit raises:
+        Fenced: Another run, or another operation, claimed the table since it was planned.
+        ErasureOvertaken: A batch or a savepoint was committed since.
+        HourClosed: The hour was closed since.
+    """
+
+    def next_head(base: Base) -> Head:
+        check(base)
+        return _make_head(base, planned)
+
+    return Proposal(
+        kind=CommitKind.ERASE,
+        next_head=next_head,
+        adds=planned.adds,
+        removes=planned.removes,
+        batch=planned.batch,
+        epoch=planned.seen.epoch + 1,
+        needs=planned.needs,
+    )
+
+
+def _make_head(base: Base, planned: ErasureCommit) -> Head:
+    head, seen, number, version = base.head, planned.seen, planned.batch, base.version + 1
+    check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))
+    if head.batch != seen.batch or not {each.name for each in head.savepoints} <= set(planned.drops):
+        raise ErasureOvertaken(
+            f"batch {head.batch} or a savepoint was committed since the erasure was planned after batch {seen.batch}",
+            next_step=f"lockstep stop {head.stream}; then erase again",
+        )
+    check_hour_open(head, planned.commit_hour)
+    erasure = Erasure(
+        digest=planned.digest,
+        topic=planned.topic,
+        batch=number,
+        version=version,
+        after=0 if head.erasure is None else head.erasure.version,
+        at=planned.at,
+        cause=planned.cause,
+    )
+    return msgspec.structs.replace(
+        head,
+        epoch=head.epoch + 1,
+        batch=number,
+        batch_version=version,
+        hour=planned.commit_hour,
+        ledger=planned.ledger,
+        full_ledger_batch=number,
+        full_ledger_at=planned.at,
+        rewind_floor=number,
+        rewinds=(),
+        savepoints=(),
+        erasure=erasure,
+    )
+
+
+def finish_erasure(digest: str, batch: int) -> Proposal:
+    """Record that the side tables of an erasure are rewritten, too; by any process."""
+
+    def next_head(base: Base) -> Head:
+        found = base.head.erasure
+        if found is None or (found.digest, found.batch) != (digest, batch):
+            return base.head  # a later one: it began after this one was finished
+        return msgspec.structs.replace(base.head, erasure=msgspec.structs.replace(found, is_finished=True))
+
+    return Proposal(kind=CommitKind.ERASE_END, next_head=next_head)

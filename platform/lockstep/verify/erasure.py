@@ -1,0 +1,75 @@
+"""Erased sessions of one partition: what the proof must not find any more, and nothing else.
+
+The ledger row of an erasure names the session by a digest, and counts its rows by batch. The digest is computed here
+again: the proof shares no code with the erasure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from lockstep.verify.ledger import LedgerChain, LedgerRange, RowPosition
+
+REDACTED = "erased with its session"
+"""In `expected` of a quarantined or late message, of which only place and cause are left."""
+_CHARACTERS = 32
+
+
+class ErasedSessions:
+    """The erased sessions of one partition."""
+
+    def __init__(self, table_id: str = "", chain: LedgerChain | None = None) -> None:
+        """Without a chain: none."""
+        self._table_id = table_id
+        self._digests: dict[str, str] = {}
+        self._ends: dict[str, RowPosition] = {}
+        self._counts: list[tuple[int, int, int]] = []
+        if chain is not None:
+            self._read(chain)
+
+    def _read(self, chain: LedgerChain) -> None:
+        for row in chain.ranges:
+            self._ends |= {each.digest: chain.end_of(row.batch) for each in row.erased}
+            self._counts += [(each.start, each.batch, each.rows) for each in row.erased]
+        self._counts.sort()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._ends)
+
+    def has_row(self, session: str, position: RowPosition) -> bool:
+        """Whether a row was erased."""
+        end = self._ends.get(self._digest(session))
+        return end is not None and position < end
+
+    def has_message(self, session: str | None, key: bytes | None, offset: int) -> bool:
+        """Whether a quarantined or late message was erased: where it has no session, its key stands for it."""
+        name = session if session is not None else (key or b"").decode("utf-8", "surrogateescape")
+        return self.has_row(name, (offset, 0))
+
+    def find_sessions(self, row: LedgerRange, sessions: Iterable[str]) -> list[str]:
+        """Those of some sessions that a ledger row erases."""
+        digests = {each.digest for each in row.erased}
+        return [session for session in sessions if self._digest(session) in digests] if digests else []
+
+    def take_count(self, until: int, dropped_up_to: int) -> int:
+        """The number of erased rows before an offset, once; without those of batches that retention dropped."""
+        rows = 0
+        while self._counts and self._counts[0][0] < until:
+            _, batch, erased = self._counts.pop(0)
+            rows += erased if batch > dropped_up_to else 0
+        return rows
+
+    def count_at(self, offset: int, batch: int) -> int:
+        """The number of erased rows that timers emitted at an offset, up to a batch."""
+        return sum(rows for start, by, rows in self._counts if start == offset and by <= batch)
+
+    def _digest(self, session: str) -> str:
+        if session not in self._digests:
+            named = f"{self._table_id}\n{session}".encode("utf-8", "surrogatepass")
+            self._digests[session] = sha256(named).hexdigest()[:_CHARACTERS]
+        return self._digests[session]
+
+
+NONE_ERASED = ErasedSessions()

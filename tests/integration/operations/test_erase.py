@@ -1,0 +1,102 @@
+"""One session is erased on a real broker: what goes, what stays, what is refused, who dies in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Ordered, Suspend
+from lockstep.compaction.run import compact_stream
+from lockstep.operations.erase import (
+    EraseRequest,
+    erase_session,
+    read_context,
+)
+from lockstep.operations.inspect.history import read_history
+from lockstep.operations.lifecycle import close_hour
+from lockstep.table.commit import OutputLog
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import POISON, adding
+from tests.support.feed import folded, session, update
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.operations.erase import SessionErased
+    from lockstep.table.delta_log import Head
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+POISONED = update(7, a=POISON)
+Sent = list[tuple[str, bytes]]
+
+
+def erase(runs: LocalRuns, name: str, *, drop_state: bool = True, drop_savepoints: bool = False) -> SessionErased:
+    request = EraseRequest(session=name, drop_state=drop_state, drop_savepoints=drop_savepoints)
+    return erase_session(runs.folders, request, read_context(runs.handle), who="ann", why="request 4711")
+
+
+def head_of(runs: LocalRuns) -> Head:
+    return OutputLog(runs.folders.table).base().head
+
+
+def assert_proven(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert report.status.value == "proven", (report.violations, report.notes)
+
+
+def send_in_batches(feed: Feed, runs: LocalRuns, topic: str, sent: Sent, *, a_batch: int = 4) -> None:
+    for at in range(0, len(sent), a_batch):
+        for key, value in sent[at : at + a_batch]:
+            feed.send(topic, [value], key=key)
+        runs.run()
+
+
+def interleaved(*names: str, updates: int = 5) -> Sent:
+    """The messages of some sessions in turns."""
+    turns = zip(*([(name, value) for value in session(updates)] for name in names), strict=True)
+    return [message for turn in turns for message in turn]
+
+
+def rows_without(sent: Sent, name: str) -> list[tuple[object, ...]]:
+    good = [(offset, key, value) for offset, (key, value) in enumerate(sent) if value != POISONED]
+    rows = folded(good)
+    return [row for row in rows if row[2] != name]
+
+
+def list_texts(folder: Path, text: bytes) -> list[str]:
+    """Files with a text: names of sessions are stored as they are, but for what is compressed."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
+
+
+@pytest.fixture
+def runs(runs: LocalRuns, feed: Feed) -> LocalRuns:
+    """Messages that cannot be applied go to quarantine, and the stream goes on."""
+    return runs.of(adding(feed.pattern, Ordered(on_violation=Suspend())))
+
+
+def test_a_session_is_gone_and_all_else_stays(feed: Feed, runs: LocalRuns) -> None:
+    topic, sent = feed.create("values"), [*interleaved("ann", "bob", "cyd"), ("bob", POISONED), ("cyd", POISONED)]
+    send_in_batches(feed, runs, topic, sent)
+    close_hour(runs.folders)
+    compact_stream(runs.folders)
+    before = head_of(runs)
+    done = erase(runs, "bob")
+    assert (done.batch, done.plan.rows, done.messages) == (before.batch + 1, 10, 1)
+    assert runs.rows(topic) == rows_without(sent, "bob")
+    quarantined = read_table(runs.folders.quarantine).to_pylist()
+    assert [(row["offset"], row["key"], row["value"], row["expected"]) for row in quarantined] == [
+        (18, None, None, "erased with its session"),
+        (19, b"cyd", POISONED, None),
+    ]
+    assert_proven(runs)
+    more: Sent = [("ann", update(7, a=1)), ("bob", update(8, a=1))]
+    send_in_batches(feed, runs, topic, more)
+    assert runs.rows(topic) == rows_without([*sent, *more[:1]], "bob")
+    assert_proven(runs)
+    event = next(each for each in read_history(runs.folders, 50).events if each.event == "session erased")
+    assert done.plan.digest in event.detail
+    assert "request 4711 (ann)" in event.detail
+    assert "bob" not in event.detail
