@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lockstep.compaction.plan import COMPACTED_PREFIX, LiveFile
+from lockstep.compaction.plan import LiveFile
 from lockstep.compaction.proof import hash_rows
 from lockstep.compaction.rewrite import COMPRESSION_LEVEL
 from lockstep.errors import TableError
@@ -78,7 +78,7 @@ class FileWithoutSession(msgspec.Struct, frozen=True):
 
 
 def find_files_with(table: Path, files: Iterable[LiveFile], wanted: WantedSession) -> list[tuple[LiveFile, int]]:
-    """The live files that hold rows of a session, with their number; others are told by the log's statistics."""
+    """The live files that hold rows of a session, with their number; the log's statistics rule out the others."""
     actions = pa.table(delta_log.open_delta_table(table).get_add_actions(flatten=True))
     names = [name for name in ("path", *_BOUNDS) if name in actions.column_names]
     bounds = {row["path"]: row for row in actions.select(names).to_pylist()}
@@ -166,8 +166,7 @@ def _write(
     first = next((group for group in groups if len(group)), None)
     if first is None:
         return None
-    was_compacted = PurePosixPath(file.path).name.startswith(f"{COMPACTED_PREFIX}-")
-    prefix = f"{COMPACTED_PREFIX if was_compacted else 'rows'}-{by.label}"
+    prefix = f"{PurePosixPath(file.path).name.partition('-')[0]}-{by.label}"  # what is compacted stays so
     with DataFileWriter(
         table, first.schema, commit_hour=file.commit_hour, prefix=prefix, compression_level=COMPRESSION_LEVEL
     ) as writer:

@@ -17,7 +17,7 @@ from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewr
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
-from lockstep.table.delta_log import Head
+from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -202,12 +202,12 @@ class _Compaction:
     def __init__(self, folders: StreamFolders, rewriter: Rewriter, scratch: Path | None) -> None:
         self.rewriter, self._scratch, self._table = rewriter, scratch, folders.table
         self._log, self._live = OutputLog(folders.table), LiveFiles(folders.table)
-        self._generation = 0
+        self._generation, self._erasure = 0, 0
         self.result, self.refused = CompactionResult(), list[tuple[Bin, BinRefused]]()
 
     def plan(self, target_bytes: int, open_files_max: int) -> tuple[Bin, ...]:
         base = self._log.base()
-        self._generation = base.head.generation
+        self._generation, self._erasure = base.head.generation, _find_batch(base.head.erasure)
         live = self._live.at(base.version)
         return plan_table(live, base.head, target_bytes=target_bytes, open_files_max=open_files_max).bins
 
@@ -249,11 +249,17 @@ class _Compaction:
         """Why a bin can no longer be compacted; None while it can."""
         if base.head.generation != self._generation:
             return f"generation {self._generation} has become {base.head.generation}"
+        if _find_batch(base.head.erasure) != self._erasure:  # housekeeping deletes all files before it
+            return "a session was erased"
         missing = self._live.missing([file.path for file in part.files], base.version)
         return f"{len(missing)} files are not live any more, {missing[0]} first" if missing else None
 
     def _lost(self, bins: int) -> None:
         self.result = msgspec.structs.replace(self.result, bins_lost=self.result.bins_lost + bins)
+
+
+def _find_batch(erasure: Erasure | None) -> int:
+    return 0 if erasure is None else erasure.batch
 
 
 def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -> Proposal:

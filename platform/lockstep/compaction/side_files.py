@@ -228,7 +228,7 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
 
 def count_messages(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[str, list[dict[str, Any]]]:
     """The messages of a session in each side table: topic, topic id and partition of each."""
-    wanted = Erasure(digest=digest, topic=topic, batch=2**62, version=0, after=0, at=0.0, cause="")
+    wanted = Erasure(digest=digest, topic=topic, batch=2**62, version=0, at=0.0, cause="")
     found: dict[str, list[dict[str, Any]]] = {}
     for side in list_side_tables(folders):
         places = found[side.name] = []

@@ -267,7 +267,7 @@ def erase_session(
         TableError, StateDamaged: A file is damaged; nothing was committed.
     """
     cause = f"{why} ({who})"
-    finish_interrupted(folders)  # 1
+    finish_erasing(folders)  # 1
     for _ in range(PLANS_MAX):
         prepared = _prepare(folders, request, context)  # 2
         refusals = [each for each in prepared.plan.refusals if each.kind not in request.accepted]
@@ -280,13 +280,13 @@ def erase_session(
         break
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
-    messages = finish_interrupted(folders)  # 5
+    messages = finish_erasing(folders)  # 5
     _forget_log(folders, landed)  # 6
     plan = msgspec.structs.replace(prepared.plan, refusals=())
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
 
 
-def finish_interrupted(folders: StreamFolders) -> int:
+def finish_erasing(folders: StreamFolders) -> int:
     """Finish an erasure whose process died after its commit; gives the messages taken out of the side tables.
 
     By any process, and by housekeeping. Does nothing without one.

@@ -24,7 +24,7 @@ from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import find_folder, list_exported_hours
-from lockstep.operations.erase import finish_interrupted
+from lockstep.operations.erase import finish_erasing
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
@@ -109,9 +109,8 @@ def run_housekeeping(
 
     1. Drop rows that are older than the stream's retention, if it declares one; raise the rewind floor in the head to
        the oldest batch of the setting.
-    2. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
-    3. Delete data files that erasures replaced, and those that are neither live, nor live at the floor, nor young
-       enough to be in flight.
+    2. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
+    3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs.
     6. Measure what is left, for `lockstep status` and the asset.
@@ -134,10 +133,9 @@ def run_housekeeping(
     pinned = frozenset(each.version for each in head.savepoints)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
-        "erased data files": partial(find_erased_data_files, folders, head),
-        "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head), pinned),  # 2
+        "replaced data files": partial(find_replaced_data_files, folders, head),  # 2
+        "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head), pinned),  # 3
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
-        "replaced data files": partial(find_replaced_data_files, folders, head),  # 3
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
     }
@@ -196,13 +194,14 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     The name of a batch's file carries the batch number: up to the floor's batch it is referenced by the floor's
     version, or by none from there on. Files of compaction are judged by age: a commit refuses those older than
     `OLDEST_FILE_SECONDS`, so files that commits after the floor added are younger than the floor less that time.
-    Nothing is found while the log does not go back to the floor.
+    Nor is any file committed that was written before the newest erasure of a session, by the storage's clock: a
+    compaction that was planned before it is lost. Nothing is found while the log does not go back to the floor.
     """
     floor = find_head_of_batch(folders.table, head.rewind_floor)
     if floor is None or not floor.batch:
         return []
     floor_at = delta_log.find_entry_time(folders.table, floor.batch_version)
-    young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS
+    young = max(min(floor_at, time.time()) - OLDEST_FILE_SECONDS, _find_erasure_time(folders.table, head))
     kept = (None, floor.batch_version, *head.kept_versions.values())
     handles = (delta_log.open_delta_table(folders.table, version=at) for at in kept)
     named = set[str]().union(*map(_live, handles))
@@ -211,22 +210,18 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     return [path for path in unnamed if _is_before(path, floor, young)]
 
 
-def find_erased_data_files(folders: StreamFolders, head: Head) -> list[Path]:
-    """Data files that erasures replaced, as the log names them: at once, whatever their age.
-
-    No version from the rewind floor on names them, as an erasure raises it to itself. Planned before the log's entries,
-    which a later step deletes.
-    """
-    found, at = list[Path](), head.erasure
-    while at is not None and head.rewind_floor >= at.batch:
-        found += [folders.table / path for path in delta_log.read_removed_paths(folders.table, at.version)]
-        entry = delta_log.read_entry(folders.table, at.after) if at.after else None
-        at = entry.head.erasure if entry is not None and entry.head is not None else None
-    return [path for path in found if find_storage(path).exists(path)]
+def _find_erasure_time(table: Path, head: Head) -> float:
+    """When the newest erasure was committed, while the log has its entry; else 0."""
+    if head.erasure is None or head.rewind_floor < head.erasure.batch:
+        return 0.0
+    try:
+        return delta_log.find_entry_time(table, head.erasure.version)
+    except FileNotFoundError:
+        return 0.0
 
 
 def _finish_erasure(folders: StreamFolders) -> list[Path]:
-    finish_interrupted(folders)
+    finish_erasing(folders)
     return []
 
 

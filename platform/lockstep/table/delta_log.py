@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from urllib.parse import unquote
 
 import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -163,8 +162,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
         digest: Digest of the session, as `compute_session_digest` makes it.
         topic: The topic to which it was restricted; empty for all.
         batch: The batch that is the erasure.
-        version: The version of the output table that it made: its entry names the data files to delete.
-        after: The version of the erasure before it; 0 for none.
+        version: The version of the output table that it made.
         at: Time, in seconds since 1970 (UTC).
         cause: The reason and the operator.
         is_finished: Whether quarantine and late table are rewritten, too.
@@ -174,7 +172,6 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     batch: int
     version: int
-    after: int
     at: float
     cause: str
     is_finished: bool = False
@@ -367,26 +364,6 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
         written_at=_time(info.get("timestamp")),
         cause=_text(info.get(CAUSE)) or "",
     )
-
-
-class _Removal(msgspec.Struct):
-    path: str
-
-
-class _RemovalLine(msgspec.Struct):
-    """One line of an entry; only removals matter here."""
-
-    remove: _Removal | None = None
-
-
-def read_removed_paths(table: Path, version: int) -> list[str]:
-    """The files that an entry removed, relative to the table; none where the entry was cleaned up."""
-    try:
-        text = find_storage(table).read(make_entry_path(table, version))
-    except FileNotFoundError:
-        return []
-    lines = msgspec.json.Decoder(_RemovalLine).decode_lines(text)
-    return [unquote(line.remove.path) for line in lines if line.remove is not None]
 
 
 def is_of_kind(table: Path, version: int, kind: str) -> bool:

@@ -21,7 +21,7 @@ DIGEST_CHARACTERS = 32
 def compute_session_digest(table_id: str, session: str) -> str:
     """The digest that stands for an erased session: of the table's id and its name.
 
-    Whoever knows a name can find out that it was erased, which is what `lockstep verify` does; nobody reads the name
+    Whoever knows a name can find out that it was erased, which is what `lockstep verify` does; the name cannot be read
     from it, and two tables have different digests of one name.
     """
     named = f"{table_id}\n{session}".encode("utf-8", "surrogatepass")
@@ -109,7 +109,6 @@ def _make_head(base: Base, planned: ErasureCommit) -> Head:
         topic=planned.topic,
         batch=number,
         version=version,
-        after=0 if head.erasure is None else head.erasure.version,
         at=planned.at,
         cause=planned.cause,
     )

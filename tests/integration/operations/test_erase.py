@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lockstep import Ordered, Suspend
 from lockstep.compaction.run import compact_stream
-from lockstep.operations.erase import (
-    EraseRequest,
-    erase_session,
-    read_context,
-)
+from lockstep.engine.driver.handover import Heartbeat
+from lockstep.operations.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
 from lockstep.table.commit import OutputLog
+from lockstep.table.written_by import WrittenBy, read_written_by
 from lockstep.verify.verify import verify_stream
+from tests.integration.cli.conftest import platform_in
 from tests.support.adding_stream import POISON, adding
 from tests.support.feed import folded, session, update
 from tests.support.plain_reader import read_table
@@ -24,6 +24,7 @@ from tests.support.plain_reader import read_table
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lockstep.localdev.broker import Broker
     from lockstep.operations.erase import SessionErased
     from lockstep.table.delta_log import Head
     from tests.support.feed import Feed
@@ -66,11 +67,6 @@ def rows_without(sent: Sent, name: str) -> list[tuple[object, ...]]:
     return [row for row in rows if row[2] != name]
 
 
-def list_texts(folder: Path, text: bytes) -> list[str]:
-    """Files with a text: names of sessions are stored as they are, but for what is compressed."""
-    return sorted(path.name for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
-
-
 @pytest.fixture
 def runs(runs: LocalRuns, feed: Feed) -> LocalRuns:
     """Messages that cannot be applied go to quarantine, and the stream goes on."""
@@ -100,3 +96,37 @@ def test_a_session_is_gone_and_all_else_stays(feed: Feed, runs: LocalRuns) -> No
     assert done.plan.digest in event.detail
     assert "request 4711 (ann)" in event.detail
     assert "bob" not in event.detail
+
+
+def test_the_command_plans_refuses_and_erases_and_no_rewind_goes_back(broker: Broker, tmp_path: Path) -> None:
+    made = platform_in(tmp_path, broker)
+    topic, sent = made.feed.create("values"), interleaved("ann", "bob")
+    send_in_batches(made.feed, made.runs, topic, sent)
+    made.feed.send(topic, [update(7, a=1)], key="ann")
+    planned = msgspec.json.decode(made.call("erase", "adding", "--session", "bob", "--plan", "--json").stdout)
+    (place,) = planned["partitions"]
+    assert (planned["rows"], place["rows"], place["unread"]) == (10, 10, 1)
+    assert [each["kind"] for each in planned["refusals"]] == ["the session has state"]
+    refused = made.call("erase", "adding", "--session", "bob")
+    assert (refused.exit_code, "--drop-state" in refused.output) == (1, True)
+    done = made.call("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711")
+    assert done.exit_code == 0, done.output
+    assert "erased 10 rows" in done.stdout
+    before = head_of(made.runs)
+    assert made.call("rewind", "adding", "--to", str(before.batch - 1), "--why", "x").exit_code == 1
+    made.runs.run()
+    assert made.runs.rows(topic) == rows_without([*sent, ("ann", update(7, a=1))], "bob")
+    assert made.call("housekeeping", "adding").exit_code == 0
+    assert made.call("verify", "adding").exit_code == 0
+    folders = made.runs.folders
+    files = [*folders.state.glob("*.state"), *folders.table.glob("*/*.parquet")]
+    written = {read_written_by(path.name) for path in files}
+    assert written == {WrittenBy(1, before.epoch + more, before.batch + more) for more in (0, 1)}
+
+
+def test_it_is_refused_beside_a_writer(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    send_in_batches(feed, runs, topic, interleaved("ann", "bob"), a_batch=12)
+    with Heartbeat(runs.folders.control, head_of(runs).epoch), pytest.raises(EraseRefused) as refused:
+        erase(runs, "bob")
+    assert [each.kind for each in refused.value.refusals] == [EraseObstacle.WRITER]

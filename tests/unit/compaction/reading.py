@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import duckdb
@@ -13,12 +12,15 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.compaction.run import compact_stream
+from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.dataset import open_dataset
 from lockstep.table.parquet import DataFile
 from tests.support.stream_table import StreamTable, live_files
 
 A0, B0 = ("a", 0), ("b", 0)
 HOURS = [f"2026-01-{day:02}T{hour:02}" for day in range(1, 29) for hour in range(24)]
+BATCHES_AN_HOUR = 4
+"""A closed hour is one file, which every read opens."""
 READS_A_STEP = 4
 Totals = tuple[int, int]
 """Rows, and the sum of a column."""
@@ -32,7 +34,7 @@ def commit_next(table: StreamTable, hour: str) -> list[DataFile]:
 
 
 class Workers:
-    """A writer and two compactions. Each `step` lets each of them work once, while the caller goes on.
+    """A writer and two compactions. Each `step` lets the writer and idle compactions work, while the caller goes on.
 
     Attributes:
         expected: The totals after each batch.
@@ -40,24 +42,29 @@ class Workers:
 
     def __init__(self, table: StreamTable) -> None:
         self._table, self._rows, self._total = table, 0, 0
-        self._hours = (hour for hour in HOURS for _ in range(2))
+        self._hours = (hour for hour in HOURS for _ in range(BATCHES_AN_HOUR))
         self._pools = [ThreadPoolExecutor(1) for _ in range(3)]
-        self._works: list[Future[object]] = []
+        self._works: list[list[Future[object]]] = [[] for _ in self._pools]
         self.expected = {0: 0}
 
     def step(self) -> None:
         """One batch, and two compactions at once, of the open hour too."""
-        writer, *compactions = self._pools
-        self._works.append(writer.submit(self._write))
-        compact = partial(compact_stream, self._table.folders, open_files_max=1)
-        self._works += [pool.submit(compact) for pool in compactions]
+        if self._works[0]:
+            self._works[0][-1].result()
+        for pool, done, work in zip(self._pools, self._works, (self._write, self._compact, self._compact), strict=True):
+            if not done or done[-1].done():  # otherwise work would queue up, and the end wait for all of it
+                done.append(pool.submit(work))
 
     def end(self) -> None:
         """Wait for all that was begun; what failed is raised here."""
         for pool in self._pools:
             pool.shutdown()
-        for work in self._works:
+        for work in (work for done in self._works for work in done):
             work.result()
+        self._compact()
+
+    def _compact(self) -> None:
+        compact_stream(self._table.folders, open_files_max=1)
 
     def _write(self) -> None:
         hour = next(self._hours)
@@ -65,7 +72,8 @@ class Workers:
         self._rows += sum(file.rows for file in files)
         self._total += sum(pc.sum(read_numbers(self._table, file.path)).as_py() for file in files)
         self.expected[self._rows] = self._total
-        self._table.try_batch(files, hour)
+        landed = self._table.try_batch(files, hour)
+        write_checkpoint_if_due(self._table.folders.table, landed.version)  # as the engine's writer does
 
 
 def read_numbers(table: StreamTable, path: str) -> Any:

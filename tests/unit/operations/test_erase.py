@@ -1,0 +1,365 @@
+"""An erasure of tables as the engine writes them: what goes, what stays, what the proof counts, who dies or races."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.compaction import erase as rewriting
+from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
+from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
+from lockstep.operations import erase
+from lockstep.operations.erase import (
+    EraseContext,
+    EraseObstacle,
+    EraseRefused,
+    EraseRequest,
+    RangeEnd,
+    count_erased,
+    erase_session,
+    finish_erasing,
+    plan_erasure,
+)
+from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.savepoint import make_savepoint
+from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch
+from lockstep.table.erasure import ErasureOvertaken, compute_session_digest
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, write_ledger
+from lockstep.table.parquet import list_named_files
+from lockstep.table.quarantine import ERASED, QuarantineRow, write_quarantine
+from lockstep.verify.erasure import ErasedSessions
+from lockstep.verify.ledger import make_chains, read_stored
+from lockstep.verify.report import Violations
+from lockstep.verify.rows import TableRows
+from lockstep.verify.side_tables import ExpectedSideRows, SideTableCheck
+from lockstep.verify.verify import check_without_kafka
+from tests.integration.quality.stream_tables import CLEAN, clean_batches, quiet, write
+from tests.unit.operations.dying_erase import MOMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lockstep.compaction.rewrite import RewriteTask
+
+HOURS = ("2026-01-01T00", "2026-01-01T00", "2026-01-01T01", "2026-01-01T03")
+CONTEXT = EraseContext()
+
+
+@pytest.fixture(autouse=True)
+def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None has ever been alive here, which a look takes seconds to see."""
+    monkeypatch.setattr(erase, "is_writer_alive", lambda *_: False)
+
+
+def erased(folders: StreamFolders, session: str = "s1", topic: str = "") -> erase.SessionErased:
+    return erase_session(folders, EraseRequest(session=session, topic=topic), CONTEXT, who="ann", why="test")
+
+
+def read_rows(folders: StreamFolders) -> list[dict[str, object]]:
+    """All rows, in the order of hours, partitions and offsets."""
+    rows = DeltaTable(folders.table).to_pyarrow_table().to_pylist()
+    return sorted(
+        rows, key=lambda row: tuple(row[name] for name in ("_topic_id", "_partition", "_emit_offset", "_row"))
+    )
+
+
+def list_live(folders: StreamFolders) -> set[str]:
+    """The data files of the newest version."""
+    return {path.relative_to(folders.table).as_posix() for path, _ in list_named_files(folders.table)}
+
+
+def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
+    """What the proof finds without Kafka: order, counts, and side files."""
+    violations = Violations()
+    stored = read_stored(folders, violations)
+    with TableRows(scratch) as rows:
+        rows.load(folders.table, stored.data_files)
+        rows.check_order(violations)
+        for key, chain in make_chains(stored.ledger, violations).items():
+            here = [row for row in stored.quarantine if (row["topic_id"], row["partition"]) == key]
+            kept, late = (ExpectedSideRows(chain.place, found, violations) for found in (here, ()))
+            aside = SideTableCheck(kept, late, violations)
+            cursor, known = rows.cursor(key), ErasedSessions(stored.head.table_id, chain)
+            check_without_kafka(chain.ranges, cursor, aside, violations, erased=known)
+    return list(violations.kept)
+
+
+def add_quarantine(folders: StreamFolders, *sessions: str) -> None:
+    """A batch with messages in quarantine, a file each."""
+    output = OutputLog(folders.table)
+    head, (place, *_) = output.base().head, CLEAN
+    number = head.batch + 1
+    row = QuarantineRow(
+        generation=head.generation, batch=number, topic_id=place.topic_id, topic=place.topic, partition=0, offset=0,
+        session=None, cause="gap", expected="1", found="2", timestamp=None, key=b"k", value=b"v", value_bytes=1,
+        headers=[],
+    )  # fmt: skip
+    files = tuple(
+        write_quarantine(
+            folders.quarantine,
+            [msgspec.structs.replace(row, offset=10 * number + at, session=session)],
+            label=f"g{head.generation}-e{head.epoch}-b{number}",
+        )
+        for at, session in enumerate(sessions)
+    )
+    held = write_ledger(
+        folders.ledger, [_keep(row, number, len(sessions)) for row in ledger.read_positions(folders, head).values()]
+    )
+    planned = BatchCommit(number=number, commit_hour=head.hour, ledger=held, quarantine=files)
+    output.commit(commit_batch(Writer(epoch=head.epoch, generation=head.generation), planned))
+    side_tables.SideLogs(folders).catch_up(output.base().head)
+
+
+def _keep(row: LedgerRow, batch: int, quarantined: int) -> LedgerRow:
+    """Nothing was read but messages that are in quarantine, of the first partition."""
+    kept = msgspec.structs.replace(quiet(CLEAN[0], batch), topic=row.topic, topic_id=row.topic_id)
+    count = quarantined if (row.topic_id, row.partition) == (CLEAN[0].topic_id, 0) else 0
+    return msgspec.structs.replace(
+        kept, partition=row.partition, start=row.until, until=row.until, epoch=row.epoch, quarantined=count
+    )
+
+
+def read_quarantine(folders: StreamFolders) -> list[tuple[object, ...]]:
+    rows = DeltaTable(folders.quarantine).to_pyarrow_table().to_pylist()
+    return sorted((row["batch"], row["offset"], row["session"], row["value"], row["expected"]) for row in rows)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    batches=st.integers(1, 4),
+    session=st.sampled_from(["s0", "s1", "s2"]),
+    topic=st.sampled_from(["", "sensors.a", "sensors.b"]),
+    compacted=st.booleans(),
+    again=st.booleans(),
+)
+def test_only_the_session_goes_and_the_proof_counts_it(
+    tmp_path_factory: pytest.TempPathFactory, *, batches: int, session: str, topic: str, compacted: bool, again: bool
+) -> None:
+    root = tmp_path_factory.mktemp("erase")
+    folders = write(root, clean_batches(batches), hours=HOURS[:batches])
+    if compacted:
+        close_hour(folders)
+        compact_stream(folders)
+    before = read_rows(folders)
+    left = [row for row in before if row["_session"] != session or topic not in {"", row["_topic"]}]
+    done = erased(folders, session, topic)
+    assert done.plan.rows == len(before) - len(left)
+    assert read_rows(folders) == left
+    if again:
+        close_hour(folders)
+        compact_stream(folders)
+        other = "s2" if session != "s2" else "s0"
+        erased(folders, other)
+        left = [row for row in left if row["_session"] != other]
+        assert read_rows(folders) == left
+    scratch = root / "scratch"
+    scratch.mkdir()
+    assert count_violations(folders, scratch) == []
+
+
+def test_housekeeping_deletes_all_data_files_that_held_the_session(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(2))  # by names of an earlier build, which do not contain the batch
+    close_hour(folders)
+    compact_stream(folders)
+    erased(folders)
+    run_housekeeping(folders, retention_seconds=3600.0)
+    names = {path.relative_to(folders.table).as_posix() for path in folders.table.glob("commit_hour=*/*.parquet")}
+    assert names == list_live(folders)
+    assert min(delta_log.list_versions(folders.table)) == OutputLog(folders.table).base().head.batch_version
+
+
+def test_a_compaction_that_was_planned_before_an_erasure_is_lost(tmp_path: Path) -> None:
+    batches = clean_batches(2)
+    del batches[0][CLEAN[2]]
+    folders = write(tmp_path, batches, hours=HOURS[1:3])
+    rewriter = compact_in_process()
+
+    def erase_meanwhile(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
+        erased(folders, "s2", CLEAN[2].topic)  # in another hour than the one that is compacted
+        return rewriter.rewrite(tasks)
+
+    done = compact_stream(folders, rewriter=Rewriter(erase_meanwhile))
+    assert (done.bins, done.bins_lost) == (0, 1)
+    assert compact_stream(folders).bins_lost == 0
+
+
+def test_a_row_that_is_missing_besides_is_found(tmp_path: Path) -> None:
+    folders = write(tmp_path / "t", clean_batches(2))
+    erased(folders)
+    path = folders.table / min(list_live(folders))
+    pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
+    assert "ROW" in repr(count_violations(folders, tmp_path)).upper()
+
+
+def test_log_ledger_and_head_do_not_name_the_session(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    done = erased(folders, "s1")
+    head = OutputLog(folders.table).base().head
+    assert head.erasure is not None
+    assert (head.erasure.digest, head.erasure.is_finished) == (compute_session_digest(head.table_id, "s1"), True)
+    assert (head.rewind_floor, head.batch, head.erasure.cause) == (2, 2, "test (ann)")
+    assert done.plan.digest == head.erasure.digest
+    entry = (folders.table / "_delta_log" / f"{done.version:020d}.json").read_text()
+    assert '"s1"' not in entry
+
+
+@pytest.mark.parametrize(
+    ("request_", "context", "kinds"),
+    [
+        (EraseRequest(session="nobody"), CONTEXT, [EraseObstacle.NOTHING]),
+        (EraseRequest(session="s1"), EraseContext(frozenset({HOURS[0]})), [EraseObstacle.EXPORTED]),
+        (EraseRequest(session="s1", topic="sensors.c"), CONTEXT, [EraseObstacle.NOTHING]),
+    ],
+)
+def test_an_erasure_is_refused_and_changes_nothing(
+    tmp_path: Path, request_: EraseRequest, context: EraseContext, kinds: list[EraseObstacle]
+) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    before = OutputLog(folders.table).base()
+    assert [each.kind for each in plan_erasure(folders, request_, context).refusals] == kinds
+    with pytest.raises(EraseRefused) as refused:
+        erase_session(folders, request_, context, who="ann", why="test")
+    assert [each.kind for each in refused.value.refusals] == kinds
+    assert OutputLog(folders.table).base() == before
+
+
+def test_savepoints_refuse_it_or_go_with_it(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    make_savepoint(folders, "release", who="ann", why="test")
+    with pytest.raises(EraseRefused, match="savepoints release keep its rows"):
+        erased(folders)
+    accepting = EraseRequest(session="s1", drop_savepoints=True)
+    erase_session(folders, accepting, CONTEXT, who="ann", why="test")
+    assert OutputLog(folders.table).base().head.savepoints == ()
+
+
+def test_a_compaction_that_comes_first_makes_it_plan_again_and_one_that_comes_later_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    close_hour(folders)
+    rewrite, calls = rewriting.rewrite_without, list[str]()
+
+    def compacted_meanwhile(*args: object) -> object:
+        if not calls:
+            compact_stream(folders)
+        calls.append("")
+        return rewrite(*args)  # type: ignore[arg-type]  # as it was called
+
+    before = read_rows(folders)
+    monkeypatch.setattr(erase, "rewrite_without", compacted_meanwhile)
+    assert erased(folders).plan.files == 1
+    assert read_rows(folders) == [row for row in before if row["_session"] != "s1"]
+    assert len(calls) == 6 + 1  # all files of the first plan, then the compacted one
+
+
+def test_a_batch_that_comes_first_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    write_states = erase._write_states  # noqa: SLF001  # the moment between plan and commit
+
+    def written_meanwhile(*args: object) -> object:
+        add_quarantine(folders, "s9")
+        return write_states(*args)  # type: ignore[arg-type]  # as it was called
+
+    before = read_rows(folders)
+    monkeypatch.setattr(erase, "_write_states", written_meanwhile)
+    with pytest.raises(ErasureOvertaken, match="batch 2 or a savepoint was committed"):
+        erased(folders)
+    assert read_rows(folders) == before
+    assert len(list(folders.table.glob("commit_hour=*/*.parquet"))) == 3
+
+
+def test_messages_leave_the_quarantine_and_their_places_stay(tmp_path: Path) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    add_quarantine(folders, "s1")
+    assert erased(folders).messages == 2
+    assert read_quarantine(folders) == [
+        (2, 20, None, None, ERASED),
+        (2, 21, "s2", b"v", "1"),
+        (3, 30, None, None, ERASED),
+    ]
+    assert len(list(folders.quarantine.glob("*.parquet"))) == 3
+    assert count_violations(folders, tmp_path) == []
+
+
+def test_what_a_killed_erasure_left_is_finished_by_housekeeping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    with monkeypatch.context() as patched:
+        patched.setattr(erase, "redact_side_tables", _die)
+        with pytest.raises(KeyboardInterrupt):
+            erased(folders)
+    run_housekeeping(folders, retention_seconds=3600.0)
+    assert [row[2] for row in read_quarantine(folders)] == [None, "s2"]
+    assert finish_erasing(folders) == 0
+    assert count_violations(folders, tmp_path) == []
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated(tmp_path: Path, moment: str) -> None:
+    folders = write(tmp_path / "t", clean_batches(2))
+    add_quarantine(folders, "s1", "s2")
+    before = read_rows(folders)
+    command = [sys.executable, "-m", "tests.unit.operations.dying_erase", str(folders.root), folders.stream, moment]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    landed = OutputLog(folders.table).base().head.erasure is not None
+    left = [row for row in before if row["_session"] != "s1"]
+    assert read_rows(folders) == (left if landed else before)
+    if landed:
+        finish_erasing(folders)
+    else:
+        erased(folders)
+    assert read_rows(folders) == left
+    assert [row[2] for row in read_quarantine(folders)] == [None, "s2"]
+    assert count_violations(folders, tmp_path) == []
+
+
+def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    for _ in range(3):
+        add_quarantine(folders, "s1", "s2")
+    before, head = read_quarantine(folders), OutputLog(folders.table).base().head
+    assert plan_side_tables(folders, head) == ()
+    later = msgspec.structs.replace(head, hour="2099-01-01T00")
+    (part,) = plan_side_tables(folders, later)
+    assert (part.table, len(part.files)) == ("quarantine", 6)
+    done = compact_side_tables(folders, later)
+    assert (done.files_before, done.files_after, done.rows) == (6, 1, 6)
+    assert read_quarantine(folders) == before
+    (file,) = list_side_files(DeltaTable(folders.quarantine))
+    assert (file.name.first, file.name.last, file.is_compacted) == (2, 4, True)
+    assert pq.read_table(folders.quarantine / file.path)["batch"].to_pylist() == [2, 2, 3, 3, 4, 4]
+    assert count_violations(folders, tmp_path) == []
+    assert compact_side_tables(folders, later).files_before == 0
+    assert erased(folders).messages == 3
+    assert count_violations(folders, tmp_path) == []
+
+
+def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> None:
+    ranges = [RangeEnd(10, 0, 1), RangeEnd(20, 2, 2), RangeEnd(20, 3, 3), RangeEnd(30, 0, 4)]
+    rows = np.array([[5, 0, 5], [20, 1, 19], [20, 2, 19], [20, 3, 20], [25, 0, 25]], np.int64)
+    places = rewriting.ErasedPlaces(*rows.T)
+    found = [(each.start, each.batch, each.rows, each.messages) for each in count_erased("d", [places], ranges)]
+    assert found == [(5, 1, 1, 1), (20, 2, 1, 1), (20, 3, 1, 1), (20, 4, 2, 2)]
