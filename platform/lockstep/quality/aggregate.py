@@ -149,17 +149,20 @@ select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
        if(sum(silent_rows) + sum(erased_rows) = 0, sum(abs(ledger_rows - rows_inside)),
           abs(sum(ledger_rows) + sum(silent_rows) - sum(erased_rows) - sum(rows))) as row_differences,
        sum(abs(offsets_read - messages - holes - accepted_losses)) as unexplained_offsets,
-       sum(abs(messages + released - coalesce(with_rows, messages_with_rows) - accepted_without_row - skipped
-               - dropped - quarantined - late - buffered))
-           + if(sum(timer_rows) > 0, 0, if(sum(erased_messages) = 0,
-                sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)),
-                abs(sum(coalesce(with_rows, messages_with_rows) - messages_with_rows) - sum(erased_messages))))
+       if(sum(erased_messages) = 0,
+          sum(abs(unaccounted))
+              + if(sum(timer_rows) = 0, sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)), 0),
+          sum(abs(if(with_rows is null, 0, unaccounted))) + if(sum(timer_rows) > 0, 0,
+              abs(sum(if(with_rows is null, unaccounted, with_rows - messages_with_rows)) - sum(erased_messages))))
            as unexplained_messages,
        {totals},
        max(reached) as reached, sum(new_messages) as new_messages,
        slice(sort_array(flatten(collect_list(session_ends)), false), 1, {ends_max}) as session_ends,
        min(first_event_time_us) as first_event_time_us, max(last_event_time_us) as last_event_time_us
-from by_batch group by topic_id, partition
+from (select *, messages + released - coalesce(with_rows, messages_with_rows) - accepted_without_row - skipped
+             - dropped - quarantined - late - buffered as unaccounted
+      from by_batch)
+group by topic_id, partition
 """
 """Rows that timers emitted while a partition was idle belong to an empty range; a later range covers their
 offset. So where there are any, rows are compared by partition, not by batch. Likewise where a session was erased.

@@ -115,7 +115,7 @@ def test_the_command_plans_refuses_and_erases_and_no_rewind_goes_back(broker: Br
     before = head_of(made.runs)
     assert made.call("rewind", "adding", "--to", str(before.batch - 1), "--why", "x").exit_code == 1
     made.runs.run()
-    assert made.runs.rows(topic) == rows_without([*sent, ("ann", update(7, a=1))], "bob")
+    assert sorted(made.runs.rows(topic)) == rows_without([*sent, ("ann", update(7, a=1))], "bob")
     assert made.call("housekeeping", "adding").exit_code == 0
     assert made.call("verify", "adding").exit_code == 0
     folders = made.runs.folders
