@@ -85,4 +85,5 @@ def test_a_thousand_reads_during_compactions_see_a_version_of_the_table(
         ((count, total),) = frame.selectExpr("count(*)", "coalesce(sum(number), 0)").collect()
         return count, total
 
-    assert read_meanwhile(table, [read_by_deltalake, read_by_duckdb, read_by_spark], 1_000) == 0
+    readers = [read_by_deltalake, read_by_duckdb, read_by_spark]
+    assert read_meanwhile(table, readers, 1_000, reads_a_step=10) == 0

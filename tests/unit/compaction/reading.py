@@ -21,7 +21,6 @@ A0, B0 = ("a", 0), ("b", 0)
 HOURS = [f"2026-01-{day:02}T{hour:02}" for day in range(1, 29) for hour in range(24)]
 BATCHES_AN_HOUR = 4
 """A closed hour is one file, which every read opens."""
-READS_A_STEP = 4
 Totals = tuple[int, int]
 """Rows, and the sum of a column."""
 
@@ -92,12 +91,14 @@ def read_by_duckdb(table: StreamTable) -> Totals:
     return count, int(total)
 
 
-def read_meanwhile(table: StreamTable, readers: Sequence[Callable[[StreamTable], Totals]], reads: int) -> int:
+def read_meanwhile(
+    table: StreamTable, readers: Sequence[Callable[[StreamTable], Totals]], reads: int, *, reads_a_step: int = 4
+) -> int:
     """Number of reads that gave something that no version held."""
     workers, found = Workers(table), list[Totals]()
     try:
         for number in range(reads):
-            if not number % READS_A_STEP:
+            if not number % reads_a_step:
                 workers.step()
             found.append(readers[number % len(readers)](table))
     finally:
