@@ -119,7 +119,7 @@ def test_the_command_plans_refuses_and_erases_and_no_rewind_goes_back(broker: Br
     assert made.call("housekeeping", "adding").exit_code == 0
     assert made.call("verify", "adding").exit_code == 0
     folders = made.runs.folders
-    files = [*folders.state.glob("*.state"), *folders.table.glob("*/*.parquet")]
+    files = [*folders.state.glob("*.state"), *folders.table.glob("commit_hour=*/*.parquet")]
     written = {read_written_by(path.name) for path in files}
     assert written == {WrittenBy(1, before.epoch + more, before.batch + more) for more in (0, 1)}
 
