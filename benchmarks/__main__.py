@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from benchmarks import goals, record, report
+from benchmarks.amplification import OpenHours, measure_amplification
 from benchmarks.compaction import SmallFiles, measure_compaction
 from benchmarks.driver import Driver, measure_driver
 from benchmarks.feed import FeedIncompleteError, feed
@@ -156,6 +157,15 @@ def compaction(
     console = Console()
     with _folder(None) as folder:
         found = measure_compaction(SmallFiles(files), folder=folder, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def amplification(results: Results = record.RESULTS) -> None:
+    """Two hours of a file a second, compacted as the schedules do: what is written for each byte of the batches."""
+    console = Console()
+    with _folder(None) as folder:
+        found = measure_amplification(OpenHours(), folder=folder, console=console)
     _keep_record(found, results, console)
 
 

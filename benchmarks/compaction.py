@@ -82,7 +82,7 @@ def write_table(small: SmallFiles, root: Path) -> MadeTable:
     random, size = np.random.default_rng(7), 0
     for number, first in enumerate(range(0, small.files, BATCH_FILES), 1):
         files = tuple(
-            _write_file(folders.table, at, small.rows, random)
+            write_small_file(folders.table, at, small.rows, random)
             for at in range(first, min(first + BATCH_FILES, small.files))
         )
         size += sum(file.size for file in files)
@@ -94,7 +94,7 @@ def write_table(small: SmallFiles, root: Path) -> MadeTable:
     return MadeTable(folders.table, size)
 
 
-def _write_file(table: Path, number: int, rows: int, random: np.random.Generator) -> DataFile:
+def write_small_file(table: Path, number: int, rows: int, random: np.random.Generator, *, hour: str = HOUR) -> DataFile:
     """A file with rows of all partitions; file by file the offsets of each go on."""
     each = rows // PARTITIONS
     offsets = [number * each + at for _ in range(PARTITIONS) for at in range(each)]
@@ -103,7 +103,7 @@ def _write_file(table: Path, number: int, rows: int, random: np.random.Generator
     proof = Provenance(runs, offsets, [0] * len(offsets), [f"s{at % 97}" for at in offsets], offsets, times)
     values = random.normal(size=len(offsets)) * 1e6
     found = [Reading(f"sensor {at % 97}", float(values[i]), "C", 1) for i, at in enumerate(offsets)]
-    with DataFileWriter(table, BUILDER.schema, commit_hour=HOUR, prefix="rows") as writer:
+    with DataFileWriter(table, BUILDER.schema, commit_hour=hour, prefix="rows") as writer:
         writer.write(BUILDER.build(found, proof))
         return writer.finish()
 
