@@ -2,7 +2,8 @@
 
 The first new topic gets a run at once, and then there is a pause: 200 topics within ten seconds cost two
 restarts, the second for all but the first few. A run that did not subscribe the topics is requested
-again, at growing intervals. A writer that adopts new topics has a minute for it before it is replaced.
+again, at growing intervals, and so are topics that come and go: a restart for each time would be a storm.
+A writer that adopts new topics has a minute for it before it is replaced.
 The desired state decides which kind of run is requested, whatever run lives now: a
 never-ending one for `running`, a bounded one for `bounded`.
 """
@@ -97,7 +98,7 @@ class RestartRequest(msgspec.Struct, frozen=True):
     """A run to request.
 
     Attributes:
-        run_key: Dagster launches each key only once: table, generation, topics, attempt.
+        run_key: Dagster launches each key only once: table, generation, topics, time of the last request, attempt.
         epoch: The epoch that held the table at the decision.
         never_ending: Whether it runs until it is stopped, as the desired state demands.
         added: The new topics.
@@ -144,7 +145,7 @@ def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> Resta
     if look.head is None or look.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return RestartDecision(seen, f"{counts}; {_left_alone(look.head)}")
     if not added:
-        return RestartDecision(msgspec.structs.replace(seen, asked="", attempt=0), f"{counts}, none is new")
+        return RestartDecision(_forget_old_request(seen, now), f"{counts}, none is new")
     waiting = (
         _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at) or _adopting(look, seen, now)
     )
@@ -172,10 +173,19 @@ def _note_new(cursor: Cursor, added: tuple[str, ...], now: float) -> Cursor:
     return msgspec.structs.replace(cursor, new=added[0] if added else "", new_at=now)
 
 
+def _forget_old_request(cursor: Cursor, now: float) -> Cursor:
+    """The cursor without its last request, if that is long ago: topics of a younger one may only be gone for now."""
+    if 0 <= now - cursor.asked_at < 2 * PAUSE_SECONDS_MAX:
+        return cursor
+    return msgspec.structs.replace(cursor, asked="", attempt=0)
+
+
 def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> RestartDecision:
     asked = _digest(added)
     attempt = cursor.attempt + 1 if asked == cursor.asked else 0
-    run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{attempt}"
+    # The time of the request before: Dagster launches no key a second time, and topics may come back unread.
+    before = int(cursor.asked_at)
+    run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{before}-{attempt}"
     after = msgspec.structs.replace(
         cursor,
         run_key=run_key,

@@ -9,6 +9,7 @@ from lockstep.engine.driver.handover import HeartbeatRecord, Phase
 from lockstep.orchestration.restart_policy import (
     ADOPT_SECONDS,
     PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
     SUBSCRIBE_SECONDS,
     SUPERVISE_SECONDS,
     Cursor,
@@ -153,6 +154,44 @@ def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
     ahead = msgspec.structs.replace(SUPERVISED, asked_at=NOW + 10 * PAUSE_SECONDS)
     assert decide_restart(look(), ahead, NOW).restart is not None
     assert decide_restart(look(), Cursor(pulse="3:", pulse_at=NOW + 3600), NOW).restart is not None
+
+
+@pytest.mark.parametrize("looks_between", [1, 3, 6])
+def test_a_topic_that_flaps_fifty_times_costs_a_few_restarts_each_of_which_is_launched(looks_between: int) -> None:
+    """A look every ten seconds shows it in turns, and no run is fast enough to read it; then it stays."""
+    cursor, clock, asked = SUPERVISED, NOW, list[tuple[float, str]]()
+
+    def tick(*, there: bool) -> bool:
+        nonlocal cursor, clock
+        clock += 10
+        pulse = HeartbeatRecord(counter=int(clock), phase=Phase.WRITING, never_ending=True)
+        decision = decide_restart(look(wanted="a b" if there else "a", pulse=pulse), cursor, clock)
+        cursor = decision.cursor
+        asked.extend([(clock, decision.restart.run_key)] if decision.restart is not None else [])
+        return decision.restart is not None
+
+    for number in range(50 * 2 * looks_between):
+        tick(there=number // looks_between % 2 == 0)
+    assert 1 <= len(asked) <= 5 + (clock - NOW) // PAUSE_SECONDS_MAX
+    assert any(tick(there=True) for _ in range(61))
+    assert len({key for _, key in asked}) == len(asked)
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, 86_400.0, -86_400.0])
+def test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most(jump: float) -> None:
+    """Twenty minutes, a look every ten seconds, two topics that no run reads; the clock jumps there and back."""
+
+    def count_restarts(jumps: dict[int, float]) -> int:
+        cursor, clock, restarts = SUPERVISED, NOW, 0
+        for number in range(120):
+            clock += 10 + jumps.get(number, 0.0)
+            pulse = HeartbeatRecord(counter=50 + number, phase=Phase.WRITING, never_ending=True)
+            decision = decide_restart(look(wanted="a b c", pulse=pulse), cursor, clock)
+            cursor, restarts = decision.cursor, restarts + (decision.restart is not None)
+        return restarts
+
+    steady = count_restarts({})
+    assert 1 <= steady <= count_restarts({40: jump, 80: -jump}) <= steady + 2
 
 
 def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
