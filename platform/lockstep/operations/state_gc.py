@@ -11,6 +11,7 @@ is deleted; files of a fenced epoch, or of another attempt of a committed batch,
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +23,14 @@ from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import read_header
 from lockstep.storage import find_storage
-from lockstep.table import ledger, side_tables
+from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.delta_log import Head, find_head_of_batch, find_head_since
 from lockstep.table.layout import StreamFolders
 from lockstep.table.written_by import read_written_by
 
+CLOCK_AHEAD_SECONDS_MAX = 86_400.0
+"""What a clock that is ahead, or a stream that stands still, takes from the time to keep at most."""
 _ORDER = ["batch", "topic_id", "partition"]
 
 
@@ -56,6 +59,9 @@ def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
 def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool = False) -> Head:
     """Raise the rewind floor to the oldest batch of the last `keep_seconds`; gives the head after it.
 
+    They count back from this machine's clock, or from a day after the newest batch where that is earlier: a clock
+    that is days ahead would otherwise end every rewind.
+
     Args:
         folders: Folders of the stream.
         keep_seconds: How far back a rewind may go.
@@ -67,13 +73,21 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
     """
     output = open_table(folders)
     head = output.base().head
-    oldest = find_head_since(folders.table, time.time() - keep_seconds)
+    now = min(time.time(), _newest_batch_at(folders, head) + CLOCK_AHEAD_SECONDS_MAX)
+    oldest = find_head_since(folders.table, now - keep_seconds)
     floor = head.batch if oldest is None else oldest.batch
     if floor <= head.rewind_floor:
         return head
     if plan_only:
         return msgspec.structs.replace(head, rewind_floor=floor)
     return output.commit(raise_rewind_floor(head.generation, floor)).head
+
+
+def _newest_batch_at(folders: StreamFolders, head: Head) -> float:
+    """When the newest batch was committed, by the storage's clock; infinity where its entry was cleaned up."""
+    entry = delta_log.make_entry_path(folders.table, head.batch_version)
+    found = find_storage(entry).get_status(entry)
+    return found.modified_at if found is not None else math.inf
 
 
 def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:

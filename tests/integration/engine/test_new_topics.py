@@ -6,8 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lockstep import Every
-from tests.support.feed import folded, session, update
+from lockstep.kafka.admin import ClusterAdmin
+from tests.support.feed import folded, session, snapshot, update
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
@@ -51,6 +54,41 @@ def test_a_topic_that_appears_is_read_by_the_run_that_goes_on(feed: Feed, runs: 
     assert len({row["epoch"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
     runs.run()
     assert runs.rows(new, 1) == folded([(at, "s1", value) for at, value in enumerate(values)])
+
+
+@pytest.mark.parametrize("flaps", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_topic_that_flaps_is_read_once_it_stays(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, flaps: int
+) -> None:
+    """Each look shows a topic of that name, and each time it is another one: none of them is read, and none missed."""
+    runs = runs.tuned(appear_seconds=0.05)
+    first, values, stop, begins = feed.create("first"), session(3), threading.Event(), iter(range(flaps))
+    feed.send(first, session(3))
+    runs.run()
+    listed, flapping = ClusterAdmin.topic_names, f"{feed.family}.flapping"
+
+    def re_create_first(discovery: ClusterAdmin) -> frozenset[str]:
+        if len(runs.reports) > 1 and (number := next(begins, None)) is not None:
+            if number:
+                feed.delete(flapping)
+            feed.create_again("flapping")
+            feed.send(flapping, [*values, snapshot(9, a=number)])
+        return listed(discovery)
+
+    monkeypatch.setattr(ClusterAdmin, "topic_names", re_create_first)
+    going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.05), "stop": stop})
+    going.start()
+    try:
+        feed.send(first, [update(5, a=1)])
+        wait_until_read(runs, flapping, len(values) + 1)
+    finally:
+        stop.set()
+        going.join()
+    assert next(begins, None) is None
+    sent = [*values, snapshot(9, a=flaps - 1)]
+    assert runs.rows(flapping) == folded([(at, "s", value) for at, value in enumerate(sent)])
+    assert len({row["epoch"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
+    assert len({row["topic_id"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
 
 
 def test_a_topic_that_is_gone_at_the_second_look_is_no_loss(feed: Feed, runs: LocalRuns) -> None:

@@ -233,6 +233,14 @@ def test_a_batch_within_the_time_to_keep_does_not_lose_its_state(stream: Offline
     assert (floor, state.files) == (0, 0)  # a rewind may go back to before the first batch
 
 
+def test_a_clock_that_is_days_ahead_ends_no_rewind(stream: Offline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time to keep counts from the newest batch: the clock alone would find none that is recent."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 10 * 24 * 3600)
+    floor, state = cleaned(stream, keep_seconds=72 * 3600)
+    assert (floor, state.files) == (0, 0)
+
+
 def test_a_clean_up_that_died_after_the_floor_harms_nothing_and_is_finished_by_the_next(stream: Offline) -> None:
     age(stream)
     before = files(stream)

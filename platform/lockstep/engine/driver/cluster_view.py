@@ -25,7 +25,7 @@ class ClusterMonitor:
     def __init__(self, context: RunContext, known_topics: frozenset[str], retired: frozenset[str]) -> None:
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._looked_at, self._listed_at = known_topics - retired, 0.0, time.monotonic()
-        self._appeared, self._held, self._described_at = frozenset[str](), dict[Key, int](), 0.0
+        self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
         self.view = self._first_look()
 
     @property
@@ -58,17 +58,20 @@ class ClusterMonitor:
     def look_for_new(self) -> None:
         """Add topics of the stream that have appeared since to the view; checked at an interval.
 
-        Two looks in a row must show a topic: once it is read, its deletion is a loss.
+        Two looks in a row must show a topic, under the same id: once it is read, its deletion is a loss, and one that
+        is created and deleted again and again is there in any two looks.
         """
         if time.monotonic() - self._listed_at < self._tuning.appear_seconds:
             return
         self._listed_at = time.monotonic()
         try:
             new = self._context.stream.topics.select(self._context.discovery.topic_names()) - self._names
+            described = self._context.discovery.topics(new - self._retired)
         except KafkaError:
             return  # the read before the batch reports it, and waits
-        before, self._appeared = self._appeared, new - self._retired
-        if lasting := before & self._appeared:
+        appeared = {(name, topic.topic_id) for name, topic in described.items()}
+        before, self._appeared = self._appeared, frozenset(appeared)
+        if lasting := frozenset(name for name, _ in before & self._appeared):
             self.follow(lasting)
 
     def follow(self, names: frozenset[str]) -> None:
