@@ -10,7 +10,7 @@ import pytest
 
 from lockstep import Every
 from lockstep.kafka.admin import ClusterAdmin
-from tests.support.feed import folded, session, snapshot, update
+from tests.support.feed import folded, session, update
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_a_topic_that_flaps_is_read_once_it_stays(
             if number:
                 feed.delete(flapping)
             feed.create_again("flapping")
-            feed.send(flapping, [*values, snapshot(9, a=number)])
+            feed.send(flapping, [*values, update(5, a=number)])
         return listed(discovery)
 
     monkeypatch.setattr(ClusterAdmin, "topic_names", re_create_first)
@@ -85,7 +85,7 @@ def test_a_topic_that_flaps_is_read_once_it_stays(
         stop.set()
         going.join()
     assert next(begins, None) is None
-    sent = [*values, snapshot(9, a=flaps - 1)]
+    sent = [*values, update(5, a=flaps - 1)]
     assert runs.rows(flapping) == folded([(at, "s", value) for at, value in enumerate(sent)])
     assert len({row["epoch"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
     assert len({row["topic_id"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
