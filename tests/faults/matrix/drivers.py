@@ -185,13 +185,6 @@ def alive(pid: int) -> bool:
 SOON_SECONDS = 0.1
 
 
-def move_clock(hours: float, patch: Callable[[object, str, object], None] = setattr) -> None:
-    """Move the wall clock of this process, as its Python code reads it; files and Kafka keep the machine's."""
-    read, read_ns, seconds = time.time, time.time_ns, hours * 3600
-    patch(time, "time", lambda: read() + seconds)
-    patch(time, "time_ns", lambda: read_ns() + int(seconds * 1e9))
-
-
 def main() -> None:
     """Run, and say each batch and the end."""
     parser = argparse.ArgumentParser()
@@ -200,9 +193,7 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--never-ending", action="store_true")
     parser.add_argument("--patience", type=float, default=30.0, help="of a handover, in seconds")
-    parser.add_argument("--clock-hours", type=float, default=0.0, help="by which this process's clock is off")
     given = parser.parse_args()
-    move_clock(given.clock_hours)
     limits = Limits(batch_messages=given.batch_messages, handover_timeout_seconds=given.patience)
     stream = faulty(given.pattern, limits, Every(seconds=SOON_SECONDS))
     run = _on_spark if given.spark else _in_this_process

@@ -17,7 +17,10 @@ from tests.faults.matrix.proofs import DAGSTER, LOGS_AND_WRITERS, MACHINES
 REQUIRED = frozenset(
     f"F{number:02d}"
     for number in (
-        *range(1, 43),
+        *range(1, 39),
+        40,
+        41,
+        42,
         46,
         47,
         48,

@@ -17,7 +17,6 @@ DISKS = "faults/matrix/test_disks.py::"
 BROKERS = "integration/engine/test_brokers.py::"
 NETWORK = "integration/engine/test_network.py::"
 ISOLATION = "integration/engine/test_poison_messages.py::"
-CLOCKS = "faults/matrix/test_clocks.py::"
 WATCHED = "faults/crash/test_kills.py::test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row"
 
 MACHINES: tuple[Fault, ...] = (
@@ -599,22 +598,6 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{DESIRE}test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer",
             f"{DESIRE}test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before",
         ),
-    ),
-    Fault(
-        "F39",
-        "the clocks of drivers and of maintenance are an hour or a day off, ahead and behind",
-        "rows, order, epochs, handovers and what a rewind needs are unaffected; hours never go back",
-        T2,
-        (
-            f"{CLOCKS}test_runs_and_maintenance_with_clocks_that_are_off_lose_and_double_nothing",
-            f"{CLOCKS}test_a_writer_hands_over_to_one_whose_clock_is_days_from_its_own",
-            "unit/operations/test_state_gc.py::test_a_clock_that_is_days_ahead_ends_no_rewind",
-            "unit/orchestration/test_restart_policy.py::test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most",
-            "unit/operations/test_retain.py::test_the_open_hour_stays_whatever_the_clock_says",
-        ),
-        left="a clock that is ahead while `EventTime(idle_advance=...)` is declared moves the watermarks of idle "
-        "partitions too far: what comes then is late, counted and in the late table; until the clock reaches the "
-        "last hour of the table, no hour closes: neither compaction of closed hours, export nor retention go on",
     ),
     Fault(
         "F71",
