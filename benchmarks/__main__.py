@@ -27,7 +27,7 @@ from benchmarks.plots import draw
 from benchmarks.restart import measure_restart, plan_restarts
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
 from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
-from benchmarks.systems import SYSTEMS
+from benchmarks.systems import LOCKSTEP, REFERENCE, SYSTEMS
 from benchmarks.workload import SIZES, SMOKE, Size
 from lockstep.errors import LockstepError
 from lockstep.localdev.broker import Broker
@@ -55,7 +55,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 def main(
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "main",
     repeat: Repeat = 3,
-    systems: Annotated[str, typer.Option(help="Comma-separated; ratios are to the first.")] = ",".join(SYSTEMS),
+    systems: Annotated[
+        str, typer.Option(help=f"Of {', '.join(SYSTEMS)}; ratios are to the first.")
+    ] = f"{REFERENCE.name},{LOCKSTEP.name}",
     batch_messages: BatchMessages = 200_000,
     keep: Keep = None,
     results: Results = record.RESULTS,

@@ -8,21 +8,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.sensors import sensors
 from benchmarks.systems import parse_task
 from lockstep import AvailableNow, Limits
+from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.run import run_stream
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.spark.session import start_context
 
 
-def main() -> None:
-    """Run the task of the command line."""
+def main(make_stream: Callable[[str], AnyStream] = sensors) -> None:
+    """Run the task of the command line, and end the process."""
     task = parse_task()
-    stream = replace(sensors(task.topics), limits=Limits(batch_messages=task.batch_messages))
+    stream = replace(make_stream(task.topics), limits=Limits(batch_messages=task.batch_messages))
     settings = Settings(
         kafka=KafkaSettings(bootstrap_servers=task.bootstrap_servers),
         table_root=task.output.absolute(),
@@ -37,11 +39,11 @@ def main() -> None:
         trigger=AvailableNow(),
         report=lambda _: None,
     )
-
-
-if __name__ == "__main__":
-    main()
     # Everything is committed and the JVM ends with its parent; nothing is left to wait for.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,17 @@
-"""The workload as a stream: a user's declaration, with the same fold as the bare loop."""
+"""The workload as a stream: the fold of the bare loop as a user declares it, by code and by names of fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import astuple
 
 from benchmarks.messages import Change, Message, Snapshot
 from benchmarks.systems import STREAM
-from lockstep import Envelope, Kind, Record, Sequence, Stream, Strict, Topics, Transform
+from lockstep import ColumnFold, Envelope, Kind, Record, Sequence, Stream, Strict, TableFields, Topics, Transform
+from lockstep.declare.stream import AnyStream
 
 Values = tuple[str, str, float, float, float, float, int, bool]
 State = dict[int, Values]
@@ -48,8 +50,42 @@ class Sensors(Transform[Message, State, Change]):
         return changed
 
 
-def sensors(pattern: str) -> Stream[Message, State, Change]:
+def sensors(pattern: str) -> AnyStream:
     """The stream over the topics of one size of the workload."""
     return Stream(
         name=STREAM, topics=Topics(pattern=pattern), transform=Sensors(), integrity=Strict(evidence=Sequence())
+    )
+
+
+class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The columns of a row, without its id."""
+
+    status: str
+    name: str
+    v0: float
+    v1: float
+    v2: float
+    v3: float
+    q: int
+    flag: bool
+
+
+class ReadySensors(ColumnFold[Message, int, Columns, Change]):
+    """The same fold by names of fields."""
+
+    fields = TableFields(
+        snapshot=Snapshot,
+        rows="rows",
+        key="id",
+        session="session",
+        sequence="seq",
+        event_time_us="ts",
+        emits_unchanged=True,
+    )
+
+
+def ready_sensors(pattern: str) -> AnyStream:
+    """The stream with the ready fold."""
+    return Stream(
+        name=STREAM, topics=Topics(pattern=pattern), transform=ReadySensors(), integrity=Strict(evidence=Sequence())
     )

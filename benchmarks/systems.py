@@ -93,4 +93,6 @@ STREAM = "sensors"
 
 LOCKSTEP = System("lockstep", "benchmarks.lockstep_side", rows=f"{STREAM}/table")
 
-SYSTEMS = {system.name: system for system in (REFERENCE, LOCKSTEP)}
+READY = System("ready fold", "benchmarks.ready_side", rows=f"{STREAM}/table")
+
+SYSTEMS = {system.name: system for system in (REFERENCE, LOCKSTEP, READY)}

@@ -42,6 +42,7 @@ from lockstep.declare.rules import (
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
+from lockstep.folds.columns import ColumnFold, TableFields
 from lockstep.folds.table import TableFold
 from lockstep.integrity.base import Halt, OnGrowth, SessionStart, Suspend
 from lockstep.integrity.best_effort import NoIntegrity
@@ -61,6 +62,7 @@ __all__ = [
     "Bytes",
     "Checksum",
     "Codec",
+    "ColumnFold",
     "DecimalType",
     "Decoder",
     "Earliest",
@@ -116,6 +118,7 @@ __all__ = [
     "Stream",
     "Strict",
     "Suspend",
+    "TableFields",
     "TableFold",
     "TimestampType",
     "Topics",

@@ -256,6 +256,7 @@ class PartitionState(Generic[S]):
         address: The version this was opened with.
         entries: The sessions touched so far, except those that moved to the local disk.
         reserved: System entries: buffered messages and timers.
+        write_back: Brings `entries` up to date; set by a fold that keeps values elsewhere.
     """
 
     def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
@@ -270,6 +271,7 @@ class PartitionState(Generic[S]):
         self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
         self._written: PendingSegment | None = None
         self._translation: StateMigrator[S] | None = None
+        self.write_back: Callable[[], None] = _do_nothing
 
     @classmethod
     def open(
@@ -321,6 +323,7 @@ class PartitionState(Generic[S]):
 
     def spill(self) -> None:
         """Move changed sessions to the local disk and discard all; they are loaded again on demand."""
+        self.write_back()
         self._entries.spill(self._changed_sessions())
         self._forget()
 
@@ -417,6 +420,10 @@ class PartitionState(Generic[S]):
             return None
         self._copy.use(LocalStore.stamp)
         return self._copy.recovered.header if self._copy.recovered else None
+
+
+def _do_nothing() -> None:
+    """Entries are always up to date."""
 
 
 def _key(session: str) -> bytes:

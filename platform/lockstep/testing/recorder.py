@@ -54,6 +54,7 @@ class Recorder(Generic[R]):
             on_snapshot=self._open,
             on_update=self._apply,
             hooks=self._hooks(),
+            columns=None,  # a chunk at once makes no calls to record
         )
 
     def begin(self) -> None:

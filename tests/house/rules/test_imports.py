@@ -71,6 +71,7 @@ ONE_IMPORTER = {
     "cli.control": "commands that change something; the entry point only collects them",
     "cli.inspect": "commands that only read; the entry point only collects them",
     "engine.driver.batch_checks": "pure checks over a whole batch",
+    "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
     "engine.driver.retirement": "topics that come and go, apart from the loop",
     "integrity.opening": "a gate around the gates of all classes",

@@ -14,6 +14,7 @@ from lockstep.declare.options import EventTime
 from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration, is_overridden
+from lockstep.engine.executor.column_program import ColumnProgram, compile_columns
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Gate
 from lockstep.model.record import Envelope, Record
@@ -62,6 +63,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         rows: Row encoder.
         row_type: Row type that the transform must emit.
         message_bytes_max: Larger messages are undecodable.
+        columns: A `ColumnFold` for chunks; None where messages are folded one by one.
     """
 
     decode: Callable[[bytes], object]
@@ -76,6 +78,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     rows: RowsBuilder
     row_type: type[msgspec.Struct]
     message_bytes_max: int
+    columns: ColumnProgram | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -99,6 +102,7 @@ def compile_pickled(stream: bytes, registry: Registry | None = None) -> Compiled
 def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
     """The compiled stream of a declaration, in an installation with this schema registry."""
     transform, types, rules = stream.transform, stream.types, find_inline_rules(stream.rules)
+    rows = RowsBuilder(types.row)
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),
         envelope=transform.envelope,
@@ -109,7 +113,8 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         event_time=stream.event_time,
         integrity=stream.integrity,
         state=StateSchema(types.state, find_migration(transform)),
-        rows=RowsBuilder(types.row),
+        rows=rows,
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,
+        columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
     )

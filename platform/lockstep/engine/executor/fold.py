@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import lockstep
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
+from lockstep.engine.executor.columnar import ChunkFold
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
@@ -120,6 +121,7 @@ class RangeFold:
         emission: The rows.
         sessions: The sessions, and the offset from which they are suspended.
         time: Watermark and timers.
+        chunks: The plain case of a `ColumnFold`; None for other folds.
     """
 
     def __init__(
@@ -142,6 +144,9 @@ class RangeFold:
         self._applying = DeferredEvents(program, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
+        self.chunks: ChunkFold | None = None
+        if program.columns is not None and self._timing is None:
+            self.chunks = ChunkFold(program.columns, position, state, self.sessions, self.emission)
 
     @property
     def counts(self) -> Counts:
@@ -169,6 +174,8 @@ class RangeFold:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
         self._guarded(self.emission.flush)
+        if self.chunks is not None:
+            self.chunks.write_back()
         if self._timing is not None:
             self._timing.save()
 
@@ -180,7 +187,11 @@ class RangeFold:
         elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
         else:
-            self._guarded(lambda: self._fold(messages))
+            self._guarded(lambda: self._fold_chunk(messages))
+
+    def _fold_chunk(self, messages: Sequence[Message]) -> None:
+        if self.chunks is None or not self.chunks.fold(messages):
+            self._fold(messages)
 
     def _suspend_up_to(self, offset: int) -> None:
         """Suspend the sessions that began before a gap that lies before an offset."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lockstep.engine.protocol import Counts
@@ -26,6 +28,10 @@ from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 MessageOrigin = tuple[int, int, str, int | None, int | None, int]
 """Of one message: offset, number of its rows, session, sequence, event time in microseconds, and the offset
 that was being processed when the rows were emitted."""
+
+
+Numbers = npt.NDArray[np.int64]
+"""A number for each message."""
 
 
 class Chunk(NamedTuple):
@@ -150,6 +156,31 @@ class RowBuffer:
         self.rows.clear()
         self.proofs.clear()
         self._beside.clear()
+
+    def append_encoded(self, batch: pa.RecordBatch, last: int, rows: Numbers, times: Numbers | None) -> None:
+        """Add the rows of accepted messages that are encoded already, after those not yet encoded.
+
+        Args:
+            batch: The rows.
+            last: Offset of the last of these messages.
+            rows: For each of them the number of its rows.
+            times: Their event times, where they have any.
+
+        Raises:
+            RowRefused: A value of an earlier row does not fit its column; nothing was added.
+        """
+        self.flush()
+        without = len(rows) - int(np.count_nonzero(rows))
+        self._counts.without_rows += without
+        self._counts.with_rows += len(rows) - without
+        if times is not None:
+            bounds = [int(times.min()), int(times.max())]
+            is_plain = self._time is None or not any(map(self._time.is_implausible, bounds))
+            self._note_times(bounds if is_plain else times.tolist())
+        self._numbering.next(last, int(rows[-1]))
+        if batch.num_rows:
+            self.batches.append(batch)
+            self.rows_written += batch.num_rows
 
     def emitted_at(self, offset: int) -> int:
         """Rows emitted at an offset so far; known for the newest only."""

@@ -1,0 +1,226 @@
+"""ColumnFold: a table of typed columns by key, declared by names of fields instead of code.
+
+Because nothing of it is code, the engine can fold a chunk of messages at once, column by column
+(`lockstep.engine.executor.columnar`). This module is the meaning of a declaration: the same fold, message by message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter, itemgetter
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import astuple, fields
+from typing_extensions import override
+
+from lockstep.declare.decoders.base import list_members
+from lockstep.declare.stream import read_transform_types
+from lockstep.declare.transform import M, R, Transform
+from lockstep.errors import DeclarationError
+from lockstep.model.record import Envelope, Kind, Record
+
+_Getter = Callable[[Any], Any]
+K = TypeVar("K")
+V = TypeVar("V", bound=msgspec.Struct)
+
+PREVIOUS = "previous_"
+"""Prefix of the columns of an output row that hold the value before the message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFields:
+    """The fields of the messages of a `ColumnFold`, by name.
+
+    Attributes:
+        snapshot: The message type that sets the whole table; messages of the other types change rows of it.
+        rows: Field of a message with its rows, a list of a Struct.
+        key: Field of a row with its key.
+        session: Field of a message with its session; None for the record's key.
+        sequence: Field of a message with the producer's number; None without one.
+        event_time_us: Field of a message with its event time in microseconds since 1970 (UTC); None without one.
+        end: The message type that ends a session; None without one.
+        emits_unchanged: Also emit a row for an update that changes nothing of it.
+    """
+
+    snapshot: type[msgspec.Struct]
+    rows: str
+    key: str
+    session: str | None = None
+    sequence: str | None = None
+    event_time_us: str | None = None
+    end: type[msgspec.Struct] | None = None
+    emits_unchanged: bool = False
+
+
+class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
+    """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
+
+    V is a Struct of columns. A row of a message is a Struct with the key and the same columns: all of them in a
+    snapshot; in an update those that it leaves unchanged are `UNSET`. R has a field named like the key, fields named
+    like columns for the new values, and `previous_` fields for the values before; they are None for a new row. An
+    update that leaves a row unchanged emits nothing for it, unless `emits_unchanged` says otherwise.
+
+    Attributes:
+        fields: Set by the class.
+    """
+
+    fields: ClassVar[TableFields]
+
+    def __init__(self) -> None:
+        """Check the declaration.
+
+        Raises:
+            DeclarationError: A name is no field, or types do not agree.
+        """
+        self._compiled()
+
+    @override
+    def envelope(self, message: M, record: Record) -> Envelope:
+        """Session, number and event time are fields of the message."""
+        declared, kind = self.fields, type(message)
+        session = record.key or b"" if declared.session is None else getattr(message, declared.session)
+        return Envelope(
+            session if isinstance(session, str) else session.decode(),
+            Kind.SNAPSHOT if kind is declared.snapshot else Kind.END if kind is declared.end else Kind.UPDATE,
+            None if declared.sequence is None else getattr(message, declared.sequence),
+            None,
+            None if declared.event_time_us is None else getattr(message, declared.event_time_us),
+        )
+
+    @override
+    def on_snapshot(self, message: M, record: Record) -> dict[K, V]:
+        """Set the table from a snapshot."""
+        del record
+        names, state = self._compiled(), dict[K, V]()
+        make = cast("Callable[..., V]", names.value)
+        for row in getattr(message, self.fields.rows):
+            key, values = names.key_of(row), names.values_of(row)
+            _check_complete(key, values)
+            state[key] = make(*values)
+        return state
+
+    @override
+    def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
+        """Change rows and emit the changed ones."""
+        del record
+        names, emitted, unchanged = self._compiled(), list[R](), self.fields.emits_unchanged
+        make, emit, pick = cast("Callable[..., V]", names.value), cast("Callable[..., R]", names.row), names.pick
+        for row in getattr(message, self.fields.rows):
+            key, values = names.key_of(row), names.values_of(row)
+            previous = state.get(key)
+            if previous is None:
+                before, after = names.nothing, list(values)
+                _check_complete(key, values)
+            else:
+                before = astuple(previous)
+                after = [old if value is UNSET else value for old, value in zip(before, values, strict=True)]
+            new = make(*after)
+            if unchanged or new != previous:
+                state[key] = new
+                emitted.append(emit(*pick((key, *after, *before))))
+        return emitted
+
+    def _compiled(self) -> ColumnNames:
+        return compile_fields(type(self))
+
+
+class ColumnNames:
+    """The names and types of a `ColumnFold`, checked.
+
+    Attributes:
+        value: V.
+        row: R.
+        key: Name of the key.
+        columns: Names of the columns, in the order of V.
+        source: For each field of R its place in (key, columns, previous columns).
+        updates: The message types that change rows.
+        nothing: The columns of a row that is not there.
+    """
+
+    def __init__(self, transform: type[ColumnFold[Any, Any, Any, Any]]) -> None:
+        """Check a declaration. Raises DeclarationError."""
+        declared = getattr(transform, "fields", None)
+        if not isinstance(declared, TableFields):
+            raise _refuse(transform, "fields", declared, "is not set", "fields = TableFields(snapshot=..., rows=...)")
+        types = read_transform_types(transform)
+        self.value: type[msgspec.Struct] = get_args(types.state)[1]
+        self.row = types.row
+        self.key = declared.key
+        self.columns = _names_of(transform, self.value)
+        self.source = tuple(self._place(transform, name) for name in types.row.__struct_fields__)
+        members = cast("tuple[type[msgspec.Struct], ...]", list_members(types.message))
+        for member in members:
+            _check_message(transform, declared, member, self.columns)
+        if declared.snapshot not in members:
+            raise _refuse(transform, "fields.snapshot", declared.snapshot, "is no message type of it", "one of M")
+        self.nothing = (None,) * len(self.columns)
+        self.updates: tuple[type[msgspec.Struct], ...] = tuple(
+            each for each in members if each not in {declared.snapshot, declared.end}
+        )
+        self.key_of: Callable[[object], Any] = attrgetter(self.key)
+        values, pick = cast("_Getter", attrgetter(*self.columns)), cast("_Getter", itemgetter(*self.source))
+        self.values_of = _make_tuples(values, len(self.columns))
+        self.pick = _make_tuples(pick, len(self.source))
+
+    def _place(self, transform: type, name: str) -> int:
+        known = [self.key, *self.columns, *(PREVIOUS + column for column in self.columns)]
+        if name not in known:
+            raise _refuse(transform, f"{self.row.__name__}.{name}", name, "has no value", f"one of {', '.join(known)}")
+        return known.index(name)
+
+
+@cache
+def compile_fields(transform: type[ColumnFold[Any, Any, Any, Any]]) -> ColumnNames:
+    """The names and types of a class. Raises DeclarationError."""
+    return ColumnNames(transform)
+
+
+def find_row_type(message: type[msgspec.Struct], rows: str) -> type[msgspec.Struct] | None:
+    """The Struct of the rows of a message type; None where the field is no list of one."""
+    found: Any = {each.name: each.type for each in fields(message)}.get(rows)
+    inner: Any = get_args(found)[0] if get_origin(found) is list else None
+    struct: type[msgspec.Struct] | None = inner if inner is not None and hasattr(inner, "__struct_fields__") else None
+    return struct
+
+
+def _check_complete(key: object, values: tuple[object, ...]) -> None:
+    if UNSET in values:
+        raise ValueError(f"the new row {key!r} lacks columns")
+
+
+def _make_tuples(read: _Getter, size: int) -> _Getter:
+    """A getter that gives a tuple also of one value."""
+    return read if size > 1 else lambda row: (read(row),)
+
+
+def _names_of(transform: type, value: Any) -> tuple[str, ...]:
+    if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__struct_fields__:
+        return value.__struct_fields__
+    raise _refuse(transform, "V", value, "is no Struct of columns", "a msgspec.Struct with a field for each column")
+
+
+def _check_message(transform: type, declared: TableFields, message: Any, columns: tuple[str, ...]) -> None:
+    """Refuse a message type without the declared fields."""
+    if not isinstance(message, type) or not issubclass(message, msgspec.Struct):
+        raise _refuse(transform, "M", message, "is no Struct", "a msgspec.Struct, or a union of them")
+    for part in ("session", "sequence", "event_time_us"):
+        name = getattr(declared, part)
+        if name is not None and name not in message.__struct_fields__:
+            raise _refuse(transform, f"fields.{part}", name, f"is no field of {message.__name__}", "a field of it")
+    if message is declared.end:
+        return
+    row = find_row_type(message, declared.rows)
+    if row is None:
+        problem = f"is no list of a Struct in {message.__name__}"
+        raise _refuse(transform, "fields.rows", declared.rows, problem, "a field of type list[Row]")
+    for name in (declared.key, *columns):
+        if name not in row.__struct_fields__:
+            raise _refuse(transform, f"{row.__name__}.{name}", name, "is not there", f"declare it in {row.__name__}")
+
+
+def _refuse(transform: type, field: str, value: Any, problem: str, instead: str) -> DeclarationError:
+    return DeclarationError(f"{transform.__name__}: {field}", value, problem, instead)

@@ -1,0 +1,101 @@
+"""`ColumnFold`: what names of fields declare, message by message; and declarations that cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import ColumnFold, TableFields
+from lockstep.errors import DeclarationError
+from lockstep.testing import run
+from tests.support.gauges import GAUGES, Gauge, GaugeChange, Gauges, Message, Part, Snapshot, Update, Whole
+
+if TYPE_CHECKING:
+    from typing import Any
+
+OPENED = Snapshot(1, 5, [Whole("x", "a", 1.5, 3, is_open=True)])
+
+
+def test_an_update_changes_the_columns_that_it_has_and_emits_the_row_before_and_after() -> None:
+    ran = run(GAUGES["changes"], OPENED, Update(2, 6, [Part("x", level=2.5)]), key="s")
+    assert ran.rows == [GaugeChange(2.5, 1.5, "x", "a", "a", 3, is_open=True, previous_is_open=True)]
+    assert ran.states == {"s": {"x": Gauge("a", 2.5, 3, is_open=True)}}
+    assert [(row.session, row.sequence, row.event_time_us) for row in ran.proven] == [("s", 2, 6)]
+
+
+def test_an_update_that_changes_nothing_emits_a_row_only_where_that_is_declared() -> None:
+    same = Update(2, 6, [Part("x", level=1.5), Part("x")])
+    assert [len(run(GAUGES[name], OPENED, same, key="s").rows) for name in ("changes", "all")] == [0, 2]
+
+
+def test_a_new_row_needs_all_columns_and_has_none_before() -> None:
+    whole = Update(2, 6, [Part("y", "b", 1.0, 2, is_open=False)])
+    assert run(GAUGES["changes"], OPENED, whole, key="s").rows == [
+        GaugeChange(1.0, None, "y", "b", None, 2, is_open=False, previous_is_open=None)
+    ]
+    partly = run(GAUGES["changes"], OPENED, Update(2, 6, [Part("y", "b")]), key="s")
+    assert partly.finding is not None
+    assert partly.finding.detail == "ValueError: the new row 'y' lacks columns"
+
+
+class Nameless(msgspec.Struct):
+    text: str
+
+
+class OtherChange(msgspec.Struct, frozen=True):
+    name: str
+    before_text: str
+
+
+class NoKey(msgspec.Struct, tag="update"):
+    number: int
+    at: int
+    rows: list[Nameless]
+
+
+class WithoutFields(ColumnFold[Message, str, Gauge, GaugeChange]):
+    """Its fields are missing."""
+
+
+class OtherRow(ColumnFold[Message, str, Gauge, OtherChange]):
+    """A field of its row has no value."""
+
+    fields = Gauges.fields
+
+
+class NoKeyInRows(ColumnFold[Snapshot | NoKey, str, Gauge, GaugeChange]):
+    """The rows of an update have no key."""
+
+    fields = replace(Gauges.fields, end=None)
+
+
+class NoNumber(Gauges):
+    fields = replace(Gauges.fields, sequence="count")
+
+
+class NoRows(Gauges):
+    fields = replace(Gauges.fields, rows="at")
+
+
+class ForeignSnapshot(Gauges):
+    fields = TableFields(snapshot=Nameless, end=Gauges.fields.end, rows="rows", key="name")
+
+
+@pytest.mark.parametrize(
+    ("declared", "field", "problem"),
+    [
+        (WithoutFields, "WithoutFields: fields", "is not set"),
+        (OtherRow, "OtherRow: OtherChange.before_text", "has no value"),
+        (NoKeyInRows, "NoKeyInRows: Nameless.name", "is not there"),
+        (NoNumber, "NoNumber: fields.sequence", "is no field of Snapshot"),
+        (NoRows, "NoRows: fields.rows", "is no list of a Struct in Snapshot"),
+        (ForeignSnapshot, "ForeignSnapshot: fields.snapshot", "is no message type of it"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused_by_field(declared: type[Any], field: str, problem: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        declared()
+    assert (refused.value.field, problem in str(refused.value)) == (field, True)
