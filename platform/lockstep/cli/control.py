@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
+    from lockstep.operations.rebuild import RebuildPlan
     from lockstep.operations.repair import Repair
     from lockstep.operations.resume import ResumePreview
     from lockstep.operations.retain import RetentionPlan
@@ -780,6 +781,44 @@ def repair(
     print_answer(found, _checks, as_json=as_json)
     if not found.whole:
         raise typer.Exit(FAILED)
+
+
+@register_command("rebuild order_books --plan", Panel.OPERATE)
+def rebuild(
+    stream: StreamName,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be read again.")] = False,  # noqa: FBT002  # a flag
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Rebuild lost or damaged state files from an older state and Kafka's messages, byte by byte.
+
+    Each batch since that state is folded again, and must give the state that the ledger describes. Refused where Kafka
+    no longer has the messages, or where the code folds otherwise than then; nothing is changed then.
+    """
+    from lockstep.operations.rebuild import rebuild_state
+
+    print_answer(rebuild_state(open_handle(stream), plan_only=plan), _rebuilt, as_json=as_json)
+
+
+def _rebuilt(found: RebuildPlan) -> RenderableType:
+    if not found.partitions:
+        return style_text(f"{found.stream}: all state is whole, nothing to rebuild", "green")
+    columns = ("topic", "partition", "from batch", "to batch", "read again from", "until", "batches")
+    rows = (
+        (each.topic, each.partition, each.from_batch, each.to_batch, each.start, each.until, each.batches)
+        for each in found.partitions[:SHOWN_SCOPES]
+    )
+    done = f"{len(found.files)} state files rebuilt as they were; next: lockstep verify {found.stream}"
+    return make_lines(
+        style_text(f"{found.stream}: state of {len(found.partitions)} partitions cannot be read"),
+        make_grid(columns, rows),
+        _more(len(found.partitions) - SHOWN_SCOPES),
+        *(
+            style_text(f"refused: {each.topic}/{each.partition}: {each.refused}", "red")
+            for each in found.partitions
+            if each.refused
+        ),
+        style_text(done, "green") if found.files else None,
+    )
 
 
 def _closed(found: Closed) -> RenderableType:

@@ -177,6 +177,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         last_event_time_us: Largest event time.
         newest_timestamp_ms: Kafka's timestamp of the last record.
         state_bytes: Bytes of state written.
+        state_checksum: CRC-32 of the segment that was written; None without one.
         cpu_seconds: CPU time of fold and state, without the range's share of reading.
         opened: Digests of sessions that began in the range and did not end, where the topic has more partitions.
         closed: Digests of sessions that ended in the range.
@@ -195,6 +196,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     newest_timestamp_ms: int | None
     state_bytes: int
     cpu_seconds: float
+    state_checksum: int | None = None
     opened: tuple[bytes, ...] = ()
     closed: tuple[bytes, ...] = ()
     accepted: tuple[AcceptedLoss, ...] = ()

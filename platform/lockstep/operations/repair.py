@@ -260,7 +260,7 @@ def _state(folders: StreamFolders, head: Head) -> Check:
         except StateDamaged as error:
             wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
     if wrong:
-        step = f"restore {folders.state} from a copy; the rows of the table are whole, only the fold cannot go on"
+        step = f"lockstep rebuild {folders.stream} --plan: from an older state and Kafka; the table's rows are whole"
         return Check("state", Condition.BROKEN.value, format_some(wrong), step)
     return Check("state", Condition.OK.value, f"{len(rows)} partitions, {sections} sections read, every checksum right")
 

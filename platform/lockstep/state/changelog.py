@@ -98,7 +98,7 @@ class StateDamaged(StateError):
     def __init__(self, place: str, expected: object, found: object) -> None:
         super().__init__(
             f"durable state {place}: expected {expected}, found {found}",
-            next_step="put the file back from a copy of the stream's `state` folder; no batch runs without",
+            next_step="put the file back from a backup, or: lockstep rebuild STREAM --plan; no batch runs without",
         )
         self.place = place
         self.expected = expected
@@ -220,6 +220,11 @@ def encode_segment(header: SegmentHeader, packed: CompressedBlocks, compressor: 
     return _PREAMBLE.pack(MAGIC, VERSION, len(head), checksum) + rest
 
 
+def read_checksum(section: bytes) -> int:
+    """The checksum that a segment begins with; every other byte of it is in the sum."""
+    return int(_PREAMBLE.unpack_from(section)[3])
+
+
 def decode_segment(data: bytes, place: str) -> Segment:
     """Read a segment, checking every byte of it.
 
@@ -312,11 +317,13 @@ class StateFileWriter:
         name: The file's name in the state folder; ends in a uuid generated here, because a zombie
             task may run in parallel with the same batch and attempt.
         is_durable: Whether everything added is on disk.
+        checksums: CRC-32 of each segment that was added, for the ledger.
     """
 
     def __init__(self, folder: Path, label: str) -> None:
         self.name = f"{label}-{uuid.uuid4().hex}.state"
         self.is_durable = False
+        self.checksums: dict[SegmentRef | None, int] = {}
         self._folder = folder
         self._file: PendingFile | None = None
         self._compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
@@ -336,6 +343,7 @@ class StateFileWriter:
         section = encode_segment(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
         ref = SegmentRef(self.name, self._file.sink.tell(), len(section))
         self._file.sink.write(section)
+        self.checksums[ref] = read_checksum(section)
         return ref
 
     def close(self) -> None:

@@ -104,6 +104,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         state_start: First byte of that segment.
         state_length: Bytes of that segment.
         state_bytes: Bytes of state written in this batch.
+        state_checksum: CRC-32 of the segment that was written in this batch: a rebuilt one is compared with it.
         restart_cause: Cause of the run, in its first batch.
         accepted_loss: Offsets of this range that an operator accepted as lost.
         with_rows: Messages that emitted rows.
@@ -174,6 +175,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     before_snapshot: int = 0
     lifecycle: str | None = None
     erased: list[ErasedRows] = []
+    state_checksum: int | None = None
 
 
 SCHEMA = make_row_schema(LedgerRow)

@@ -11,6 +11,7 @@ WRITERS = "faults/matrix/test_writers.py::"
 COMPACTION = "faults/matrix/test_compaction.py::"
 HOUSEKEEPING = "unit/operations/test_housekeeping.py::"
 OTHERS = "faults/matrix/test_other_tools.py::"
+REBUILD = "integration/operations/test_rebuild.py::"
 DAMAGE = "faults/matrix/test_damage.py::"
 REWIND = "integration/operations/test_rewind.py::"
 DISKS = "faults/matrix/test_disks.py::"
@@ -170,16 +171,20 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F17",
         "a durable state file is missing, flipped, or another's",
-        "refused, by name, with what to do",
+        "refused, by name; rebuilt byte by byte from an older state and Kafka, or it is said why not",
         T1,
         (
+            f"{REBUILD}test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on",
+            f"{REBUILD}test_other_code_than_then_rebuilds_nothing",
+            f"{REBUILD}test_messages_that_kafka_no_longer_has_refuse_it_by_name",
+            f"{REBUILD}test_state_of_a_savepoint_is_rebuilt_too",
+            f"{REBUILD}test_a_rebuild_that_is_killed_is_done_again",
             f"{DAMAGE}test_state_that_is_damaged_is_named_and_nothing_is_committed_without",
             f"{DAMAGE}test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_suspected",
             f"{DAMAGE}test_a_file_of_another_state_in_its_place_is_found",
             "unit/state/test_changelog.py::test_every_flipped_byte_is_found",
             "integration/operations/test_repair.py::test_state_is_read_whole_so_that_one_wrong_bit_is_found",
         ),
-        left="rebuilding it from an older base or from the log",
     ),
     Fault(
         "F18",

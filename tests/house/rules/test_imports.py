@@ -79,7 +79,6 @@ ONE_IMPORTER = {
     "localdev.log_rotation": "a program of its own, started by its path",
     "operations.doctor.kafka": "diagnoses of a cluster",
     "operations.doctor.machine": "diagnoses of a machine",
-    "operations.copies": "whole copies of files and their manifest, apart from what is copied",
     "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
     "orchestration.compaction_asset": "one asset a module",
     "orchestration.export_asset": "one asset a module",

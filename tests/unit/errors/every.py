@@ -33,6 +33,7 @@ from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.inspect.trial import NothingToTry
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
+from lockstep.operations.rebuild import RebuildRefused
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
 from lockstep.operations.retire import RetirementRefused
@@ -135,6 +136,7 @@ EVERY: tuple[LockstepError, ...] = (
     RestoreRefused("books", Path("tables/books"), "there is something already", "set another table_root"),
     CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
     CopyInProgress(Path("copies/books")),
+    RebuildRefused("books", ("books.eth/0: Kafka has deleted offsets 0 to 119, which were read since batch 1",)),
     UnansweredFindings("books", (GAP,), (), "the producer's disk"),
     PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
 )

@@ -70,6 +70,7 @@ def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffse
         newest_timestamp=to_event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
         cpu_seconds=facts.cpu_seconds,
         state_bytes=facts.state_bytes,
+        state_checksum=facts.state_checksum,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -521,7 +521,7 @@ def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> 
             started = time.process_time()
             saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-            facts.append(_facts(work, saved.section))
+            facts.append(_facts(work, saved.section, writer.checksums))
     for work in works:
         work.state.publish_local()
     return tuple(facts)
@@ -532,7 +532,9 @@ def _label(task: TaskSpec) -> str:
     return WrittenBy(task.batch.generation, task.batch.epoch, task.batch.number).label
 
 
-def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
+def _facts(
+    work: RangeInProgress, section: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
+) -> RangeResult:
     fold, before = work.fold, work.planned.position
     low, high = fold.emission.event_time_us or (None, None)
     return RangeResult(
@@ -546,6 +548,7 @@ def _facts(work: RangeInProgress, section: SegmentRef | None) -> RangeResult:
         newest_timestamp_ms=work.newest_timestamp_ms,
         state_bytes=section.length if section is not None and section != before.state else 0,
         cpu_seconds=work.cpu_seconds,
+        state_checksum=checksums.get(section),
         opened=() if before.is_only else count_digests(fold.sessions.opened),
         closed=() if before.is_only else count_digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),

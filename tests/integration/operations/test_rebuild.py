@@ -1,0 +1,194 @@
+"""State files that are lost come back as they were, from an older state and Kafka; or it is said why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import Limits
+from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.rebuild import RebuildRefused, rebuild_state
+from lockstep.operations.repair import repair_stream
+from lockstep.operations.savepoint import make_savepoint
+from lockstep.table import ledger
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import Adding, Panel, adding
+from tests.support.feed import Feed, folded, session, update
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lockstep import Record
+    from lockstep.localdev.broker import Broker
+    from tests.support.adding_stream import Reading, Snapshot, Update
+
+ROOT = Path(__file__).parents[3]
+MESSAGES = [*session(5), *(update(number, a=1) for number in range(7, 31))]
+
+
+class WrongState(Adding):
+    """The same fold, with a state of its own."""
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+        """All values, and one more."""
+        return Panel({**message.values, "more": 1})
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        state.values["more"] = message.seq
+        return super().on_update(state, message, record)
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A stream with a batch a message, and one more message to read."""
+
+    feed: Feed
+    runs: LocalRuns
+    topic: str
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Its state files."""
+        return {path.name: path.read_bytes() for path in self.runs.folders.state.iterdir()}
+
+    def assert_goes_on(self) -> None:
+        assert repair_stream(self.runs.folders, apply=False).whole
+        self.runs.run()
+        values = [*MESSAGES, update(31, a=1)]
+        assert folded([(at, "s", value) for at, value in enumerate(values)]) == self.runs.rows(self.topic)
+        report = verify_stream(self.runs.stream, self.runs.folders, self.runs.settings.kafka)
+        assert report.status.value == "proven", (report.violations, report.notes)
+
+
+@pytest.fixture(scope="module")
+def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Made once; no test touches it."""
+    feed = Feed(broker.bootstrap_servers, f"lost_{uuid.uuid4().hex[:8]}")
+    runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("original"))
+    topic = feed.create("values")
+    feed.send(topic, MESSAGES)
+    runs.with_limits(Limits(batch_messages=1)).run()
+    feed.send(topic, [update(31, a=1)])
+    return Made(feed, runs, topic)
+
+
+@pytest.fixture
+def made(original: Made, tmp_path: Path) -> Made:
+    shutil.copytree(original.runs.root / "tables", tmp_path / "tables")
+    return msgspec.structs.replace(original, runs=dataclasses.replace(original.runs, root=tmp_path))
+
+
+def harm_newest(made: Made) -> None:
+    """A flipped bit in the newest of the files."""
+    rows = [row for row in ledger.read_ledger(made.runs.folders.ledger) if row.state_bytes]
+    path = made.runs.folders.state / str(rows[-1].state_file)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def harm_chain(made: Made) -> None:
+    """Every second file that the newest state needs is gone, its base among them."""
+    rows = [row for row in ledger.read_ledger(made.runs.folders.ledger) if row.state_bytes]
+    for segment in [*read_segments(find_state_version(rows[-1]), made.runs.folders.state)][::2]:
+        (made.runs.folders.state / segment.header.file).unlink()
+
+
+def harm_all(made: Made) -> None:
+    shutil.rmtree(made.runs.folders.state)
+    made.runs.folders.state.mkdir()
+
+
+@pytest.mark.fault("F17")
+@pytest.mark.parametrize("harm", [harm_newest, harm_chain, harm_all])
+def test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on(made: Made, harm: Callable[[Made], None]) -> None:
+    before = made.files
+    harm(made)
+    planned = rebuild_state(made.runs.handle, plan_only=True)
+    assert planned.partitions[0].refused == ""
+    done = rebuild_state(made.runs.handle)
+    assert done.files
+    assert done.partitions == planned.partitions
+    assert {name: before[name] for name in done.files} == {name: made.files[name] for name in done.files}
+    assert rebuild_state(made.runs.handle).partitions == ()
+    made.assert_goes_on()
+
+
+@pytest.mark.fault("F17")
+def test_other_code_than_then_rebuilds_nothing(made: Made) -> None:
+    harm_newest(made)
+    before = made.files
+    other = made.runs.of(adding(made.feed.pattern, transform=WrongState()))
+    with pytest.raises(RebuildRefused, match="the code is not that of then"):
+        rebuild_state(other.handle)
+    assert made.files == before
+
+
+@pytest.mark.fault("F17")
+def test_state_of_a_savepoint_is_rebuilt_too(made: Made) -> None:
+    make_savepoint(made.runs.folders, "early", who="ann", why="a test", at="3")
+    for path in made.runs.folders.state.glob("*-b[123]-*"):
+        path.unlink()
+    (damaged,) = {each.to_batch for each in rebuild_state(made.runs.handle).partitions} - {len(MESSAGES)}
+    assert damaged == 3
+    assert rebuild_state(made.runs.handle).partitions == ()
+
+
+@pytest.mark.fault("F17")
+def test_messages_that_kafka_no_longer_has_refuse_it_by_name(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, MESSAGES)
+    runs.with_limits(Limits(batch_messages=8)).run()
+    feed.expire(topic, 12)
+    shutil.rmtree(runs.folders.state)
+    planned = rebuild_state(runs.handle, plan_only=True)
+    assert "Kafka has deleted offsets 0 to 11" in planned.partitions[0].refused
+    with pytest.raises(RebuildRefused, match="Kafka has deleted offsets 0 to 11") as refused:
+        rebuild_state(runs.handle)
+    assert "lockstep savepoint adding" in refused.value.next_step
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F17")
+@pytest.mark.parametrize("moves", [0, 1, 3])
+def test_a_rebuild_that_is_killed_is_done_again(made: Made, moves: int) -> None:
+    before = made.files
+    harm_all(made)
+    arguments = [made.runs.bootstrap_servers, str(made.runs.root), made.feed.pattern, str(moves)]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert all(content == before[name] for name, content in made.files.items() if name in before)
+    rebuild_state(made.runs.handle)
+    made.assert_goes_on()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.rebuild import rebuild_state
+from lockstep.storage import LocalStorage
+from tests.support.adding_stream import adding
+from tests.support.local_runs import LocalRuns
+move, left = LocalStorage.move, [int(sys.argv[4])]
+def move_and_die(self, path, target):
+    if target.suffix == ".state":
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+    move(self, path, target)
+LocalStorage.move = move_and_die
+rebuild_state(LocalRuns(adding(sys.argv[3]), sys.argv[1], Path(sys.argv[2])).handle)
+"""
