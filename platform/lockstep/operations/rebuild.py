@@ -208,6 +208,8 @@ def _find_refusal(handle: StreamHandle, rows: Sequence[LedgerRow]) -> str:
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
     first, read = rows[0], [row for row in rows if row.messages]
     ends = handle.view.ends.get((first.topic_id, first.partition))
+    if erasure := next((row for row in rows if row.erased), None):
+        return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
     if not read:
         return ""
     if ends is None:
