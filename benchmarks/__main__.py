@@ -143,10 +143,11 @@ def growth(
     partitions: Annotated[int, typer.Option(help="Partitions that every batch reads.", min=1)] = 2,
     results: Results = record.RESULTS,
 ) -> None:
-    """Disk space and cost of a month of batches: the real committer under a moved clock. Hours at 5 s."""
+    """Disk space and cost of a month of batches: the real committer under a moved clock; hours at 5 s, day by day."""
     console = Console()
     with _folder(None) as folder:
-        found = measure_growth(Growth(days, seconds, partitions), folder=folder, console=console)
+        for found in measure_growth(Growth(days, seconds, partitions), folder=folder, console=console):
+            record.save(found, results)
     _keep_record(found, results, console)
 
 

@@ -124,8 +124,10 @@ class _Clock:
                 os.utime(path, (self.now, self.now))
 
 
-def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Record:
+def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Iterator[Record]:
     """Commit the batches of some days, hour by hour, with compaction and housekeeping as scheduled.
+
+    Gives the record of all days so far after each of them: a measurement of hours that is stopped loses no day.
 
     The clock is moved backwards first, so newly written files seem to come from the future until they are stamped at
     the end of their hour: only clean-up reads the age of files, and it runs after that.
@@ -141,7 +143,7 @@ def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Record:
             console.print(
                 f"day {day}: {days[-1].metadata_bytes / 1e6:.1f} MB of metadata, {sum(days[-1].files.values())} files"
             )
-    return _record(growth, conditions, days)
+            yield _record(growth, conditions, days)
 
 
 class _Soak:
@@ -251,8 +253,10 @@ def _cpu(act: Callable[[], object], repeat: int = 5) -> float:
 def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
     last, second = days[-1], days[min(2, len(days)) - 1]
     history = last.bytes.get("ledger, compacted", 0)
+    filled = days[:3][-1]
     figures = [
         Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB", METADATA_MAX_MB),
+        Figure(f"metadata, day {last.day} to day {filled.day}", last.metadata_bytes / filled.metadata_bytes, ""),
         Figure("of these the ledger's compacted hours, which are kept permanently", history / 1e6, "MB"),
         *(
             Figure(f"{what}, day {last.day} to day {second.day}", seconds / second.cpu_seconds[what], "", GROWTH_MAX)
@@ -282,9 +286,11 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
         ),
     ]
     settings: dict[str, object] = {
-        "days": growth.days,
+        "days": len(days),
         "seconds": growth.seconds,
         "partitions": growth.partitions,
         "retention_hours": RETENTION_SECONDS / HOUR,
     }
-    return conditions.record("growth", settings, figures, panels, {"days": msgspec.to_builtins(days)})
+    return conditions.record(
+        f"growth-{growth.seconds:g}s", settings, figures, panels, {"days": msgspec.to_builtins(days)}
+    )
