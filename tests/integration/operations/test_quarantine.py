@@ -119,8 +119,15 @@ except ExportRefused:
 """
 
 
-@pytest.mark.parametrize("limit", [[], ["full"]], ids=["there", "full"])
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("ending", "limit"),
+    [
+        pytest.param("jsonl", [], id="jsonl-there"),
+        pytest.param("parquet", ["full"], id="parquet-full"),
+        pytest.param("jsonl", ["full"], id="jsonl-full", marks=pytest.mark.slow),
+        pytest.param("parquet", [], id="parquet-there", marks=pytest.mark.slow),
+    ],
+)
 def test_a_refused_export_ends_its_process_at_once(read: Read, tmp_path: Path, ending: str, limit: list[str]) -> None:
     """An abandoned scan hung or crashed when the process ended, 12 times of 12."""
     target = tmp_path / f"kept.{ending}"

@@ -68,7 +68,6 @@ def jobs(spark: SparkSession, group: str) -> int:
 def test_rules_run_with_the_built_in_ones_in_the_same_jobs(spark: SparkSession, tmp_path: Path) -> None:
     folders = write(tmp_path, clean_batches(2))
     rules = (RANGE, SQL, PER_MESSAGE, *(InRange("value", at_least=at, id=f"from_{at}") for at in range(20)))
-    check_stream(spark, folders, keep=False)
     for table in (folders.table, folders.ledger):
         spark.read.format("delta").load(str(table)).inputFiles()  # Delta keeps the states of the logs
     spark.sparkContext.setJobGroup("rules", "rules")
@@ -172,7 +171,7 @@ def dense(batch: int, first_number: int) -> Part:
     return Part([rows], [msgspec.structs.replace(quiet(DENSE, batch), **counts)])
 
 
-@pytest.mark.parametrize("falls", [0, 1])
+@pytest.mark.parametrize("falls", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Path, falls: int) -> None:
     """A sequence that falls, a gap, a file that is committed again: each lies between two increments."""
     batches = clean_batches(4)[:3]

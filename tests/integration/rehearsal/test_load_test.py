@@ -105,6 +105,7 @@ def test_a_stage_of_too_few_batches_is_refused(quick: LocalRuns) -> None:
         prepared(slow, minutes=0.2)
 
 
+@pytest.mark.slow
 def test_a_stream_that_halts_under_load_is_a_result_and_not_an_error(quick: LocalRuns, feed: Feed) -> None:
     topic = feed.create("poisoned")
     feed.send(topic, [*session(5), update(7, a=POISON)], key="p")

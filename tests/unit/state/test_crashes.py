@@ -91,7 +91,7 @@ BATCHES = st.builds(
 
 
 @given(batches=st.lists(BATCHES, max_size=12))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_state_is_what_was_committed(batches: list[Batch]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as small:
         small.setattr(changelog, "CHAIN_MAX", 6)

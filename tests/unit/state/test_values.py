@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import MapState
@@ -236,7 +236,6 @@ def seen(state: PartitionState[Any], session: str) -> object:
     return None if held is None else (held.name, sorted(held.bids.items()), sorted(held.names.items()), len(held.bids))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(Batch, max_size=8), st.sampled_from([1, 600, 10**9]))
 def test_both_layouts_give_the_same_rows(batches: list[Any], memory_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
