@@ -250,11 +250,10 @@ def _cpu(act: Callable[[], object], repeat: int = 5) -> float:
     return min(found)
 
 
-def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
-    last, second = days[-1], days[min(2, len(days)) - 1]
+def _make_figures(days: list[Day]) -> list[Figure]:
+    last, second, filled = days[-1], days[:2][-1], days[:3][-1]
     history = last.bytes.get("ledger, compacted", 0)
-    filled = days[:3][-1]
-    figures = [
+    return [
         Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB", METADATA_MAX_MB),
         Figure(f"metadata, day {last.day} to day {filled.day}", last.metadata_bytes / filled.metadata_bytes, ""),
         Figure("of these the ledger's compacted hours, which are kept permanently", history / 1e6, "MB"),
@@ -264,6 +263,10 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
         ),
         *(Figure(f"{what}, day {last.day}", seconds, "CPU s") for what, seconds in last.cpu_seconds.items()),
     ]
+
+
+def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
+    last = days[-1]
     numbers = [float(day.day) for day in days]
     kinds = sorted({kind for day in days for kind in day.bytes if kind != "rows"})
     title = f"a batch every {growth.seconds:g} s, {growth.partitions} partitions"
@@ -292,5 +295,5 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
         "retention_hours": RETENTION_SECONDS / HOUR,
     }
     return conditions.record(
-        f"growth-{growth.seconds:g}s", settings, figures, panels, {"days": msgspec.to_builtins(days)}
+        f"growth-{growth.seconds:g}s", settings, _make_figures(days), panels, {"days": msgspec.to_builtins(days)}
     )
